@@ -73,7 +73,7 @@ def page_tables(lines: list[str]) -> list[str]:
 
 
 def for_page(results: str) -> str:
-    """Return the results as the page shows them: what a reader asks first, then the details."""
+    """Return the results as the page shows them: first a summary, then the details."""
     page, table = [], []
     for line in [*results.splitlines(), ""]:
         if line.startswith("|"):

@@ -70,7 +70,7 @@ INTERVAL_US, BURST_US = 36, 36 * PLENTY
 
 
 class Result(NamedTuple):
-    """What one run of one package measured."""
+    """Measurements of one run of one package."""
 
     per_second: float
     p99_ns: float
@@ -84,13 +84,13 @@ class Case:
     callers: int
     is_async: bool
     at_least: float | None
-    """How many times as fast as the fastest package among `limits` and redis-py's script."""
+    """The minimum speed relative to the fastest of `limits` and redis-py's script."""
     p99: float | None = None
     """The largest share of the smallest p99 among the others."""
     calls: str = "one limit"
     clients: Sequence[str] = ()
     against: str | None = None
-    """The one package that the target compares with; all of them by default."""
+    """The package that the target compares with; by default, all of them."""
 
 
 SCRIPT_OF_REDIS_PY = "redis-py, own script"
@@ -111,7 +111,7 @@ CASES = [
 def sync_calls(port: int) -> dict[str, tuple[str, Mapping[str, Callable[[str], object]]]]:
     """Return the calls of each package about one limit and about three."""
     url = f"redis://{HOST}:{port}"
-    # Patient: a loaded machine must not turn a slow call into a failed one.
+    # A long timeout: a slow call on a loaded machine must not fail.
     limiter = penstock.Limiter(dict.fromkeys(NAMES, LIMIT), f"{url}?deadline=10s")
     window = limits.strategies.FixedWindowRateLimiter(limits.storage.RedisStorage(url))
     item = limits.RateLimitItemPerHour(PLENTY)
@@ -134,7 +134,7 @@ def sync_calls(port: int) -> dict[str, tuple[str, Mapping[str, Callable[[str], o
             "limits",
             {
                 "one limit": lambda id: window.hit(item, id),
-                # It has no call for several.
+                # It has no call for several limits.
                 "three limits": lambda id: [window.hit(item, name, id) for name in NAMES],
             },
         ),
@@ -205,7 +205,7 @@ def result(took: list[list[int]], elapsed: float) -> Result:
 def run_threads(
     call: Callable[[str], object], callers: int, clients: Sequence[str], seconds: float
 ) -> Result:
-    """Have threads call as fast as they can."""
+    """Let threads call as fast as possible."""
     barrier = threading.Barrier(callers + 1)
     took: list[list[int]] = [[] for _ in range(callers)]
     is_over = False
@@ -243,7 +243,7 @@ def run_threads(
 async def run_tasks(
     call: Callable[[str], Awaitable[object]], callers: int, clients: Sequence[str], seconds: float
 ) -> Result:
-    """Have tasks call as fast as they can."""
+    """Let tasks call as fast as possible."""
     took: list[list[int]] = [[] for _ in range(callers)]
     clock = time.perf_counter_ns
     for id in clients[:callers]:

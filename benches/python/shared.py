@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.synchronize import Event
 
-    # Makes a piece of work, which returns how many of its requests were allowed.
+    # Creates a function that sends requests and returns how many were allowed.
     MakeWork = Callable[[penstock.Limiter], Callable[[], int]]
 
 CAPACITY = 1_000_000
@@ -73,10 +73,10 @@ def insert(limiter: penstock.Limiter) -> Callable[[], int]:
 
 
 class Neighbor:
-    """Another process at the same table, which works while it is asked to."""
+    """Another process at the same table, which works on request."""
 
     def __init__(self, url: str, make: MakeWork) -> None:
-        # Forked, so that the work needs no name.
+        # Forked, so that the work need not be picklable.
         fork = multiprocessing.get_context("fork")
         self._is_working, self._is_over = fork.Event(), fork.Event()
         self._answers, answers = fork.Pipe(duplex=False)
@@ -85,7 +85,7 @@ class Neighbor:
         )
         self._process.start()
         self.allowed = 0
-        """How many of its requests were allowed."""
+        """The number of its requests that were allowed."""
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -249,7 +249,7 @@ def exhausted_bucket(table: harness.Table, url: str) -> None:
 
 
 def exact(table: harness.Table, what: str, expected: int, allowed: int) -> None:
-    """Compare what the processes were allowed with what the table counted."""
+    """Compare the requests allowed to the processes with the count in the table."""
     if allowed != expected:
         raise SystemExit(f"{what}: {allowed:,} requests were allowed, expected {expected:,}")
     table.seen("11", f"{what}: allowed, exactly as counted", f"{allowed:,}")

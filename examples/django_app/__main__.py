@@ -1,4 +1,4 @@
-"""`python examples/django_app`: make the tables, then serve."""
+"""`python examples/django_app`: create the tables, then start the server."""
 
 import sys
 from pathlib import Path
@@ -9,5 +9,5 @@ if __name__ == "__main__":
     from django_app.manage import main
 
     main(["migrate", "--verbosity", "0"])
-    # Not the reloading one, which would make the tables again in a process of its own.
+    # Without the autoreloader, which would create the tables again in another process.
     main(["runserver", "--noreload", *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Where people edit the overrides."""
+"""The admin pages of the overrides."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class LimitOverrideAdmin(_Admin):
     search_fields = ("client", "comment")
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """Have this process heed it at once; others read the table in their time."""
+        """Reload the overrides in this process now; other processes reload them later."""
         super().save_model(*args, **kwargs)
         transaction.on_commit(refresher().refresh, robust=True)
 
     def delete_model(self, *args: Any, **kwargs: Any) -> None:
-        """Do the same for a row that goes."""
+        """Reload after a row is deleted."""
         super().delete_model(*args, **kwargs)
         transaction.on_commit(refresher().refresh, robust=True)
 
     def delete_queryset(self, *args: Any, **kwargs: Any) -> None:
-        """Do the same for several."""
+        """Reload after several rows are deleted."""
         super().delete_queryset(*args, **kwargs)
         transaction.on_commit(refresher().refresh, robust=True)

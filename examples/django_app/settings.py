@@ -1,4 +1,4 @@
-"""Settings for a machine of one's own; a site for others has a secret of its own, and no DEBUG."""
+"""Settings for development; a public site needs a secret key and no DEBUG."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ USE_TZ = True
 WSGI_APPLICATION = "django_app.wsgi.application"
 
 PENSTOCK = {
-    # Beside BASE_DIR.
+    # In BASE_DIR.
     "LIMITS": "limits.yaml",
     # From the environment: SHOP_STORE=shm://shop for several worker processes, or the URL of a
     # Redis server for several machines.
     "STORE": os.environ.get("SHOP_STORE", "memory://"),  # noqa: TID251  see above
-    # For every view that is not exempt, beside its own.
+    # For every view that is not exempt, in addition to its own limits.
     "DEFAULT": "RequestsPerAddress",
-    # A proxy on this machine says who asks. Without this line, X-Forwarded-For is not believed.
+    # Trust X-Forwarded-For from a proxy on this machine. By default, it is ignored.
     "TRUSTED_PROXIES": ["127.0.0.0/8", "::1"],
     "ON_DENIED": "django_app.views.too_many",
     "EXPECTED_PROCESSES": 1,

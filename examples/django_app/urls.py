@@ -1,4 +1,4 @@
-"""What is served where."""
+"""The URLs of the shop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def was_shown_again(response: HttpResponseBase) -> bool:
-    """Whether the admin's log-in failed: it then shows its form again, and else goes on."""
+    """Whether the admin's login failed: it then shows its form again instead of a redirect."""
     return response.status_code == 200  # noqa: PLR2004  OK
 
 

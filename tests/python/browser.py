@@ -50,7 +50,7 @@ class Browser:
             self.seen.append(json.loads(self._socket.recv(timeout=SECONDS)))
 
     def open(self, page: Path) -> str:
-        """Open a page in a tab of its own, and wait until it is there."""
+        """Open a page in a new tab, and wait until it has loaded."""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         session: str = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
@@ -59,7 +59,7 @@ class Browser:
         return session
 
     def go(self, session: str, page: Path) -> None:
-        """Load a page into an open tab, and wait until it is there."""
+        """Load a page into an open tab, and wait until it has loaded."""
         self.seen.clear()
         self.ask("Page.navigate", session, url=page.as_uri())
         self.wait_for("Page.loadEventFired")

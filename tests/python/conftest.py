@@ -55,7 +55,7 @@ settings.configure(
     ],
     PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
     REST_FRAMEWORK={"TEST_REQUEST_DEFAULT_FORMAT": "json"},
-    SECRET_KEY="only for tests",  # noqa: S106  it keeps no secret
+    SECRET_KEY="only for tests",  # noqa: S106  it protects nothing
     TEMPLATES=[
         {
             "APP_DIRS": True,
@@ -137,7 +137,7 @@ def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
 
 
 class Command:
-    """Runs commands of `penstock`, and has what the last one printed."""
+    """Runs commands of `penstock`, and keeps the output of the last one."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -152,7 +152,7 @@ class Command:
             self.out, self.err = self._capsys.readouterr()
 
     def json(self) -> Any:
-        """Return what the last command printed, with `--json`."""
+        """Return the JSON that the last command printed."""
         return json.loads(self.out)
 
 
@@ -245,7 +245,7 @@ def django_database() -> Iterator[None]:
 
 
 class StartServer(Protocol):
-    """Starts Redis servers that end with the test."""
+    """Starts Redis servers that are stopped after the test."""
 
     def __call__(
         self,
@@ -283,7 +283,7 @@ def _shared_server(
 
 @pytest.fixture
 def redis_server(_shared_server: Server) -> Server:
-    """An empty server, for tests that leave it running. Each kind that is installed, in turn."""
+    """An empty server of each installed kind, for tests that do not stop it."""
     _shared_server.command("FLUSHALL")
     return _shared_server
 
@@ -307,7 +307,7 @@ def cluster(_shared_cluster: Cluster) -> Cluster:
 
 @pytest.fixture
 def sentinels(tmp_path: Path) -> Iterator[SentinelSet]:
-    """A primary, a replica and three Sentinels of the test's own."""
+    """A primary, a replica and three Sentinels, for one test."""
     made = start_sentinels(tmp_path)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Helpers for tests of guards: requests of one client, and what its buckets have left."""
+"""Helpers for tests of guards: requests of one client, and the tokens left in its buckets."""
 
 from __future__ import annotations
 

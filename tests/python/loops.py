@@ -1,4 +1,4 @@
-"""Turns of an event loop, for tests that must not wait for time."""
+"""Iterations of an event loop, for tests that must not depend on time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 async def turn_over(times: int = 5) -> None:
-    """Let the running loop do what is ready, and what comes of it."""
+    """Let the running loop execute all ready callbacks, and those that they schedule."""
     loop = asyncio.get_running_loop()
     for _ in range(times):
         passed = loop.create_future()

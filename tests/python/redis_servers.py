@@ -33,7 +33,7 @@ WANTED: Final = os.environ.get(  # noqa: TID251  the program under test, not con
 ).split()
 """The programs to test with, by name or by path."""
 INSTALLED: Final = tuple(name for name in WANTED if shutil.which(name) is not None)
-"""Those of them that are there."""
+"""Those of them that are installed."""
 MISSING: Final = (
     f"these tests start a real server, and found none: {' and '.join(WANTED)}; "
     "install one (Debian and Ubuntu: apt-get install redis-server redis-sentinel; "
@@ -87,7 +87,7 @@ class _Watchdog:
     """A process that kills our servers if this process dies without stopping them."""
 
     def __init__(self) -> None:
-        # A session of its own: an interruption of the tests must not end it first.
+        # A separate session: Ctrl-C in the tests must not end it first.
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-c", _WATCHDOG],
             stdin=subprocess.PIPE,
@@ -164,7 +164,7 @@ class Server:
             raise ServerMissingError
         self.folder.mkdir(parents=True, exist_ok=True)
         program = self.program or INSTALLED[0]
-        # A Sentinel rewrites its file: after a restart it goes on from there.
+        # A Sentinel rewrites its file, and continues from it after a restart.
         path = self.folder / "server.conf"
         if not (self.is_sentinel and path.exists()):
             path.write_text(self._config(), encoding="utf-8")
@@ -237,19 +237,19 @@ class Server:
         self.process.send_signal(number)
 
     def pause(self) -> None:
-        """Stop the process where it is; its sockets stay open."""
+        """Suspend the process; its sockets stay open."""
         self.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Resume a suspended process."""
         self.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End the process at once; what is not on disk is lost."""
+        """Kill the process; data that is not on disk is lost."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End the process, if it runs."""
+        """Stop the process if it is running."""
         if self.is_running:
             self.resume()
             self._end(signal.SIGTERM)
@@ -280,7 +280,7 @@ class Server:
 
 def tls_config(folder: Path) -> tuple[dict[str, str], Path]:
     """Make certificates; return the settings of a server that has them, and their authority."""
-    import trustme  # noqa: PLC0415  benchmarks do without
+    import trustme  # noqa: PLC0415  not needed by benchmarks
 
     authority = trustme.CA()
     issued = authority.issue_cert("localhost", HOST)
@@ -338,7 +338,7 @@ class Cluster:
         return str(self.nodes[index].command("CLUSTER", "MYID"))
 
     def migrate(self, slot: int, target: int, *, during: Callable[[], object]) -> None:
-        """Move a slot with its keys to another node; `during` runs while it is between the two."""
+        """Move a slot and its keys to another node; `during` runs in the middle of the migration."""
         source = self.owner(slot)
         from_, to = self.nodes[source], self.nodes[target]
         to.command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id(source))
@@ -416,19 +416,19 @@ class SentinelSet:
         return next(server for server in self.servers if server.port == int(address[1]))
 
     def wait_for_replica(self) -> None:
-        """Wait until the replica has all that the primary has."""
+        """Wait until the replica has all data of the primary."""
         primary = self.primary()
         with closing(primary.client()) as client:
             client.wait(1, SECONDS_TO_START * 1000)
 
     def fail_over(self) -> None:
-        """Have the replica promoted, and wait until it is."""
+        """Promote the replica, and wait for the promotion."""
         before = self.primary().port
         self.sentinels[0].command("SENTINEL", "FAILOVER", self.service)
         self.wait_for_another(before)
 
     def wait_for_another(self, port: int) -> None:
-        """Wait until the primary has another port than this one."""
+        """Wait until the primary has a different port."""
         process = self.sentinels[0].process
         assert process is not None
 

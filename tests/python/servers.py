@@ -1,4 +1,4 @@
-"""Real servers for tests, in processes of their own and called over loopback."""
+"""Real servers for tests, in separate processes and called over loopback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def ask(port: int, path: str, *, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
-    """Send one request over a connection of its own."""
+    """Send one request over a new connection."""
     with closing(HTTPConnection("127.0.0.1", port, timeout=SECONDS_TO_ANSWER)) as connection:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, headers=named)

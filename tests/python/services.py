@@ -1,4 +1,4 @@
-"""Services for tests of outbound requests, and clocks that move while a request waits."""
+"""Services for tests of outbound requests, and clocks that advance while a request waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START = 1_000_000_000
 
 
 class Server:
-    """A service with scripted answers, and a driver that moves a clock in place of waiting."""
+    """A service with scripted responses, and a driver that advances a clock instead of waiting."""
 
     def __init__(self, clock: penstock.ManualClock, *answers: Any) -> None:
         self.clock = clock
@@ -28,7 +28,7 @@ class Server:
         self.store_fails = False
 
     def drive(self, pace: Pace, method: str = "GET", host: str = "api.example.com") -> int:
-        """Take all steps of a request; give the status of its response."""
+        """Execute all steps of a request; return the status of its response."""
         steps = pace.steps(SimpleNamespace(method=method, url=SimpleNamespace(host=host)))
         try:
             step = next(steps)
@@ -91,7 +91,7 @@ class Scripted:
 
 
 def in_time(clock: penstock.ManualClock, call: Callable[[], Any]) -> Any:
-    """Call in a thread, and move the clock until it returns."""
+    """Call in a thread, and advance the clock until it returns."""
     outcome: list[Any] = []
     done = Event()
 
@@ -111,7 +111,7 @@ def in_time(clock: penstock.ManualClock, call: Callable[[], Any]) -> Any:
 
 
 async def in_loops_time(clock: penstock.ManualClock, call: Coroutine[Any, Any, Any]) -> Any:
-    """Await in a task, and move the clock until it is done."""
+    """Await in a task, and advance the clock until it is done."""
     task = asyncio.create_task(call)
     while not task.done():
         await asyncio.wait({task}, timeout=0.01)

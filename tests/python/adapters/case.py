@@ -1,4 +1,4 @@
-"""What a case says in neutral terms: routes with limits, what views see and answer, and drivers."""
+"""The neutral terms of a case: routes with limits, requests and responses of views, and drivers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a view answers."""
+    """The response of a view."""
 
     body: str = "hello"
     status: int = 200
@@ -35,14 +35,14 @@ class Reply(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a client receives."""
+    """The response that a client receives."""
 
     status: int
     headers: Sequence[tuple[str, str]]
     body: bytes
 
     def header(self, name: str) -> str | None:
-        """Return a field, its lines joined as HTTP allows; `None` where there is none."""
+        """Return a field, with its lines joined as HTTP allows; `None` if it is missing."""
         lines = [value for key, value in self.headers if key.lower() == name.lower()]
         return ", ".join(lines) if lines else None
 
@@ -64,7 +64,7 @@ def limited(*limits: Any, **options: Any) -> Limited:
 
 
 def hello(_: Request) -> Reply:
-    """Answer with a greeting."""
+    """Respond with a greeting."""
     return Reply()
 
 
@@ -80,7 +80,7 @@ class Route:
 
 @dataclass
 class Site:
-    """What a case wants to be served.
+    """The routes and settings of a case.
 
     Attributes:
         limiter: The limiter, on the test's own clock.
@@ -120,7 +120,7 @@ class Driver:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.environ: dict[str, Any] = {}
-        """What a WSGI server adds to the environ of each request."""
+        """The variables that a WSGI server adds to the environ of each request."""
 
     def ask(
         self,
@@ -154,7 +154,7 @@ class Driver:
         raise NotImplementedError
 
     def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Have the callables of a case take the framework's request."""
+        """Let the callables of a case receive the framework's request."""
         return {
             key: (lambda native, read=value: read(self.request(native)))
             if key in ("id", "cost", "exempt_when", "limit", "tier", "factor")
@@ -164,6 +164,6 @@ class Driver:
         }
 
     def limit(self, limits: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of a middleware, whose limits are an option, too."""
+        """Return the options of a middleware, including its limits."""
         chosen = not limits and not options.keys().isdisjoint({"limit", "tiers"})
         return ({} if chosen else {"limit": limits}) | self.options(options)

@@ -1,4 +1,4 @@
-"""What every case starts from: a limiter on the test's own clock, and a driver to serve routes."""
+"""Fixtures of every case: a limiter on a manual clock, and a driver that serves routes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Serve(Protocol):
 
 
 OVER_A_SERVER: Final = ("test_brute_force", "test_decisions", "test_settling")
-"""The modules whose cases are run over a server, too."""
+"""The modules whose cases also run over a server."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -59,12 +59,12 @@ def adapters_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty store of each kind that a request waits for in another way."""
+    """The URL of an empty store of each kind for which requests wait differently."""
     if request.param == "memory":
         return "memory://"
     server: Server = request.getfixturevalue("adapters_server")
     server.command("FLUSHALL")
-    # A loaded machine must not turn a slow call into a failed one.
+    # A slow call on a loaded machine must not fail.
     return f"{server.url}?deadline=20s"
 
 
@@ -83,7 +83,7 @@ def driver(request: pytest.FixtureRequest) -> type[Driver]:
 
 @pytest.fixture
 def serve(driver: type[Driver], limiter: penstock.Limiter, request: pytest.FixtureRequest) -> Serve:
-    """Serves routes in the framework of the driver, on `limiter` unless a case has its own."""
+    """Serves routes in the framework of the driver, with `limiter` unless a case has another."""
     own = limiter
 
     def make(

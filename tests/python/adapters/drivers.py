@@ -1,4 +1,4 @@
-"""One driver per framework: how it serves a few routes with limits, and how its test client asks.
+"""One driver per framework, which serves routes with limits and calls them by its test client.
 
 A case of the suite describes its routes in neutral terms (`Route`, `Request`, `Reply`); a driver
 builds them in its framework. A new adapter needs a driver in `DRIVERS` and nothing else.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def raised(send: Callable[[], Answer]) -> Answer:
-    """Return the answer; a 500 without fields where the client lets an exception through."""
+    """Return the response; a 500 without fields if the client propagates an exception."""
     try:
         return send()
     except Exception as error:  # noqa: BLE001  what a server does
@@ -266,7 +266,7 @@ class InFlask(Driver):
         return serve
 
     def reply(self, route: Route) -> flask.Response:
-        """Return what the route's view answers."""
+        """Return the response of the route's view."""
         request = self.request(flask.request)._replace(decision=self._limits.decision())
         return flask.Response(*route.view(request))
 
@@ -394,7 +394,7 @@ class InDjango(Driver):
             view = penstock.django.exempt(view) if route.is_exempt else view
             urls.urlpatterns.append(django.urls.path(route.path.lstrip("/"), view))
         site.django.set(PENSTOCK=given, MIDDLEWARE=self.middleware, ROOT_URLCONF=urls)
-        # As a server does at start: faults of the setting surface here.
+        # As a server does at startup: errors in the settings are raised here.
         for middleware in self.middleware:
             import_string(middleware)(lambda _: django.http.HttpResponse())
 
@@ -408,7 +408,7 @@ class InDjango(Driver):
         return serve
 
     def reply(self, route: Route, request: Any) -> django.http.HttpResponse:
-        """Return what the route's view answers."""
+        """Return the response of the route's view."""
         body, status, headers = route.view(self.request(request))
         return django.http.HttpResponse(body, status=status, headers=dict(headers))
 
@@ -434,7 +434,7 @@ class InDjango(Driver):
 
 
 class InDjangoWithoutMiddleware(InDjango):
-    """Views of Django that have no middleware around them: the decorator works alone."""
+    """Views of Django without the middleware: the decorator works alone."""
 
     name = "django-decorator"
     starts = False
@@ -456,7 +456,7 @@ class InAsyncDjango(InDjango):
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
         class Client(django.test.AsyncClient):
             def _base_scope(self, **request: Any) -> Any:
-                # The one way to say where a request of this client comes from.
+                # The only way to set the peer of this client.
                 client = {} if peer is None else {"client": [peer, 0]}
                 return {**super()._base_scope(**request), "client": None, **client}  # type: ignore[misc]
 

@@ -76,7 +76,7 @@ def test_refused_requests_count(serve: Serve, clock: penstock.ManualClock) -> No
     assert app.statuses(2) == [200, 200]
     refused = app.ask()
     assert (refused.status, refused.header("Retry-After")) == (429, "60")
-    # A client that goes on asking is never served, but its wait stays bounded.
+    # A client that continues to send requests is never served, but its wait stays bounded.
     for _ in range(20):
         clock.advance(29)
         assert app.ask().status == 429

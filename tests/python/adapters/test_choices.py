@@ -25,7 +25,7 @@ Orders:
 
 
 def plan(request: Request) -> Any:
-    """Return what the header says; `None` without it."""
+    """Return the value of the header; `None` if it is missing."""
     return request.headers.get("X-Plan")
 
 

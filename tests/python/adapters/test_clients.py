@@ -1,4 +1,4 @@
-"""Which client a request belongs to: the same in every framework."""
+"""The client of a request is the same in every framework."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def forwarded(app: Driver, client: str, header: str = "X-Forwarded-For") -> int:
 def test_clients_behind_a_trusted_proxy_count_apart(serve: Serve) -> None:
     app = serve(ORDERS, trusted_proxies=["10.0.0.0/8"])
     assert [forwarded(app, "203.0.113.7") for _ in range(3)] == [200, 200, 429]
-    # The left part is the client's to write.
+    # The client writes the left part.
     assert forwarded(app, "203.0.113.7, 203.0.113.8") == 200
     assert forwarded(app, "203.0.113.9, 203.0.113.7") == 429
     # An IPv4-mapped address is the IPv4 address.
@@ -100,7 +100,7 @@ def test_id_is_normalized_by_the_format_of_the_limit(serve: Serve) -> None:
 
 
 def test_client_cannot_choose_which_of_its_keys_is_limited(serve: Serve) -> None:
-    """The application verifies one of them; a further one must not bring a fresh bucket."""
+    """The application verifies one of them; another one must not select a full bucket."""
     app = serve(Route("/", (limited("PerAddress", id=by_api_key),)))
     good = {"Authorization": "Bearer good"}
     assert app.ask(headers=good).status == 200
@@ -141,7 +141,7 @@ OVERRIDES = """
 
 
 def quota(app: Driver, peer: str) -> str:
-    """Return the quota and what is left of it, as the header fields show them."""
+    """Return the quota and the remaining tokens, as the header fields show them."""
     answer = app.ask(peer=peer)
     policy, state = answer.header("RateLimit-Policy") or "", answer.header("RateLimit") or ""
     return f"{policy.split(';')[1]} {state.split(';')[1]}"
@@ -155,7 +155,7 @@ def test_override_within_an_ipv6_prefix_applies_to_its_addresses(
     )
     app = serve(ORDERS, limiter=penstock.Limiter(limits, clock=clock))
     assert quota(app, "2001:db8:1:2::42") == "q=5 r=4"
-    # The other addresses of the prefix share a bucket, and not that of the host.
+    # The other addresses of the prefix share a bucket, which is not that of the host.
     assert quota(app, "2001:db8:1:2::43") == "q=3 r=2"
     assert quota(app, "2001:db8:1:2::44") == "q=3 r=1"
     assert quota(app, "2001:db8:1:2::42") == "q=5 r=3"
@@ -217,5 +217,5 @@ def test_prefix_of_the_server_does_not_change_a_route(serve: Serve) -> None:
     for prefix in ("", "/one", "/two"):
         app.environ["SCRIPT_NAME"] = prefix
         statuses.append(app.ask().status)
-    # Behind some servers, a client chooses it, and would have a bucket for each.
+    # Behind some servers, clients choose it freely, and would get a bucket for each value.
     assert statuses == [200, 200, 429]

@@ -1,4 +1,4 @@
-"""How limits decide about requests: the same in every framework."""
+"""Limits decide requests in the same way in every framework."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_several_limits_are_one_decision(serve: Serve, limiter: penstock.Limiter
         '"PerAddress";r=1;t=30, "PerUser";r=4;t=720, "Large";r=99;t=1'
     )
     assert app.statuses(3) == [200, 429, 429]
-    # All or nothing: denied requests take nothing from the limits that have room.
+    # All or nothing: denied requests take no tokens from the other limits.
     assert (left(limiter, "PerUser"), left(limiter, "Large")) == (3, 98)
 
 
@@ -169,7 +169,7 @@ def test_get_includes_head(serve: Serve, limiter: penstock.Limiter) -> None:
 
 @only(lambda driver: driver in (Wsgi, InFlask))
 def test_method_in_small_letters_counts(serve: Serve) -> None:
-    """Test clients spell methods in capitals; some servers pass on what the client sent."""
+    """Test clients send methods in capitals; some servers pass on any spelling."""
     app = serve(Route("/", (limited("PerAddress", methods=["POST"]),)))
     app.environ["REQUEST_METHOD"] = "post"
     assert app.statuses(3) == [200, 200, 429]
@@ -193,7 +193,7 @@ def test_client_cannot_fill_the_memory_with_methods(serve: Serve) -> None:
         taken = tracemalloc.take_snapshot().filter_traces([kept]).statistics("filename")
     finally:
         tracemalloc.stop()
-    # A kept entry takes a hundred bytes or more, and there would be two for each method.
+    # A cached entry takes a hundred bytes or more, and there would be two for each method.
     assert sum(each.size for each in taken) < 10_000
 
 
@@ -208,7 +208,7 @@ def test_exempt_request_does_not_count(serve: Serve, limiter: penstock.Limiter) 
 
 
 def break_or_answer(request: Request) -> Reply:
-    """Raise, or answer with the status of the query."""
+    """Raise, or respond with the status in the query."""
     if "status" not in request.query:
         raise ValueError
     return Reply(status=int(request.query["status"]))
@@ -223,7 +223,7 @@ def test_view_that_raises_is_refunded_on_request(
     assert app.ask().status == 500
     refunded = int(refund and driver.sees_errors)
     assert left(limiter, "Large") == 99 + refunded
-    # A response is no error, whatever its status.
+    # A response is not an exception, regardless of its status.
     assert app.statuses(1, query={"status": 404}) == [404]
     assert app.statuses(1, query={"status": 503}) == [503]
     assert left(limiter, "Large") == 97 + refunded

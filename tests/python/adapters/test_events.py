@@ -1,4 +1,4 @@
-"""What others learn of decisions: `on_decision`, the log of refusals, the count near a limit."""
+"""Reports of decisions: `on_decision`, the log of refusals, the count near a limit."""
 
 from __future__ import annotations
 

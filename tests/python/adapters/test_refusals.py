@@ -1,4 +1,4 @@
-"""What a client receives: header fields, bodies, and what happens when the store fails."""
+"""Responses to clients: header fields, bodies, and behavior when the store fails."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_limits_documentation_is_linked(serve: Serve) -> None:
 
 
 def denied(app: Driver, accept: str | None = None) -> Any:
-    """Return the first response that is not served."""
+    """Return the first refusal."""
     headers = {} if accept is None else {"Accept": accept}
     return next(a for a in (app.ask(headers=headers) for _ in range(9)) if a.status != 200)
 
@@ -110,7 +110,7 @@ def test_body_of_a_refusal_says_what_it_depends_on(serve: Serve) -> None:
 
 
 class InLanguage(NullTranslations):
-    """Translations that a request chooses, as those of a framework."""
+    """Translations selected by the request, like those of a framework."""
 
     def __init__(self, language: str) -> None:
         super().__init__()
@@ -238,11 +238,11 @@ def test_on_denied_that_returns_no_answer_is_an_error(serve: Serve) -> None:
     assert denied(serve(LIMITED, on_denied=lambda _: object())).status == 500
 
 
-# The store fails
+# Failures of the store
 
 
 def fail(limiter: penstock.Limiter, app: Driver) -> None:
-    """Have the store fail once the app has served a request of another client."""
+    """Make the store fail after the app has served a request of another client."""
     app.ask(peer="198.51.100.1")
     limiter.close()
 

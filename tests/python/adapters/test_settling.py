@@ -1,4 +1,4 @@
-"""Limits that the response settles: the same in every framework."""
+"""Limits that are settled by the response, in every framework."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def failed(response: Any) -> bool:
 
 
 def cost_of(response: Any) -> int:
-    """Return the cost that the view tells in a header."""
+    """Return the cost that the view sets in a header."""
     fields = {name.lower(): value for name, value in dict(response.headers).items()}
     return int(fields["x-cost"])
 
@@ -41,7 +41,7 @@ def test_only_failed_logins_count(
 ) -> None:
     stack = (limited("PerAddress", "Large", deduct_when=failed, **options),)
     app = serve(Route("/login", stack, log_in))
-    # A response that does not count shows that nothing was taken.
+    # A response that does not count shows that no token was taken.
     assert app.ask("/login", query=RIGHT).header("RateLimit") == '"PerAddress";r=2, "Large";r=100'
     assert app.statuses(4, "/login", query=RIGHT) == [200] * 4
     assert left(limiter, "PerAddress") == 2
@@ -64,7 +64,7 @@ def test_refused_request_reserves_nothing(serve: Serve, limiter: penstock.Limite
 def test_guesses_at_the_same_time_pass_only_without_a_reservation(
     serve: Serve, limiter: penstock.Limiter, *, reserve: bool, admitted: int
 ) -> None:
-    """Six guesses are in flight together; with a reservation, as many pass as the limit has."""
+    """Six concurrent guesses; with a reservation, only as many pass as the limit allows."""
     counts = {"served": 0, "refused": 0}
     lock, all_decided = Lock(), Event()
 
@@ -105,7 +105,7 @@ def test_cost_may_follow_from_the_response(
     assert app.ask(query={"rows": 3}).header("RateLimit") == '"Large";r=97;t=1'
     assert app.ask(query={"rows": 10}).header("RateLimit") == '"Large";r=87;t=1'
     assert app.ask(query={"rows": 60}).header("RateLimit") == '"Large";r=27;t=1'
-    # The cost may exceed what is left: the bucket is overdrawn, and denies until it is not.
+    # The cost may exceed the remaining tokens: the bucket denies until they have refilled.
     assert app.ask(query={"rows": 30}).header("RateLimit") == '"Large";r=0;t=3'
     denied = app.ask(query={"rows": 0})
     assert (denied.status, denied.header("Retry-After")) == (429, "8")
@@ -126,7 +126,7 @@ def test_cost_of_a_response_and_whether_it_counts_go_together(
 
 
 def telling(request: Request) -> Reply:
-    """Settle what the query says."""
+    """Settle the cost in the query."""
     assert request.decision is not None
     for actual in filter(None, request.query.get("used", "").split(",")):
         request.decision.settle(int(actual))

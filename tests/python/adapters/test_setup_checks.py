@@ -1,4 +1,4 @@
-"""Mistakes of a set-up that the first requests show: the same in every framework."""
+"""Configuration errors that the first requests reveal, in every framework."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_requests_after_the_checks_are_decided_like_the_first(
     assert (seen[-1].name, seen[-1].id, seen[-1].remaining) == ("PerAddress", PEER, 1)
     assert app.statuses(2) == [200, 429]
     assert app.ask().limit_fields["retry-after"] == "30"
-    # One client each: an IPv6 network, and another spelling of the address.
+    # One client for each: an IPv6 network, and another spelling of the address.
     assert [app.ask(peer=f"2001:db8::{number}").status for number in (1, 2, 3)] == [200, 200, 429]
     assert app.ask(peer=f"::ffff:{PEER}").status == 429
     assert decisions(limiter) - before == 8

@@ -1,4 +1,4 @@
-"""What is found at start, what a request leaves behind, and what a server is warned about."""
+"""Errors at startup, objects left behind by requests, and warnings to servers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_adapter_takes_the_url_of_a_shared_store(
     limits, store = {"A": "2/minute"}, f"shm://{tmp_path}/store?capacity=100"
     options: dict[str, Any] = {"limits": limits, "store": store, "clock": clock}
     route = Route("/", (limited("A", id="ada"),))
-    # As two worker processes, and a program beside them.
+    # Like two worker processes and another program.
     assert serve(route, limiter=None, **options).statuses(1) == [200]
     with penstock.Limiter(limits, store=store, clock=clock) as limiter:
         assert limiter.peek("A", "ada").remaining == 1
