@@ -50,7 +50,7 @@ _YEAR: Final = 365 * 86_400
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-# The reader that a loop has registered keeps its replies alive, until the loop is closed.
+# The reader registered with a loop keeps its replies alive until the loop is closed.
 _replies: Final[
     weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[], Replies | None]]
 ] = weakref.WeakKeyDictionary()
@@ -66,7 +66,7 @@ def _replies_of(loop: asyncio.AbstractEventLoop) -> Replies:
         replies = Replies()
         loop.add_reader(replies.fileno(), replies.deliver)
     except (NotImplementedError, OSError):
-        # A loop that watches no files, as that of Windows.
+        # A loop that cannot watch files, like the default one on Windows.
         replies = woken = _woken_by_a_thread(loop)
         _replies[loop] = lambda: woken
     else:
@@ -109,7 +109,7 @@ _Plain = TypeVar("_Plain", Limiter, BoundLimit)
 def _ask(
     verb: _Verb, bound: BoundLimit, id: Id, cost: int = 1, factor: Factor | None = None
 ) -> _Answer:
-    """Ask a server about one bucket; `None` if that must be done in a thread."""
+    """Ask a server about one bucket; `None` if the call needs a thread."""
     loop = asyncio.get_running_loop()
     return _replies_of(loop).call(loop, verb, bound, id, cost, factor)
 
@@ -167,7 +167,7 @@ def _decision_on_several(
         if not self._is_remote:
             return method(self.limiter, transactions)
         loop = asyncio.get_running_loop()
-        # They may be needed twice.
+        # They may be iterated twice.
         transactions = [*transactions]
         answer = _replies_of(loop).call_all(loop, verb, self.limiter, transactions)
         if isinstance(answer, Decision):
@@ -318,7 +318,7 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
         return self.bound.address_id(address, ipv6_prefix)
 
     async def peek(self, id: Id) -> Decision:
-        """Return the bucket of `id` as it is now, as `BoundLimit.peek` does."""
+        """Return the current state of the bucket of `id`, as `BoundLimit.peek` does."""
         return await self.check(id, 0)
 
     spend_each = _coroutine(BoundLimit.spend_each)
@@ -387,12 +387,12 @@ class AsyncLimiter(_Verbs[Limiter]):
 
     @property
     def clock(self) -> SystemClock | ManualClock:
-        """The clock that decides."""
+        """The clock of the limiter."""
         return self.limiter.clock
 
     @property
     def store(self) -> str:
-        """The address of the store."""
+        """The URL of the store."""
         return self.limiter.store
 
     @property
@@ -419,7 +419,7 @@ class AsyncLimiter(_Verbs[Limiter]):
     close = _coroutine(Limiter.close)
 
     async def peek(self, name: str, id: Id) -> Decision:
-        """Return the bucket of `id` as it is now, as `Limiter.peek` does."""
+        """Return the current state of the bucket of `id`, as `Limiter.peek` does."""
         return await self.check(name, id, 0)
 
     def reserve(
@@ -541,7 +541,7 @@ class _Wakeup:
         """Wait until notified, or for `seconds`."""
         self._loop = asyncio.get_running_loop()
         self._future = self._loop.create_future()
-        # Always a timer: through it the event loop keeps the task alive, which nothing else may do.
+        # Always a timer, through which the event loop keeps the task alive. Nothing else may.
         handle = self._loop.call_later(_YEAR if seconds is None else seconds, self._wake)
         try:
             if not self._is_notified:
@@ -565,7 +565,7 @@ async def _acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None)
 
 
 class _Line:
-    """The callers of one loop that wait at servers."""
+    """The callers of one loop that wait for tokens from servers."""
 
     def __init__(self) -> None:
         # One thread, so that callers join the wait queues in the order of their arrival.
@@ -574,11 +574,11 @@ class _Line:
 
 
 class _Callers:
-    """The callers of one loop that wait at one bucket."""
+    """The callers of one loop that wait for one bucket."""
 
     def __init__(self) -> None:
         self.count = 0
-        # The first caller has its tokens, or is about to join the queue: the others may do so.
+        # Set when the first caller has its tokens or is about to join the queue.
         self.first_has_asked: Final = asyncio.Event()
 
 
@@ -588,7 +588,7 @@ _lines: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line]] = (
 
 
 async def _acquire_remote(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None) -> Decision:
-    """Acquire from a server: at once if the tokens are there, else in the wait queue's thread."""
+    """Acquire from a server: immediately if possible, otherwise in the wait queue's thread."""
     loop = asyncio.get_running_loop()
     line = _lines.get(loop)
     if line is None:
@@ -618,7 +618,7 @@ async def _acquire_remote(bound: BoundLimit, id: Id, cost: int, timeout_ns: int 
             stepping = line.thread.submit(waiter.step)
     except BaseException:
         if stepping is not None:
-            # In the same thread, so after a step that is still running.
+            # In the same thread, and therefore after a step that is still running.
             line.thread.submit(_leave, waiter, stepping, bound, id, cost)
         raise
     finally:

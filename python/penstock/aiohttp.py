@@ -13,7 +13,7 @@ __all__ = ["Middleware", "TurnTimeout"]
 
 
 class TurnTimeout(NotSent, aiohttp.ConnectionTimeoutError):
-    """A request that was not sent, because its turn would have come too late.
+    """A request that was not sent because its wait would exceed the timeout.
 
     Like a request that waited too long for a connection, it may safely be made again.
 
@@ -23,7 +23,7 @@ class TurnTimeout(NotSent, aiohttp.ConnectionTimeoutError):
 
 
 class Middleware(PacedInTask):
-    """A client middleware for aiohttp that sends each request when a limit allows it.
+    """Client middleware for aiohttp that sends each request when a limit allows it.
 
     It goes last among the middlewares, next to the connection:
     `ClientSession(middlewares=[Middleware(limiter, "PartnerApi")])`.

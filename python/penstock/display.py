@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from penstock._core import Decision, Limit, Limits
 
 
-# More than this is not readable in a notebook.
+# More rows are not readable in a notebook.
 _MAX_ROWS: Final = 100
 _MAX_TEXT: Final = 200
 # Notebooks style tables, but align their texts to the right.
 _LEFT: Final = 'style="text-align: left"'
 _SECOND: Final = 1_000_000_000
-# From here on, three digits are written with an exponent.
+# Larger numbers would be written with an exponent.
 _MANY: Final = 999.5
 
 

@@ -10,7 +10,7 @@ __all__ = ["AsyncTransport", "Transport", "TurnTimeout"]
 
 
 class TurnTimeout(NotSent, httpx.PoolTimeout):
-    """A request that was not sent, because its turn would have come too late.
+    """A request that was not sent because its wait would exceed the timeout.
 
     Like a request that waited too long for a connection, it may safely be made again.
 
@@ -20,7 +20,7 @@ class TurnTimeout(NotSent, httpx.PoolTimeout):
 
 
 class Transport(PacedTransport, httpx.BaseTransport):
-    """A transport for `httpx.Client` that sends each request when a limit allows it.
+    """Transport for `httpx.Client` that sends each request when a limit allows it.
 
     After a 429 or 503 with a `Retry-After`, further requests of the same id are held back until
     then. Redirects and retries are requests, and wait for a turn of their own.
@@ -53,7 +53,7 @@ class Transport(PacedTransport, httpx.BaseTransport):
 
 
 class AsyncTransport(AsyncPacedTransport, httpx.AsyncBaseTransport):
-    """A transport for `httpx.AsyncClient`; as `Transport`, on asyncio.
+    """Transport for `httpx.AsyncClient`, like `Transport`.
 
     Args:
         limiter: A `Limiter` or an `AsyncLimiter`.

@@ -1,4 +1,4 @@
-"""Outbound pacing for httpx2: as `penstock.httpx`, for the client that follows it."""
+"""Outbound pacing for httpx2: like `penstock.httpx`, for its successor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["AsyncTransport", "Transport", "TurnTimeout"]
 
 
 class TurnTimeout(NotSent, httpx2.PoolTimeout):
-    """A request that was not sent, because its turn would have come too late.
+    """A request that was not sent because its wait would exceed the timeout.
 
     Like a request that waited too long for a connection, it may safely be made again.
 
@@ -20,7 +20,7 @@ class TurnTimeout(NotSent, httpx2.PoolTimeout):
 
 
 class Transport(PacedTransport, httpx2.BaseTransport):
-    """A transport for `httpx2.Client` that sends each request when a limit allows it.
+    """Transport for `httpx2.Client` that sends each request when a limit allows it.
 
     The arguments are those of `penstock.httpx.Transport`.
 
@@ -41,7 +41,7 @@ class Transport(PacedTransport, httpx2.BaseTransport):
 
 
 class AsyncTransport(AsyncPacedTransport, httpx2.AsyncBaseTransport):
-    """A transport for `httpx2.AsyncClient`; as `Transport`, on asyncio.
+    """Transport for `httpx2.AsyncClient`, like `Transport`.
 
     The arguments are those of `penstock.httpx.AsyncTransport`.
     """

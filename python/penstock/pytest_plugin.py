@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "whether limits are applied in this test, and the limits of applications and of "
         "penstock_limiter in it",
     )
-    # If a conftest file loads the plugin, it is too late for the hook above.
+    # If a conftest file loads the plugin, the hook above is not called.
     _begin(config)
 
 
@@ -276,7 +276,7 @@ class _Follower:
         @wraps(changed)
         def change(*args: Any, **kwargs: Any) -> Any:
             result = changed(*args, **kwargs)
-            # What `start` returns has the methods that move the time.
+            # The result of `start` has the methods that move the time.
             for owner in type(result).__mro__:
                 self.follow_after(owner, ("move_to", "shift", "tick"))
             self.follow()

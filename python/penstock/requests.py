@@ -18,7 +18,7 @@ __all__ = ["Adapter", "TurnTimeout"]
 
 
 class TurnTimeout(NotSent, requests.exceptions.ConnectTimeout):
-    """A request that was not sent, because its turn would have come too late.
+    """A request that was not sent because its wait would exceed the timeout.
 
     Like a request that waited too long for a connection, it may safely be made again.
 
@@ -28,7 +28,7 @@ class TurnTimeout(NotSent, requests.exceptions.ConnectTimeout):
 
 
 class Adapter(PacedInThread, requests.adapters.BaseAdapter):
-    """An adapter for `requests.Session` that sends each request when a limit allows it.
+    """Adapter for `requests.Session` that sends each request when a limit allows it.
 
     Mount it for the URLs of a service: `session.mount("https://", Adapter(limiter, "PartnerApi"))`.
 

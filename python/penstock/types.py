@@ -55,7 +55,7 @@ AnyTransaction: TypeAlias = (
 """A transaction, or a tuple of a limit name, an id, a cost and a kind."""
 
 StorePolicy: TypeAlias = Literal["allow", "deny", "local", "raise"]
-"""What answers a request when the store fails."""
+"""The handling of requests when the store fails."""
 
 
 class Outcomes(TypedDict):

@@ -1,4 +1,4 @@
-"""What all readers of options share: the checks of values that a type checker may not have seen."""
+"""Checks of options at run time, for callers without a type checker."""
 
 from __future__ import annotations
 

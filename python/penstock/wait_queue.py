@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class Ready(Generic[_T]):
-    """An awaitable whose value is available at once."""
+    """An awaitable whose value is available immediately."""
 
     def __init__(self, value: _T) -> None:
         self._value: Final = value

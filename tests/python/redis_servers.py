@@ -338,7 +338,7 @@ class Cluster:
         return str(self.nodes[index].command("CLUSTER", "MYID"))
 
     def migrate(self, slot: int, target: int, *, during: Callable[[], object]) -> None:
-        """Move a slot and its keys to another node; `during` runs in the middle of the migration."""
+        """Move a slot and its keys to another node; `during` runs between the two steps."""
         source = self.owner(slot)
         from_, to = self.nodes[source], self.nodes[target]
         to.command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id(source))

@@ -1,1 +1,1 @@
-"""The command line. `main.py` has the table of commands; each command is a module of its own."""
+"""The command line. `main.py` has the table of commands; each command is a separate module."""

@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Load the files; their faults are raised as a `CommandError`."""
+    """Load the files; raise their errors as a `CommandError`."""
     limits = load_limits(options.limits, options.overrides)
     if options.json:
         print(json.dumps({"problems": [], "limits": list(limits)}, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""`penstock demo`: an example app, and what its clients see."""
+"""`penstock demo`: an example app, and the responses that its clients receive."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Run the example app and print what its clients see."""
+    """Run the example app and print the responses to its clients."""
     if options.workers < 1:
         raise CommandError(f"--workers must be at least 1, found {options.workers}", WRONG_USE)
     if options.workers > 1 and sys.platform == "win32":

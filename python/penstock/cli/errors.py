@@ -11,7 +11,7 @@ WRONG_USE: Final = 2
 
 
 class CommandError(Exception):
-    """A command cannot go on.
+    """A command cannot continue.
 
     Attributes:
         status: The exit status.

@@ -1,4 +1,4 @@
-"""The limits that a command is about."""
+"""The limits that a command works on."""
 
 from __future__ import annotations
 

@@ -60,13 +60,13 @@ COMMANDS: Final = (
     Command(
         "migrate-check", "find the uses of other rate limiters, and show what to write instead"
     ),
-    Command("demo", "serve an example app and show what its clients see"),
+    Command("demo", "serve an example app and show its responses"),
 )
 """The commands, in the order of the list of commands."""
 
 
 def _parser(used: str | None) -> ArgumentParser:
-    """Make the parser, with the arguments of the command that is used."""
+    """Create the parser, with the arguments of the selected command."""
     parser = ArgumentParser(prog="penstock", description="Rate limits for Python programs.")
     parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

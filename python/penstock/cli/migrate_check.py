@@ -129,7 +129,7 @@ class _Finder(ast.NodeVisitor):
         self.found: set[tuple[int, str, str, str]] = set()
         self.instances: dict[str, Package] = {}
         self._shared = shared
-        # What a name of this module stands for: a package, and the name in the package.
+        # The meaning of a name in this module: a package, and the name in the package.
         self._imported: dict[str, tuple[Package, str]] = {}
         self.visit(tree)
         if self.instances:
@@ -230,7 +230,7 @@ class _Finder(ast.NodeVisitor):
 
 
 def _is_distinct(module: str, name: str) -> bool:
-    """Return whether a name is a package's; a program may have a module `limits` of its own."""
+    """Return whether a name belongs to a package; a program may have its own module `limits`."""
     top, _, rest = module.partition(".")
     if top != "limits":
         return True

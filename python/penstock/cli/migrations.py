@@ -1,4 +1,4 @@
-"""What to write in place of the names and settings of other rate limiters.
+"""Replacements for the names and settings of other rate limiters.
 
 The hints for keywords and settings are those that penstock gives when it finds them.
 """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MAX_CLIENTS: Final = 10
 _MAX_WIDTH: Final = 100
 _MAX_FACT: Final = 1_000
-# The columns that a narrow terminal leaves out, the first ones first.
+# The columns that a narrow terminal omits, in this order.
 _OPTIONAL_COLUMNS: Final = ("allowed", "longest wait", "denied share", "events")
 
 
@@ -101,7 +101,7 @@ def _source(report: Report) -> _Grid:
         rows.append(("to", f"{format_date(first.last_ns)} ({span})"))
     if report.log is not None:
         rows.append(("read", str(report.log)))
-        # Which field was read, since a wrong one gives numbers that look right.
+        # Show the field that was read, because a wrong one yields plausible numbers.
         names = {"id": "client", "routes": "routes", "cost": "cost"}
         rows += [(head, report.log.fields.get(option, "")) for option, head in names.items()]
     if len(report.results) == 1:
@@ -185,12 +185,12 @@ def _rich_printer() -> Callable[[_Grid], None] | None:
 
 
 def _fit(grid: _Grid, width: int) -> _Grid:
-    """Leave out columns for which a narrow terminal has no room."""
+    """Omit columns that do not fit into a narrow terminal."""
     if not grid.caption:
         return grid
     for head in _OPTIONAL_COLUMNS:
         rows = [grid.heads, *grid.rows]
-        # A cell has a space on either side, and there is one more between two cells.
+        # A cell has a space on either side, and one more separates two cells.
         needed = sum(3 + max(map(len, column)) for column in zip(*rows, strict=True))
         if needed <= width:
             break

@@ -215,7 +215,7 @@ def _selected(options: Namespace, routes: Routes | None) -> list[SelectedLimit]:
 def _recommend(
     options: Namespace, chunks: list[Chunk] | None, selected: SelectedLimit, routes: Routes | None
 ) -> tuple[dict[str, Recommendation], list[str]]:
-    """Recommend a limit, or each one of the routes; return them by name, and why some have none."""
+    """Recommend a limit, or one for each route; return them by name, and problems."""
     found: dict[str, Recommendation] = {}
     problems: list[str] = []
     if chunks is None:

@@ -99,7 +99,7 @@ _DJANGO: Final = frozenset({"group", "key", "rate", "method", "block"})
 def _limit_text(value: ast.expr) -> str | None:
     """Return a limit that is written as a text here, if the text is known and valid."""
     if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
-        # A setting or a function, whose value only the program knows.
+        # A setting or a function, whose value is known only at run time.
         return ast.unparse(value) if isinstance(value, ast.Attribute | ast.Name) else None
     text = re.sub(r"\s*[,;|]\s*", "; ", value.value.strip())
     try:

@@ -102,7 +102,7 @@ def _top(options: Namespace, open_store: Callable[[], ExistingStore]) -> None:
     if not options.interval > 0:
         raise CommandError("--interval must be above 0", WRONG_USE)
     clock = penstock.SystemClock()
-    # Opened for each reading: a store may be replaced while it is watched.
+    # Opened for each reading, because a store may be replaced meanwhile.
     shown, read_at = _report(options, open_store), clock.now()
     if options.once:
         print(*lines(shown), sep="\n")
@@ -116,20 +116,20 @@ def _top(options: Namespace, open_store: Callable[[], ExistingStore]) -> None:
                 shown, read_at = _report(options, open_store), clock.now()
                 show("\n".join(lines(shown, before, read_at - before_at)))
     except KeyboardInterrupt:
-        # How one leaves it.
+        # The usual way to quit.
         return
 
 
 @contextmanager
 def _screen() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text in place of the one before, or after it in a pipe."""
+    """Yield a function that replaces the shown text, or appends to it in a pipe."""
     if not sys.stdout.isatty():
         yield lambda text: print(text, end="\n\n", flush=True)
         return
     try:
         live, text = (import_module(f"rich.{name}") for name in ("live", "text"))
     except ImportError:
-        # Home, the text, and nothing of a longer one below it.
+        # Clear the screen, move the cursor to its start, and print the text.
         yield lambda text: print(f"\x1b[2J\x1b[H{text}", flush=True)
         return
     with live.Live(screen=True, auto_refresh=False) as screen:

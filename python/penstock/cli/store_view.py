@@ -1,4 +1,4 @@
-"""What `penstock store` shows of a store."""
+"""The reports of `penstock store`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from penstock._core import ExistingStore
 
 Report: TypeAlias = dict[str, Any]
-"""What `ExistingStore.inspect` returns, and `nearest`: the buckets of given clients."""
+"""The result of `ExistingStore.inspect`, and `nearest`: the buckets of given clients."""
 
 _MAX_BUCKETS: Final = 10
 _MAX_WIDTH: Final = 60
-# The counters, with what they mean.
+# The counters and their descriptions.
 _COUNTERS: Final = {
     "forgotten": "full buckets dropped",
     "evicted": "buckets evicted for lack of room",

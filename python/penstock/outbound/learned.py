@@ -16,7 +16,7 @@ _SECOND_NS: Final = 1_000_000_000
 _MAX_IDS: Final = 1024
 # Each response without a refusal raises the rate by this share of the rate that was refused last.
 _STEP: Final = 0.01
-# However often a service refuses, it is asked again after a minute: it may have been restarted.
+# A service is tried again after a minute at the latest, because it may have been restarted.
 _MIN_RATE: Final = 1 / 60
 
 
@@ -68,7 +68,7 @@ class LearnedPace:
     """
 
     def __init__(self) -> None:
-        # The ids that were used last are at the end.
+        # In order of their last use.
         self._services: Final[dict[Id, _Service]] = {}
         self._lock: Final = Lock()
 
@@ -120,7 +120,7 @@ class LearnedPace:
                 service.rate = None
                 _spread(service, known, now_ns)
             elif sent_ns <= service.refused_ns:
-                # It was sent at an earlier rate, and says nothing about this one.
+                # It was sent at an earlier rate, so it is no evidence about this one.
                 pass
             elif is_refused:
                 _reduce(service, now_ns)
@@ -142,7 +142,7 @@ class LearnedPace:
 
 
 def _spread(service: _Service, stated: Iterable[ReceivedLimit], now_ns: int) -> None:
-    """Spread what is left of the limits that a service states."""
+    """Spread the remaining requests of the limits that a service states."""
     service.spacing_ns = service.stated_until_ns = 0
     for limit in stated:
         remaining, seconds = limit.remaining or 0, limit.reset_after or 0.0
@@ -160,7 +160,7 @@ def _reduce(service: _Service, now_ns: int) -> None:
     if rate is None:
         rate = float(max(service.sent, service.sent_before, 1))
     if not service.is_refusing:
-        # Of several refusals in a row, the first one came at the rate to which to return.
+        # After several refusals in a row, return to the rate of the first one.
         service.step = rate * _STEP
     service.rate = max(rate / 2, _MIN_RATE)
     service.is_refusing, service.is_delayed = True, False

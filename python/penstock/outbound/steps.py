@@ -155,7 +155,7 @@ def _date_ns(value: str) -> int | None:
 
 
 class Cooldowns:
-    """Until when the requests of each id are held back."""
+    """The times until which the requests of each id are delayed."""
 
     def __init__(self, clock: SystemClock | ManualClock) -> None:
         self._clock: Final = clock
@@ -163,11 +163,11 @@ class Cooldowns:
         self._lock: Final = Lock()
 
     def until_ns(self, id: Id) -> int:
-        """Return the end of a hold; an instant that has passed if there is none."""
+        """Return the end of a cooldown; an instant in the past if there is none."""
         return self._until_ns.get(id, 0)
 
     def hold(self, id: Id, until_ns: int) -> None:
-        """Hold requests of an id back; a hold is never shortened."""
+        """Delay requests of an id; a cooldown is never shortened."""
         with self._lock:
             if len(self._until_ns) >= _MAX_HOLDS:
                 now_ns = self._clock.now_ns()
@@ -177,7 +177,7 @@ class Cooldowns:
 
 
 class Pace:
-    """How requests are paced, and in which steps.
+    """The pacing of requests, in steps.
 
     Args:
         limiter: The limiter that decides.
@@ -241,7 +241,7 @@ class Pace:
             except RateLimited:
                 if response is None:
                     raise
-                # The service's own response says more than a timeout.
+                # The service's own response is more informative than a timeout.
                 return response
             response, is_refused = yield from self._send(id)
             if not is_refused:
@@ -273,7 +273,7 @@ class Pace:
         return request.method in _IDEMPOTENT and self._messages.is_replayable(request)
 
     def _turn(self, id: Id, cost: int, due_ns: int, deadline_ns: int | None) -> _Steps:
-        """Wait until the id is no longer held back, then for its turn, then for the limit."""
+        """Wait for the end of the cooldown, then for the turn, then for the limit."""
         now_ns = self.limiter.clock.now_ns
         while True:
             now = now_ns()
@@ -298,12 +298,12 @@ class Pace:
             self._note_store_answer()
             if self.cooldowns.until_ns(id) <= now_ns():
                 return
-            # A hold began during the wait. If the waiting requests kept their tokens, all would be
-            # sent at the instant the hold ends.
+            # A cooldown began during the wait. If the waiting requests kept their tokens, all would
+            # be sent at the instant it ends.
             yield ("refund", id, cost)
 
     def _retry_at_ns(self, response: Any, id: Id, retries: int) -> int:
-        """Return when to send the request again; hold others back if the service says so."""
+        """Return when to retry the request; delay other requests if the service asks for it."""
         now_ns = self.limiter.clock.now_ns()
         wait_ns = retry_after_ns(response.headers, now_ns)
         if wait_ns is None:
@@ -318,7 +318,7 @@ class Pace:
         return now_ns + wait_ns
 
     def _hold_if_exhausted(self, response: Any, id: Id) -> None:
-        """Hold requests back if a response says that none is left."""
+        """Delay requests if a response says that no quota remains."""
         now_ns = self.limiter.clock.now_ns()
         wait_ns = exhausted_ns(response.headers, now_ns)
         if wait_ns:

@@ -1,4 +1,4 @@
-"""What takes the steps of a pace, in a thread or in a task, and the transports of httpx."""
+"""Drivers of a pace, in a thread or in a task, and the transports of httpx."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _wait(clock: SystemClock | ManualClock, until_ns: int) -> None:
         return
     timer = clock.set_timer(until_ns, event.set)
     try:
-        # A clock that was moved before the timer was set does not call it.
+        # The clock may have advanced before the timer was set.
         if clock.now_ns() < until_ns:
             event.wait()
     finally:
@@ -58,7 +58,7 @@ async def _wait_in_task(clock: SystemClock | ManualClock, until_ns: int) -> None
 
 
 class NotSent(RateLimited):
-    """Base of the errors of client libraries for a request whose turn would have come too late."""
+    """Base of the errors of client libraries for a request whose wait would exceed the timeout."""
 
     def __init__(self, message: str, decision: Decision) -> None:
         # The constructor of the library's own error, which is the next base class.
@@ -68,7 +68,7 @@ class NotSent(RateLimited):
 
 
 class Paced:
-    """Base of what takes the steps of a pace: the options, and how messages are read.
+    """Base of the drivers of a pace: the options, and access to messages.
 
     The module of each library sets `_error`, its error for a request that was not sent.
 
@@ -104,7 +104,7 @@ class Paced:
         raise NotImplementedError
 
     def _calls(self, limiter: Any, **others: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-        """Return what each step calls."""
+        """Return the function of each step."""
         name = self.pace.name
         return {
             verb: functools.partial(getattr(limiter, verb), name)
@@ -113,10 +113,10 @@ class Paced:
 
 
 class PacedInThread(Paced):
-    """Takes the steps of a pace in a thread."""
+    """Executes the steps of a pace in a thread."""
 
     def take_steps(self, request: Any, **sends: Callable[..., Any]) -> Any:
-        """Take the steps of a request; `send` sends it, and `read` reads a response."""
+        """Execute the steps of a request; `send` sends it, and `read` reads a response."""
         calls = self._calls(
             self.pace.limiter,
             wait=functools.partial(_wait, self.pace.limiter.clock),
@@ -139,10 +139,10 @@ class PacedInThread(Paced):
 
 
 class PacedInTask(Paced):
-    """Takes the steps of a pace in a task, without blocking the event loop."""
+    """Executes the steps of a pace in a task, without blocking the event loop."""
 
     async def take_steps(self, request: Any, **sends: Callable[..., Awaitable[Any]]) -> Any:
-        """Take the steps of a request; `send` sends it, and `read` reads a response."""
+        """Execute the steps of a request; `send` sends it, and `read` reads a response."""
         calls = self._calls(
             AsyncLimiter(self.pace.limiter),
             wait=functools.partial(_wait_in_task, self.pace.limiter.clock),

@@ -70,7 +70,7 @@ class LimitName(enum.IntEnum):
     FailedAuthorizationsPerDomainPerAccount = 4, "regId:identValue"
     """Failed validations of one name or address by one account; overrides name the account."""
 
-    # With an override for a host below its registered domain: the authority's own files have some.
+    # Overrides may name a host below a registered domain, as some of the authority's own files do.
     CertificatesPerDomain = 5, "domainOrCIDR/exact"
     """Certificates for one registered domain, IPv4 address or /64 of IPv6 addresses."""
 
@@ -195,7 +195,7 @@ def override_requested(limits: Limits, address: str) -> list[Transaction]:
 
 
 def _transactions(limits: Limits, calls: Iterable[_Call]) -> list[Transaction]:
-    # By bucket: several names of one registered domain are one bucket, which counts once.
+    # By bucket, because several names of one registered domain share one.
     found: dict[str, Transaction] = {}
     for name, id, kind in calls:
         # A limit that was not loaded is disabled.

@@ -1,4 +1,4 @@
-"""Overrides that change while a program runs: read again and again, and swapped in whole."""
+"""Overrides that change while a program runs, reloaded at intervals and replaced atomically."""
 
 from penstock.refresher.worker import FirstError, Load, Refresher
 

@@ -1,4 +1,4 @@
-"""Overrides from the rows of a table: an invalid row costs that row and no other."""
+"""Overrides from the rows of a table; an invalid row is skipped alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Get: TypeAlias = Callable[[str], Any]
 
 
 class Skipped(NamedTuple):
-    """A row that is left out.
+    """A row that is skipped.
 
     Attributes:
         number: Number of the row, from 1.
@@ -40,7 +40,7 @@ class Skipped(NamedTuple):
 
 
 def limits_of_rows(rows: Iterable[object], defaults: Limits) -> tuple[Limits, tuple[Skipped, ...]]:
-    """Return the defaults with the rows as overrides, and the rows that are left out.
+    """Return the defaults with the rows as overrides, and the skipped rows.
 
     Args:
         rows: Mappings, objects, or tuples in the order name, id, limit, comment, enabled.
@@ -57,7 +57,7 @@ def limits_of_rows(rows: Iterable[object], defaults: Limits) -> tuple[Limits, tu
         try:
             override = _override(row, _getter(row), defaults, limits)
         except (TypeError, ValueError) as error:
-            # A fault in a text has a caret below it, on lines of its own.
+            # An error in a text is followed by lines with a caret.
             skipped.append(Skipped(number, _shown(row), str(error).partition("\n")[0]))
             override = None
         overrides.append(override)

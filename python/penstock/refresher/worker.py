@@ -1,4 +1,4 @@
-"""When overrides are loaded, and what happens on failure."""
+"""The schedule of reloads, and the handling of failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Load: TypeAlias = _Path | Iterable[object] | Callable[[], Limits | _Path | Itera
 
 _log: Final = logging.getLogger("penstock")
 
-# Processes that start together must not query the same database together every time.
+# Processes that start together must not always query the database at the same time.
 _EARLY: Final = 0.1
 _MAX_LOGGED: Final = 20
 _A_PATH: Final = "a path, a callable or rows"
@@ -233,7 +233,7 @@ class Refresher:
             try:
                 self.limiter.reload(limits)
             except ConfigError as error:
-                # A limit of `define` was among the defaults; the limiter keeps it by itself.
+                # A limit of `define` was among the defaults; the limiter keeps it anyway.
                 name = error.limit_name
                 if isinstance(given, Limits) or name is None or name not in self._defaults:
                     raise
@@ -261,7 +261,7 @@ class Refresher:
         self.skipped_rows = len(skipped)
         self.loads += 1
         self._loaded_ns = self.limiter.clock.now_ns()
-        # By content, not by number: a row that is added moves all others.
+        # By content, because a new row changes the numbers of all others.
         new = [row for row in skipped if row[1:] not in self._skipped]
         self._skipped = frozenset(row[1:] for row in skipped)
         for row in new[:_MAX_LOGGED]:
@@ -273,7 +273,7 @@ class Refresher:
         before, self.last_error = self.last_error, error
         self._failed_in_a_row += 1
         self.failures += 1
-        # Once per cause: an outage is retried many times.
+        # Once per cause, because an outage is retried many times.
         if before is None or (type(before), str(before)) != (type(error), str(error)):
             _log.warning(
                 "the overrides cannot be loaded, the active ones stay: %s: %s",
