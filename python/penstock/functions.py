@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from penstock.aio import AsyncLimiter, plain_limiter
 from penstock.errors import ConfigError
-from penstock.validation import check_call, check_flag, duration_ns, is_callable
+from penstock.validation import check_call, check_flag, duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,7 @@ class limited:  # noqa: N801  a decorator
 
     def __call__(self, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         """Limit a function."""
-        if not is_callable(function):
+        if not callable(function):
             raise ConfigError(f"limit a function, found {function!r}")
         default = f"{function.__module__}.{function.__qualname__}"
         if inspect.iscoroutinefunction(function):

@@ -11,7 +11,7 @@ from penstock._core import parse_duration
 from penstock.errors import ConfigError, InvalidId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from penstock._core import Limits
     from penstock.types import Id, Period
@@ -122,13 +122,10 @@ def is_coroutine_function(given: object) -> bool:
     )
 
 
-def takes_one(given: Callable[..., object]) -> bool:
-    """Whether a callable accepts one argument; `True` if its signature is unknown."""
-    return takes(given, 1)
-
-
-def takes(given: Callable[..., object], number: int) -> bool:
-    """Whether a callable accepts a number of arguments; `True` if its signature is unknown."""
+def takes(given: object, number: int) -> bool:
+    """Whether a value can be called with a number of arguments; `True` if that is unknown."""
+    if not callable(given):
+        return False
     try:
         inspect.signature(given).bind(*[None] * number)
     except TypeError:
@@ -137,11 +134,6 @@ def takes(given: Callable[..., object], number: int) -> bool:
         # Some built-in callables have no signature.
         return True
     return True
-
-
-def is_callable(given: object) -> bool:
-    """Whether a value can be called."""
-    return callable(given)
 
 
 def did_you_mean(found: str, known: Iterable[str]) -> str:

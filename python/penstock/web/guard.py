@@ -23,13 +23,11 @@ from penstock.validation import (
     check_flag,
     check_names,
     did_you_mean,
-    is_callable,
     is_coroutine_function,
     is_name,
     is_number,
     is_whole,
     takes,
-    takes_one,
 )
 from penstock.web.address import ClientAddress, ForwardedHeader
 from penstock.web.choice import ChosenLimit, tier_name, tiers_of
@@ -216,11 +214,10 @@ class Guard:
             )
         elif not _is_limiter(limiter):
             raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
-        if on_denied is not None and not (is_callable(on_denied) and takes_one(on_denied)):
+        if on_denied is not None and not takes(on_denied, 1):
             raise ConfigError(f"on_denied must be a function of the outcome, found {on_denied!r}")
         if on_decision is not None and (
-            not (is_callable(on_decision) and takes(on_decision, 2))
-            or is_coroutine_function(on_decision)
+            is_coroutine_function(on_decision) or not takes(on_decision, 2)
         ):
             raise ConfigError(
                 f"on_decision must be a function of the decision and the request, "

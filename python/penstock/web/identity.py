@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from penstock._core import canonical_address
 from penstock.errors import ConfigError
 from penstock.types import Id
-from penstock.validation import is_callable, is_coroutine_function, is_whole
+from penstock.validation import is_coroutine_function, is_whole
 from penstock.web.address import ADDRESS_MARK
 from penstock.web.request import MissingId, Request
 
@@ -399,7 +399,7 @@ def compile_reader(
     """
     if isinstance(source, RequestValue):
         return source.value
-    if not is_callable(source) or (is_coroutine_function(source) and not may_wait):
+    if (is_coroutine_function(source) and not may_wait) or not callable(source):
         raise ConfigError(f"{option} must be an ordinary function, found {source!r}")
     try:
         parameters = inspect.signature(source).parameters.values()

@@ -14,11 +14,10 @@ from penstock.types import Factor, Period, StorePolicy, TransactionKind
 from penstock.validation import (
     check_flag,
     check_names,
-    is_callable,
     is_coroutine_function,
     is_name,
     is_whole,
-    takes_one,
+    takes,
 )
 from penstock.web.identity import IdSource, RequestValue, by_address, compile_reader
 from penstock.web.penalty import block_limits
@@ -219,7 +218,7 @@ def make_rule(
             )
             raise ConfigError(
                 f"a limit is a name, a text such as '30/minute' or a Limit, found {limit!r}"
-                + (hint if is_callable(limit) else "")
+                + (hint if hasattr(limit, "__name__") else "")
             )
     mode = options.get("mode", "enforce")
     if mode not in ("enforce", "shadow"):
@@ -360,7 +359,7 @@ def _methods(methods: str | Iterable[object] | None) -> frozenset[str] | None:
 def _of_response(option: str, source: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
     if source is None:
         return None
-    if not is_callable(source) or is_coroutine_function(source) or not takes_one(source):
+    if is_coroutine_function(source) or not takes(source, 1):
         raise ConfigError(f"{option} must be a function of the response, found {source!r}")
     return source
 
