@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -12,6 +12,9 @@ from hypothesis import given, settings
 import penstock
 from penstock.simulate import Trace, recommend, simulate, traffic
 from penstock.web.messages import explain_limit
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SECOND = 1_000_000_000
 
@@ -107,6 +110,35 @@ def test_recommendation_explains_itself_and_exports_yaml() -> None:
     counts, bursts = found.curve["count"], found.curve["burst"]
     assert counts == sorted(counts)
     assert bursts == sorted(bursts, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window"]
+)
+def test_recommendation_of_each_algorithm_is_drawn(algorithm: str, tmp_path: Path) -> None:
+    trace = traffic.poisson(2, "10m", clients=5, seed=1)
+    found = recommend(trace, 0.01, "2m", algorithm=algorithm)
+    assert (found.limit.algorithm, found.period_ns) == (algorithm, 120 * 10**9)
+    found.plot().savefig(tmp_path / "out.svg")
+    page = simulate("1/second", trace).report(tmp_path / "out.html", recommendation=found)
+    for file in (tmp_path / "out.svg", page):
+        assert "tokens per 2 minutes" in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{burst: 4, count: 4, period: 10m}",
+        "{algorithm: leaky-bucket, size: 4, drip_size: 4, drip_rate: 10m}",
+        "{algorithm: fixed-window, count: 4, period: 10m}",
+    ],
+)
+def test_period_is_that_of_the_limit_unless_another_is_passed(text: str) -> None:
+    limits = penstock.Limits.parse(f"Pages: {text}")
+    trace = traffic.poisson(2, "1h", clients=5, seed=1)
+    assert recommend(trace, limits=limits).period_ns == 600 * 10**9
+    assert recommend(trace, period="1h", limits=limits).period_ns == 3600 * 10**9
+    assert recommend(trace).period_ns == 60 * 10**9
 
 
 def test_invalid_arguments_are_refused() -> None:

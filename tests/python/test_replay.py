@@ -529,6 +529,17 @@ def test_each_limit_of_the_routes_is_recommended_for_the_events_that_spend_it(
         assert (found[name]["burst"], found[name]["count"]) == (expected.burst, expected.count)
 
 
+def test_a_limit_of_the_routes_that_a_file_lacks_is_named_with_the_file(
+    log: Path, app: tuple[str, str], command: Command, tmp_path: Path
+) -> None:
+    limits, routes = app
+    other = tmp_path / "other.yaml"
+    other.write_text("Client: 6/minute\n", encoding="utf-8")
+    replayed = ("replay", str(log), "--limits", limits, "--routes", routes)
+    assert command.run(*replayed, "--compare", str(other)) == 1
+    assert str(other) in command.err
+
+
 @pytest.mark.parametrize("wrong", [("--name", "Login"), ("--id", "none"), ("--id", "address,user")])
 def test_options_without_effect_on_routes_are_refused(
     log: Path, app: tuple[str, str], command: Command, wrong: tuple[str, ...]
@@ -615,6 +626,8 @@ def test_the_recommendation_has_options(short: Path, command: Command) -> None:
     found = command.json()["recommendations"]["Limit"]
     assert found["period_ns"] == 3600 * 10**9
     assert (found["burst"], found["denied_share"]) == (2, 0.5)
+    assert command.run(*base[:-2]) == 0
+    assert command.json()["recommendations"]["Limit"]["period_ns"] == 60 * 10**9
     assert command.run(*base, "--objective", "clients", "--max-denied", "0.5") == 0
     assert command.json()["recommendations"]["Limit"]["denied_share"] == 0
     assert command.run(*base, "--exclude", "192.0.2.9") == 1

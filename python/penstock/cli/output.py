@@ -232,6 +232,7 @@ def _json(report: Report) -> dict[str, Any]:
             "skipped": log.skipped,
             "late": log.late,
             "without_id": log.without_id,
+            "filtered": log.filtered,
             "examples": [example._asdict() for example in log.examples],
         }
     if report.recommendations:
@@ -239,7 +240,7 @@ def _json(report: Report) -> dict[str, Any]:
             name: {
                 "burst": recommended.burst,
                 "count": recommended.count,
-                "period_ns": recommended.limit.period_ns,
+                "period_ns": recommended.period_ns,
                 "denied_share": recommended.denied_share,
                 "is_smallest": recommended.is_smallest,
                 "yaml": recommended.yaml(name),

@@ -85,8 +85,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "attacker counts no more than anyone else",
     )  # fmt: skip
     parser.add_argument(
-        "--period", default="1m", metavar="TIME",
-        help="for --recommend: the period of the limit (default: %(default)s)",
+        "--period", metavar="TIME",
+        help="for --recommend: the period of the limit (default: that of the evaluated limit)",
     )  # fmt: skip
     parser.add_argument(
         "--exclude", action="append", default=[], metavar="ID",
@@ -265,9 +265,10 @@ def _simulators(
         parse_duration(options.warm_up, "--warm-up")
     except penstock.LimitError as error:
         raise CommandError(str(error), WRONG_USE) from error
-    try:
-        return [
-            Simulator(
+    simulators = []
+    for each in selected:
+        try:
+            simulator = Simulator(
                 each.limits,
                 None if routes else each.name,
                 routes=routes,
@@ -275,12 +276,12 @@ def _simulators(
                 warm_up=options.warm_up,
                 skip_invalid=True,
             )
-            for each in selected
-        ]
-    except penstock.Error as error:
-        raise CommandError(str(error), FAULT) from error
-    except ValueError as error:
-        raise CommandError(str(error), WRONG_USE) from error
+        except penstock.Error as error:
+            raise CommandError(f"{each.title}: {error}", FAULT) from error
+        except ValueError as error:
+            raise CommandError(str(error), WRONG_USE) from error
+        simulators.append(simulator)
+    return simulators
 
 
 def _simulate(

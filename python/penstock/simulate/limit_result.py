@@ -9,7 +9,7 @@ from penstock import display
 from penstock._core import Limit, Limits
 from penstock.display import pluralize
 from penstock.simulate.format import format_value
-from penstock.web.messages import explain_limit
+from penstock.web.messages import explain_limit, format_duration
 
 if TYPE_CHECKING:
     from penstock.simulate.histogram import Bins
@@ -103,6 +103,7 @@ class RecommendedLimit:
         summary: The totals of the limit over the trace.
         burst: Tokens a full bucket holds; for windows, those that are admitted early, or 0.
         count: Tokens added in each period.
+        period_ns: The period, in nanoseconds.
         max_denied: The share of the objective that may be denied, 0 to 1.
         objective: What was counted, `events` or `clients`.
         left_out: Events of excluded clients and of those with overrides.
@@ -117,6 +118,7 @@ class RecommendedLimit:
     summary: Summary
     burst: int
     count: int
+    period_ns: int
     max_denied: float
     is_smallest: bool
     objective: str = "events"
@@ -141,7 +143,8 @@ class RecommendedLimit:
         summary = self.summary
         max_share = format_value("denied_share", self.max_denied)
         requested = f"at most {max_share} of {self.objective} requested"
-        found = f"Burst {self.burst:,} and count {self.count:,} per period"
+        per = format_duration(self.period_ns)
+        found = f"Burst {self.burst:,} and count {self.count:,} per {per}"
         sentences = [
             f"{found}: {explain_limit(self.limit)}.",
             f"It denies {_denied(summary)} ({requested}).",

@@ -141,7 +141,7 @@ class Recommendation(RecommendedLimit):
 def recommend(
     trace: Any,
     max_denied: float = 0.001,
-    period: Any = "1m",
+    period: Any = None,
     *,
     objective: str = "events",
     exclude: Iterable[AnyId] = (),
@@ -164,7 +164,8 @@ def recommend(
     Args:
         trace: As `times` of `simulate`; each client has its own bucket.
         max_denied: The share of the objective that may be denied, 0 to 1.
-        period: The limit's period: a text with units, seconds, or a `timedelta`.
+        period: The limit's period: a text with units, seconds, or a `timedelta`. None: that of
+            `limits`; one minute if it has none.
         objective: `"events"`: the share of events that are denied. `"clients"`: the share of
             clients with a denied event, so that a single busy client, such as an attacker, counts
             no more than any other.
@@ -196,7 +197,8 @@ def recommend(
     if objective not in _OBJECTIVES:
         known = did_you_mean(objective, _OBJECTIVES)
         raise ValueError(f"objective must be 'events' or 'clients', found {objective!r}; {known}")
-    period_ns = parse_span(period, "period")
+    if period is not None:
+        period = parse_span(period, "period")
     whole = as_trace(trace)
     if sort:
         whole = whole.sorted()
@@ -216,6 +218,7 @@ def recommend(
     if algorithm not in _SHAPES:
         known = did_you_mean(algorithm, _SHAPES)
         raise ValueError(f"algorithm must be one that can be fitted, found {algorithm!r}; {known}")
+    period_ns = _period_of(default) if period is None else period
     # Parameters that are not searched for, such as the anchor of a window.
     rest = default.fields() if default is not None and default.algorithm == algorithm else {}
     counted = _counted(whole, evaluator, exclude)
@@ -235,6 +238,7 @@ def recommend(
         max_denied=max_denied,
         burst=best.burst,
         count=best.count,
+        period_ns=period_ns,
         is_smallest=search.is_exhausted and search.is_monotone,
         objective=objective,
         left_out=len(whole) - len(counted),
@@ -248,6 +252,12 @@ def _check_share(option: str, value: Any) -> None:
         raise TypeError(f"{option} must be a number between 0 and 1, found {found}")
     if not 0 <= value <= 1 or (option == "holdout" and value == 1):
         raise ValueError(f"{option} must be between 0 and 1, found {value}")
+
+
+def _period_of(limit: Limit | None) -> int:
+    """Return the period of a limit; one minute if it has none."""
+    shape = None if limit is None else _SHAPES.get(limit.algorithm)
+    return parse_span("1m" if limit is None or shape is None else limit.fields()[shape.period], "")
 
 
 def _without(trace: Trace, exclude: Iterable[AnyId]) -> Trace:

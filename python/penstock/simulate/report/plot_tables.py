@@ -211,7 +211,7 @@ def draw_curve(axes: Axes, recommended: RecommendedLimit) -> None:
         axes.set_yscale("log")
     for side in (axes.xaxis, axes.yaxis):
         side.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel(f"count (tokens per {format_duration(recommended.limit.period_ns)})")
+    axes.set_xlabel(f"count (tokens per {format_duration(recommended.period_ns)})")
     axes.set_ylabel("burst (tokens)")
     axes.spines[["top", "right"]].set_visible(False)
     # Above: where the curve is low depends on the trace.
