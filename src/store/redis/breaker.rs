@@ -1,24 +1,24 @@
-//! The circuit breaker: after a few failures in a row, calls fail at once instead of waiting, and one
-//! call at a time probes whether the server is back.
+//! The circuit breaker: after several consecutive failures, calls fail immediately, and one
+//! call at a time probes whether the server is available again.
 
 use crate::clock::Stopwatch;
 use crate::engine::time::Nanos;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 
-/// Failures in a row that open the breaker.
+/// Consecutive failures that open the breaker.
 const THRESHOLD: u32 = 3;
-/// The longest pause before the first probe, doubled after each that fails.
+/// The maximum pause before the first probe, doubled after each failed probe.
 const FIRST_PAUSE: Nanos = Nanos::from_millis(100);
-/// The longest pause.
+/// The maximum pause.
 const MAX_PAUSE: Nanos = Nanos::from_millis(2000);
 
 /// Whether calls are made.
 #[derive(Debug)]
 pub(super) struct Breaker {
     since: Stopwatch,
-    /// Failures in a row, so that a closed breaker is one load.
+    /// Consecutive failures, so that checking a closed breaker is one load.
     failures: AtomicU32,
-    /// How often it opened.
+    /// The number of times it opened.
     opened: AtomicU64,
     open: Mutex<Open>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Breaker {
 /// The change that a call caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Calls fail at once from now on.
+    /// Calls fail immediately from now on.
     Opened,
     /// Calls are made again, after this time.
     Closed(Nanos),
@@ -34,18 +34,18 @@ pub(super) enum Change {
 
 #[derive(Debug, Default)]
 struct Open {
-    /// When it opened.
+    /// The time at which it opened.
     at: Nanos,
-    /// When the next probe may be made.
+    /// The time of the next probe.
     until: Nanos,
-    /// The longest pause after the next failure.
+    /// The maximum pause after the next failure.
     pause: Nanos,
     /// The state of the random numbers.
     random: u64,
 }
 
 impl Breaker {
-    /// A closed breaker, with a seed of its jitter.
+    /// Creates a closed breaker with a seed for its jitter.
     pub(super) fn new(seed: u64) -> Breaker {
         let open = Open { random: seed | 1, pause: FIRST_PAUSE, ..Open::default() };
         Breaker {
@@ -56,7 +56,7 @@ impl Breaker {
         }
     }
 
-    /// Whether a call may be made: all while closed, one at a time as a probe while open.
+    /// Checks whether a call may be made: any call while closed, one probe at a time while open.
     ///
     /// # Errors
     /// The time to the next probe.
@@ -78,7 +78,7 @@ impl Breaker {
         Ok(())
     }
 
-    /// A call was answered. `note` learns of a change, before any other change is made.
+    /// Records that a call was answered. `note` receives a change before any other change is made.
     #[inline]
     pub(super) fn on_success(&self, note: impl FnOnce(Change)) {
         if self.failures.load(Ordering::Relaxed) > 0 {
@@ -96,7 +96,8 @@ impl Breaker {
         }
     }
 
-    /// A call was not answered. `note` learns of a change, before any other change is made.
+    /// Records that a call was not answered. `note` receives a change before any other change is
+    /// made.
     #[cold]
     pub(super) fn on_failure(&self, note: impl FnOnce(Change)) {
         let mut open = self.open.lock();
@@ -110,7 +111,7 @@ impl Breaker {
             open.at = self.since.elapsed();
             note(Change::Opened);
         }
-        // Between half of the pause and all of it, so that processes do not probe in step.
+        // Between half and all of the pause, so that processes do not probe simultaneously.
         open.random ^= open.random << 13;
         open.random ^= open.random >> 7;
         open.random ^= open.random << 17;
@@ -120,12 +121,12 @@ impl Breaker {
         open.pause = Nanos::clamped((open.pause.get() * 2).min(MAX_PAUSE.get()));
     }
 
-    /// Whether calls fail at once.
+    /// Returns whether calls fail immediately.
     pub(super) fn is_open(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= THRESHOLD
     }
 
-    /// How often it opened.
+    /// The number of times it opened.
     pub(super) fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
     }

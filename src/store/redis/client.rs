@@ -1,12 +1,12 @@
-//! The runtime that drives the connection, and who runs it.
+//! The runtime that drives the connection, and the threads that run it.
 //!
-//! A synchronous caller runs it itself: the first one reads and writes for all, and the others are
-//! woken when their replies have arrived. From the first call on that does not wait, a thread of its
-//! own runs it.
+//! Synchronous callers run it themselves: the first one reads and writes for all, and the others
+//! are woken when their replies have arrived. From the first asynchronous call on, a dedicated
+//! thread runs it.
 //!
-//! A runtime does not survive a fork, so it belongs to a process: a child makes its own, and leaves
-//! its parent's alone. Locks that another thread held during the fork stay locked in the child, so
-//! all of them belong to the runtime of one process too.
+//! A runtime does not survive a fork, so it belongs to one process: a child creates another, and
+//! never uses its parent's. Locks that another thread held during the fork stay locked in the
+//! child, so every lock belongs to the runtime of one process too.
 
 use std::mem;
 use std::process;
@@ -35,12 +35,12 @@ use crate::sync::{AtomicBool, Ordering};
 /// Receives the server's reply.
 pub(super) type Done = Box<dyn FnOnce(Result<Value, StoreError>) + Send>;
 
-/// A client of one server, for every process that inherits it.
+/// A client of one server, usable in every process that inherits it.
 #[derive(Debug)]
 pub(super) struct Client {
     url: RedisUrl,
     seed: u64,
-    /// One for this process, after those of its ancestors.
+    /// Those of this process's ancestors and its own, oldest first.
     first: OnceLock<Box<Generation>>,
     is_closed: AtomicBool,
 }
@@ -53,7 +53,7 @@ struct Generation {
 }
 
 impl Client {
-    /// A client that connects at its first call. `seed` starts the jitter of its breaker.
+    /// Creates a client that connects at its first call. `seed` is for the jitter of its breaker.
     pub(super) fn new(url: RedisUrl, seed: u64) -> Client {
         Client { url, seed, first: OnceLock::new(), is_closed: AtomicBool::new(false) }
     }
@@ -68,7 +68,7 @@ impl Client {
     /// # Errors
     /// [`StoreError::Closed`], or [`StoreError::Unavailable`] if the system has no resources left.
     pub(super) fn engine(&self) -> Result<&Engine, StoreError> {
-        // Relaxed: closing orders nothing but itself.
+        // Relaxed: no other access depends on the flag.
         if self.is_closed.load(Ordering::Relaxed) {
             return Err(StoreError::Closed);
         }
@@ -78,7 +78,7 @@ impl Client {
             let generation = match link.get() {
                 Some(generation) => generation,
                 None => {
-                    // Made before it is put: a fork in between must not leave it half made.
+                    // Created before it is stored, because a fork must not leave it incomplete.
                     let engine = Engine::new(pid, &self.url, self.seed ^ u64::from(pid))?;
                     let made = Box::new(Generation { engine, next: OnceLock::new() });
                     link.get_or_init(|| made)
@@ -104,13 +104,13 @@ impl Client {
     }
 }
 
-/// The runtime of one process, and all that it remembers.
+/// The runtime of one process and its data.
 #[derive(Debug)]
 pub(super) struct Engine {
     pid: u32,
     runtime: Option<Arc<Runtime>>,
     shared: Arc<Shared>,
-    /// Whether a thread runs the runtime; false if there could be none.
+    /// Whether a thread runs the runtime; false if none could be started.
     driver: OnceLock<bool>,
     stop: Arc<Notify>,
 }
@@ -146,12 +146,12 @@ impl Engine {
         })
     }
 
-    /// Buckets that denied.
+    /// Returns the cache of buckets that denied.
     pub(super) fn deny_cache(&self) -> &DenyCache {
         &self.shared.deny_cache
     }
 
-    /// The circuit breaker.
+    /// Returns the circuit breaker.
     pub(super) fn breaker(&self) -> &Breaker {
         &self.shared.breaker
     }
@@ -165,7 +165,7 @@ impl Engine {
         self.runtime.as_ref().expect("it is taken when the engine is dropped only")
     }
 
-    /// Connects, if that takes no longer than the URL allows.
+    /// Connects within the timeout of the URL.
     ///
     /// # Errors
     /// [`StoreError`] if there is no connection.
@@ -196,10 +196,10 @@ impl Engine {
         commands: &[Cmd],
     ) -> Vec<Result<Value, StoreError>> {
         self.runtime().block_on(async {
-            // Only then do all commands go the same way, and are sent in order.
+            // On one open connection, all commands are sent in order.
             self.shared.link.wake().await;
             let calls = join_all(commands.iter().map(|command| self.shared.ask(call, command)));
-            // A call that used up its turn would be sent after those behind it.
+            // A call that exhausted its budget would be sent after later calls.
             unconstrained(calls).await
         })
     }
@@ -212,7 +212,7 @@ impl Engine {
     pub(super) fn spend(&self, spend: Spend) -> Result<Reply, StoreError> {
         let (sender, receiver) = oneshot::channel();
         let spends = &self.shared.spends;
-        // It is sent to a caller that is waiting.
+        // The receiver is alive, because its caller is waiting.
         let is_first = spends.push(spend, Box::new(move |reply| drop(sender.send(reply))));
         let reply = self.runtime().block_on(async {
             if is_first {
@@ -243,7 +243,7 @@ impl Engine {
         }
     }
 
-    /// Has a thread run the runtime.
+    /// Starts the thread that runs the runtime, if there is none.
     fn drive(&self) -> Result<(), StoreError> {
         if *self.driver.get_or_init(|| self.start_driver()) {
             return Ok(());
@@ -275,7 +275,8 @@ impl Drop for Engine {
             self.stop.notify_one();
             shut_down(runtime);
         } else {
-            // The parent's: its locks may be held, and its event queue is shared with the parent.
+            // It is the parent's: its locks may be held, and its event queue is shared with the
+            // parent.
             mem::forget((runtime, Arc::clone(&self.shared), Arc::clone(&self.stop)));
         }
     }
@@ -303,7 +304,7 @@ impl Shared {
         join_all(parts.into_iter().map(|spends| self.send_part(spends))).await;
     }
 
-    /// Has one run of the script decide some spends.
+    /// Decides some spends by one run of the script.
     async fn send_part(&self, spends: Vec<Waiting>) {
         let command = codec::spend(spends.iter().map(|waiting| &waiting.spend), None, SLACK);
         let (reply, is_answer) = self.send(&command).await;
@@ -316,7 +317,7 @@ impl Shared {
         }
     }
 
-    /// Asks the server; also returns whether it answered, be it with an error.
+    /// Sends a command; also returns whether the server answered, even with an error.
     async fn send(&self, command: &Cmd) -> (Result<Value, StoreError>, bool) {
         let (reply, is_answer) = self.link.ask(command).await;
         let note = |change| {
@@ -332,7 +333,7 @@ impl Shared {
         } else {
             self.breaker.on_failure(note);
             if self.breaker.is_open() {
-                // The connection may be dead although nothing says so.
+                // The connection may be dead without notice.
                 self.link.drop_connection();
             }
         }

@@ -1,6 +1,6 @@
-//! Calls as commands of the server, and its replies.
+//! Encoding of calls as commands, and decoding of replies.
 //!
-//! The scripts say what their arguments and replies are.
+//! The scripts document their arguments and replies.
 
 use std::sync::LazyLock;
 
@@ -22,7 +22,7 @@ const SLOTS: u16 = 16_384;
 /// Nanoseconds in a second.
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
-/// A script, and the digest by which a server that knows it is asked to run it.
+/// A script, and its digest, which suffices for a server that has loaded it.
 #[derive(Debug)]
 pub(super) struct Text {
     text: &'static str,
@@ -49,7 +49,7 @@ static SPEND: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("spend.lu
 /// Writes a value in place of another.
 static SWAP: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("swap.lua")));
 
-/// The same call with the text of the script, which the server then keeps.
+/// Returns the same call with the text of the script, which the server then caches.
 pub(super) fn with_text(command: &Cmd) -> Option<Cmd> {
     let mut arguments = command.args_iter().filter_map(|argument| match argument {
         Arg::Simple(bytes) => Some(bytes),
@@ -68,9 +68,9 @@ pub(super) fn with_text(command: &Cmd) -> Option<Cmd> {
     Some(command)
 }
 
-/// The key of a bucket: `{prefix:id}algorithm:limit`.
+/// Returns the key of a bucket: `{prefix:id}algorithm:limit`.
 ///
-/// What is in braces selects the slot of a cluster, so the buckets of one client share a slot.
+/// The part in braces selects the slot of a cluster, so the buckets of one client share a slot.
 /// Neither an algorithm nor a limit's name or number contains a colon, so no two buckets have the
 /// same key.
 pub(super) fn key(prefix: &str, keyspace: &str, id: &str) -> Vec<u8> {
@@ -84,7 +84,7 @@ pub(super) fn key(prefix: &str, keyspace: &str, id: &str) -> Vec<u8> {
     key
 }
 
-/// The limit's name or number and the id of the bucket with a key; `None` if it is no bucket's.
+/// Returns the limit's name or number and the id of a bucket's key; `None` for any other key.
 pub(super) fn bucket_of<'a>(prefix: &str, key: &'a [u8]) -> Option<(&'a str, &'a str)> {
     let text = std::str::from_utf8(key).ok()?;
     let (bucket, limit) = text.rsplit_once(':')?;
@@ -95,16 +95,16 @@ pub(super) fn bucket_of<'a>(prefix: &str, key: &'a [u8]) -> Option<(&'a str, &'a
     id.map(|id| (limit, id))
 }
 
-/// The slot of a key in a cluster.
+/// Returns the slot of a key in a cluster.
 pub(super) fn slot(key: &[u8]) -> u16 {
     let text = key.split(|&byte| byte == b'}').next().unwrap_or(key);
-    // It has braces, as `key` puts them, with something between.
+    // Keys from `key` have a text in braces.
     let tag = text.strip_prefix(b"{").unwrap_or(key);
     crc16::State::<crc16::XMODEM>::calculate(tag) % SLOTS
 }
 
-/// The command that decides `operations`, each on the bucket with the key at its index, at `now` or
-/// at the server's time. A value outlives its use by `slack`.
+/// Returns the command that decides `operations`, each on the bucket with the key at its index, at
+/// `now` or at the server's time. A value expires `slack` after its bucket is full.
 pub(super) fn decide(
     keys: &[Vec<u8>],
     operations: &[RemoteOp],
@@ -125,7 +125,7 @@ pub(super) fn decide(
 /// The times that the script for spends adds are below this, so that their sums are exact.
 const MAX_SPEND_TIME: i64 = (1 << 52) - NANOS_PER_SECOND;
 
-/// A spend from a token bucket that the script for spends can decide.
+/// A spend from a token bucket, in the form of the script for spends.
 #[derive(Debug)]
 pub(super) struct Spend {
     pub(super) key: Vec<u8>,
@@ -135,8 +135,8 @@ pub(super) struct Spend {
 }
 
 impl Spend {
-    /// `operation` on the bucket with `key`, decided at `now` or at the server's time; `None` if
-    /// only the general script can decide it.
+    /// Creates the spend for `operation` at `now` or at the server's time; `None` if only the
+    /// general script can decide it.
     pub(super) fn new(key: &[u8], operation: &RemoteOp, now: Option<Timestamp>) -> Option<Spend> {
         let RemoteOp { verb: Verb::Spend, kind: Kind::Spend, cost, .. } = *operation else {
             return None;
@@ -147,15 +147,15 @@ impl Spend {
             time.filter(|&time| time <= MAX_SPEND_TIME)
         };
         let (cost, burst) = (time(cost.get())?, time(bucket.burst())?);
-        // The general script also knows the end of time.
+        // Only the general script saturates at the maximum timestamp.
         let is_long_before_end = |now: Timestamp| now.get().checked_add(2 * burst).is_some();
         let fits = now.is_none_or(is_long_before_end);
         fits.then(|| Spend { key: key.to_vec(), cost, burst })
     }
 }
 
-/// The command that decides spends, each on its own, at `now` or at the server's time. Its reply is
-/// as that to [`decide`].
+/// Returns the command that decides spends independently, at `now` or at the server's time. Its
+/// reply has the format of [`decide`]'s.
 pub(super) fn spend<'a>(
     spends: impl ExactSizeIterator<Item = &'a Spend> + Clone,
     now: Option<Timestamp>,
@@ -203,7 +203,7 @@ fn argue(command: &mut Cmd, operation: &RemoteOp) {
             6
         }
         Limit::LeakyBucket(bucket) => {
-            // No bucket holds more than the largest tally, so no more need drip away at once.
+            // No bucket holds more than the largest tally, so larger drips have no further effect.
             let drip_size = bucket.drip_size().unsigned_abs().min(State::MAX_TALLY);
             command.arg(cost).arg(bucket.size()).arg(bucket.drip_rate().millis()).arg(drip_size);
             4
@@ -225,7 +225,7 @@ fn argue(command: &mut Cmd, operation: &RemoteOp) {
     }
 }
 
-/// The verb's number in the script.
+/// Returns the verb's number in the script.
 const fn verb_number(verb: Verb) -> u8 {
     match verb {
         Verb::Spend => 1,
@@ -249,15 +249,15 @@ fn period_and_phase<'a>(command: &'a mut Cmd, window: &Window) -> &'a mut Cmd {
 /// A script's reply about one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It decided.
+    /// The script decided.
     Reply(Reply),
-    /// It decided as if there were no state, as what it found is no state.
+    /// The script found an invalid value, and decided as if there were no state.
     NoState(Reply),
     /// The server refused to write.
     Refused(String),
 }
 
-/// The reply to [`decide`] or [`spend`] about `count` buckets; `None` if it is no such reply.
+/// Parses the reply to [`decide`] or [`spend`] for `count` buckets; `None` if it is malformed.
 pub(super) fn decided(reply: &Value, count: usize) -> Option<Vec<Found>> {
     let Value::Array(parts) = reply else { return None };
     let [Value::Int(seconds), Value::Int(nanos), buckets @ ..] = parts.as_slice() else {
@@ -281,8 +281,8 @@ pub(super) fn decided(reply: &Value, count: usize) -> Option<Vec<Found>> {
     (decided.len() == count && buckets.len() == 2 * count).then_some(decided)
 }
 
-/// The primaries in the reply to `CLUSTER SLOTS`, each once: host and port. The host is `None` if a
-/// node does not know its own.
+/// Returns the host and port of each primary in the reply to `CLUSTER SLOTS`. The host is `None` if
+/// a node does not know its own.
 pub(super) fn primaries(reply: &Value) -> Option<Vec<(Option<String>, u16)>> {
     let Value::Array(ranges) = reply else { return None };
     let mut primaries = Vec::new();
@@ -305,21 +305,21 @@ pub(super) fn primaries(reply: &Value) -> Option<Vec<(Option<String>, u16)>> {
     Some(primaries)
 }
 
-/// A server's time; `None` if no clock shows it.
+/// Parses a server's time; `None` if it is out of range.
 pub(super) fn instant(seconds: i64, nanos: i64) -> Option<Timestamp> {
     Timestamp::new(seconds.checked_mul(NANOS_PER_SECOND)?.checked_add(nanos)?).ok()
 }
 
-/// The state in a value, and when it ends.
+/// The state in a value, and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) state: State,
-    /// Milliseconds from the instant beside the tally; `None` for a state that is an instant.
+    /// Milliseconds from the instant of the tally; `None` for a state that is an instant.
     memory: Option<u64>,
 }
 
 impl Held {
-    /// Reads a value as the script does; `None` if it is no state.
+    /// Parses a value as the script does; `None` if it is not a state.
     pub(super) fn read(value: &[u8]) -> Option<Held> {
         let text = std::str::from_utf8(value).ok()?;
         let number = |text: &str, digits: usize| -> Option<u64> {
@@ -339,7 +339,7 @@ impl Held {
         is_exact.then_some(Held { state, memory: Some(number(memory, 15)?) })
     }
 
-    /// A new state in place of `before`.
+    /// Returns the value that replaces `before` by a new state.
     pub(super) fn new(
         state: State,
         lifetime: Lifetime,
@@ -351,7 +351,7 @@ impl Held {
         }
         let end = lifetime.end_of(state).get();
         let lasts = Nanos::clamped(end - state.tally_instant().get()).millis();
-        // The longest that a live bucket was written with applies.
+        // The longest lifetime with which a live bucket was written applies.
         let before = before.filter(|before| before.end() > now).and_then(|before| before.memory);
         let lasts = match lifetime {
             Lifetime::INSTANT => before.unwrap_or(0),
@@ -360,7 +360,7 @@ impl Held {
         Held { state, memory: Some(lasts) }
     }
 
-    /// The instant from which the state decides as none would.
+    /// Returns the instant from which the state has the same effect as no state.
     pub(super) fn end(&self) -> Timestamp {
         match self.memory {
             None => self.state.instant(),
@@ -373,7 +373,7 @@ impl Held {
         self.memory.map(|_| self.state.tally())
     }
 
-    /// The value, as the script reads it.
+    /// Returns the value in the script's format.
     pub(super) fn text(&self) -> String {
         match self.memory {
             None => self.state.word().to_string(),
@@ -385,7 +385,7 @@ impl Held {
     }
 }
 
-/// A bucket as it was read, before its value is replaced.
+/// The content of a bucket before its value is replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     /// The value; `None` if there was none.
@@ -395,20 +395,20 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// The state that was seen.
+    /// Returns the state that was read.
     pub(super) fn held(&self) -> Option<Held> {
         self.value.as_deref().and_then(Held::read)
     }
 }
 
-/// The command that reads a bucket.
+/// Returns the command that reads a bucket.
 pub(super) fn look(key: &[u8]) -> Cmd {
     let mut command = SWAP.call(1);
     command.arg(key).arg("?").arg("").arg(0);
     command
 }
 
-/// The command that writes `new` (`None`: nothing) to a bucket that still holds `expected`.
+/// Returns the command that writes `new` (`None`: nothing) to a bucket that still holds `expected`.
 pub(super) fn swap(key: &[u8], expected: Option<&[u8]>, new: Option<&Held>, ttl: Nanos) -> Cmd {
     let mut command = SWAP.call(1);
     command.arg(key).arg(expected.unwrap_or_default());
@@ -416,7 +416,7 @@ pub(super) fn swap(key: &[u8], expected: Option<&[u8]>, new: Option<&Held>, ttl:
     command
 }
 
-/// The reply to [`look`] and [`swap`]: whether it was written, and what was seen.
+/// Parses the reply to [`look`] and [`swap`]: whether it was written, and the previous content.
 pub(super) fn swapped(reply: Value) -> Option<(bool, Seen)> {
     let Value::Array(parts) = reply else { return None };
     let [Value::Int(seconds), Value::Int(micros), Value::Int(swapped), found] =

@@ -1,8 +1,9 @@
-//! States of buckets that denied, so that a client that keeps asking is denied without the server.
+//! States of buckets that denied, so that repeated requests are denied without the server.
 //!
-//! It stores the state instead of the decision: the step runs on it at the time of the call, so the
-//! numbers equal the server's, and the first call that the state would allow is sent to the server.
-//! A state is used for a second at most: a refund or reset by another process counts from then on.
+//! The cache stores states instead of decisions. The step runs on them at the time of the call, so
+//! the numbers equal the server's, and the first call that the state would allow is sent to the
+//! server. A state is used for at most a second; then refunds and resets by other processes have
+//! effect.
 
 use hashbrown::HashMap;
 
@@ -11,7 +12,7 @@ use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
-/// How long a state is used.
+/// The time for which a state is used.
 const MAX_AGE: Nanos = Nanos::SECOND;
 
 /// The hash of a bucket.
@@ -20,13 +21,13 @@ pub(super) type Hash = (u64, u64);
 /// Buckets that denied.
 #[derive(Debug)]
 pub(super) struct DenyCache {
-    /// The most buckets; 0 if it is turned off.
+    /// The maximum number of buckets; 0 if the cache is disabled.
     max_buckets: usize,
     since: Stopwatch,
     denied: Mutex<HashMap<Hash, Denied>>,
-    /// The size of `denied`, so that an empty cache is one load.
+    /// The size of `denied`, so that checking an empty cache is one load.
     len: AtomicUsize,
-    /// Counts the changes by this process that may let a denied call through.
+    /// The number of changes by this process after which a denied call may be allowed.
     changes: AtomicU64,
     hits: AtomicU64,
 }
@@ -36,12 +37,12 @@ struct Denied {
     state: State,
     /// The instant at which the server denied.
     now: Timestamp,
-    /// When the reply arrived.
+    /// The time at which the reply arrived.
     received_at: Nanos,
 }
 
 impl DenyCache {
-    /// An empty cache of at most `max_buckets`.
+    /// Creates an empty cache of at most `max_buckets`.
     pub(super) fn new(max_buckets: usize) -> DenyCache {
         DenyCache {
             max_buckets,
@@ -53,36 +54,37 @@ impl DenyCache {
         }
     }
 
-    /// A number to be passed to [`DenyCache::put`], read before the server is asked.
+    /// Returns the number of changes for [`DenyCache::put`]; must be read before the call is sent.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The state of a bucket that denied lately, and the server's time.
+    /// Returns the state of a bucket that recently denied, and the server's time.
     #[inline]
     pub(super) fn get(&self, bucket: Hash) -> Option<(State, Timestamp)> {
-        // Relaxed: a hit that is missed costs one round trip.
+        // Relaxed: a missed hit costs one round trip.
         if self.len.load(Ordering::Relaxed) == 0 { None } else { self.find(bucket) }
     }
 
     fn find(&self, bucket: Hash) -> Option<(State, Timestamp)> {
         let Denied { state, now, received_at } = *self.denied.lock().get(&bucket)?;
-        // Measured from when the reply arrived, so the server's clock shows this or later.
+        // Measured from the arrival of the reply, so the server's clock is at least here.
         let age = Nanos::clamped(self.since.elapsed().get() - received_at.get());
         (age <= MAX_AGE).then(|| (state, now.saturating_add(age)))
     }
 
-    /// A call was denied without the server.
+    /// Counts a call that was denied without the server.
     pub(super) fn count_hit(&self) {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many calls were denied without the server.
+    /// Returns the number of calls that were denied without the server.
     pub(super) fn hits(&self) -> u64 {
         self.hits.load(Ordering::Relaxed)
     }
 
-    /// Keeps the state of a bucket that denied at `now`, unless a bucket has changed since `changes`.
+    /// Stores the state of a bucket that denied at `now`, unless a bucket has changed since
+    /// `changes`.
     pub(super) fn put(&self, bucket: Hash, state: State, now: Timestamp, changes: u64) {
         if self.max_buckets == 0 {
             return;
@@ -95,7 +97,7 @@ impl DenyCache {
         if denied.len() >= self.max_buckets && !denied.contains_key(&bucket) {
             denied.retain(|_, one| received_at.get() - one.received_at.get() <= MAX_AGE.get());
             if denied.len() >= self.max_buckets {
-                // All are recent. Each costs one round trip to learn again.
+                // All are recent. Each dropped state costs one round trip.
                 denied.clear();
             }
         }
@@ -103,10 +105,10 @@ impl DenyCache {
         self.len.store(denied.len(), Ordering::Relaxed);
     }
 
-    /// Forgets a bucket that has less than it had, so that the next denial has the numbers of now.
+    /// Drops a bucket with fewer tokens than before, so that the next denial has current numbers.
     #[inline]
     pub(super) fn on_spend(&self, bucket: Hash) {
-        // Relaxed: a state that is missed denies nothing that the server would allow.
+        // Relaxed: a stale state denies no call that the server would allow.
         if self.len.load(Ordering::Relaxed) > 0 {
             let mut denied = self.denied.lock();
             denied.remove(&bucket);
@@ -114,7 +116,7 @@ impl DenyCache {
         }
     }
 
-    /// Forgets a bucket that this process is about to give tokens or has given tokens.
+    /// Drops a bucket before and after this process returns tokens to it.
     pub(super) fn drop(&self, bucket: Hash) {
         if self.max_buckets == 0 {
             return;

@@ -11,7 +11,7 @@ use crate::store::redis::notes::CallKind;
 use crate::store::redis::{RedisStore, not_understood};
 use crate::store::{Stats, StoreError};
 
-/// About how many keys the server looks at in one step.
+/// The approximate number of keys that the server scans in one step.
 const STEP: u64 = 1000;
 
 impl RedisStore {
@@ -35,8 +35,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Passes the keys of this store to `each`, in portions. A key may come twice, and one that is
-    /// written meanwhile may be missed.
+    /// Passes the keys of this store to `each`, in batches. A key may occur twice, and keys that
+    /// are written concurrently may be missed.
     fn scan(
         &self,
         engine: &Engine,
@@ -64,7 +64,7 @@ fn read<T: FromRedisValue>(engine: &Engine, command: &Cmd) -> Result<T, StoreErr
     redis::from_redis_value(engine.call(CallKind::Other, command)?).map_err(|_| not_understood())
 }
 
-/// Sends one command for each key: those of a server in a cluster are in many slots.
+/// Sends one command for each key, because the keys of a cluster node are in many slots.
 fn read_each(engine: &Engine, name: &str, keys: &[Vec<u8>]) -> Result<Vec<Value>, StoreError> {
     engine.admit()?;
     let commands = keys.iter().map(|key| {
@@ -83,7 +83,7 @@ impl Inspect for RedisStore {
             let now = codec::instant(time.0, time.1 * 1000).ok_or_else(not_understood)?;
             server.scan(engine, |keys| {
                 for (key, value) in keys.iter().zip(read_each(engine, "GET", &keys)?) {
-                    // Deleted meanwhile, or of another program.
+                    // Deleted concurrently, or of another program.
                     let Value::BulkString(value) = value else { continue };
                     let Some(held) = Held::read(&value) else { continue };
                     let named = || codec::bucket_of(&self.client.url().prefix, key);

@@ -1,4 +1,4 @@
-//! The connection to a server, a cluster or the primary of a service, and how it is replaced.
+//! The connection to a server, a cluster or the primary of a service, and its replacement.
 
 use std::fmt;
 use std::fs;
@@ -28,28 +28,28 @@ use crate::store::redis::codec;
 use crate::store::redis::url::{Address, Credentials, Place, RedisUrl};
 use crate::sync::{AtomicBool, AtomicI64, Mutex, Ordering};
 
-/// How often a command that a node has not executed is sent again.
+/// The maximum number of times that a command is sent again if a node has not executed it.
 const MAX_REDIRECTS: usize = 5;
-/// How many commands may wait to be written.
+/// The maximum number of commands that wait to be written.
 const BUFFER: usize = 1024;
 /// A connection that was idle for longer may have been closed by the server.
 const IDLE: Nanos = Nanos::from_millis(100);
 
-/// A connection that is made again when it is lost.
+/// A connection that is replaced when it is lost.
 pub(super) struct Link {
     url: RedisUrl,
     state: Mutex<State>,
-    /// Whether an attempt to connect has come to an end.
+    /// Whether an attempt to connect has ended.
     has_tried: AtomicBool,
     since: Stopwatch,
-    /// When a command was last sent.
+    /// The time at which a command was last sent.
     used_at: AtomicI64,
 }
 
 enum State {
     Down,
     /// Any caller that needs the connection continues the attempt; it survives a caller
-    /// that gives up.
+    /// that is cancelled.
     Connecting(Attempt),
     Up(Connection),
 }
@@ -60,11 +60,11 @@ type Attempt = Shared<BoxFuture<'static, Result<Connection, StoreError>>>;
 #[derive(Clone)]
 enum Connection {
     Server { connection: MultiplexedConnection, is_open: Arc<AtomicBool> },
-    // It replaces the connections to its nodes by itself.
+    // Replaces the connections to its nodes itself.
     Cluster(ClusterConnection),
 }
 
-// The connections tell nothing.
+// The connections have no readable form.
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link").field("url", &self.url).finish_non_exhaustive()
@@ -72,7 +72,7 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    /// A link that connects at its first call.
+    /// Creates a link that connects at its first call.
     pub(super) fn new(url: RedisUrl) -> Link {
         Link {
             url,
@@ -88,13 +88,13 @@ impl Link {
         self.connection().await.map(|_| ())
     }
 
-    /// Has the next call connect again.
+    /// Makes the next call connect again.
     pub(super) fn drop_connection(&self) {
         let before = {
             let mut state = self.state.lock();
             match &*state {
                 State::Up(Connection::Server { .. }) => std::mem::replace(&mut *state, State::Down),
-                // A cluster replaces its connections by itself.
+                // A cluster replaces its connections itself.
                 _ => return,
             }
         };
@@ -107,7 +107,7 @@ impl Link {
         drop(before);
     }
 
-    /// Asks the server; also returns whether it answered, be it with an error.
+    /// Sends a command; also returns whether the server answered, even with an error.
     pub(super) async fn ask(&self, command: &Cmd) -> (Result<Value, StoreError>, bool) {
         // The first attempt to connect may take longer than a decision.
         if !self.has_tried.load(Ordering::Relaxed) && self.connection().await.is_err() {
@@ -124,23 +124,23 @@ impl Link {
         }
     }
 
-    /// Connects if the connection was closed, in as much time as a decision has.
+    /// Connects if the connection was closed, within the deadline of a decision.
     pub(super) async fn wake(&self) {
         let connected = async {
             self.notice_closing().await;
             self.connection().await
         };
-        // The calls that follow return what fails.
+        // An error occurs again in the following calls, which return it.
         let _: Result<_, _> = timeout(self.url.deadline, connected).await;
     }
 
-    /// Notices that the connection was closed while no one ran the runtime, so that it is replaced
-    /// before it is used.
+    /// Detects that the connection was closed while the runtime was not running, so that it is
+    /// replaced before it is used.
     async fn notice_closing(&self) {
         let now = self.since.elapsed();
         let idle = now.get() - self.used_at.swap(now.get(), Ordering::Relaxed);
         if idle > IDLE.get() {
-            // The first turn reads the events, the second tells the connection.
+            // The first iteration reads the events, the second notifies the connection.
             yield_now().await;
             yield_now().await;
         }
@@ -175,7 +175,8 @@ impl Link {
                     };
                     connection.send(next).await
                 }
-                // The node has not executed it, and the cluster's map is read again meanwhile.
+                // The node has not executed it, and the cluster's slots are read again in the
+                // meantime.
                 ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::TryAgain) => {
                     yield_now().await;
                     connection.send(next).await
@@ -210,7 +211,7 @@ impl Link {
                 connection.abandon();
                 (StoreError::Unavailable { why }, false)
             }
-            // Still sent elsewhere after several attempts: the node that it is sent to is gone.
+            // Redirected several times: the node that it is sent to is gone.
             ErrorKind::Server(
                 ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain,
             ) => (StoreError::Unavailable { why }, false),
@@ -223,7 +224,7 @@ impl Link {
         }
     }
 
-    /// The connection, made if there is none.
+    /// Returns the connection, after connecting if there is none.
     async fn connection(&self) -> Result<Connection, StoreError> {
         let attempt = {
             let mut state = self.state.lock();
@@ -260,7 +261,7 @@ impl Connection {
         }
     }
 
-    /// Has the next call make another connection.
+    /// Makes the next call open another connection.
     fn abandon(&self) {
         if let Connection::Server { is_open, .. } = self {
             is_open.store(false, Ordering::Relaxed);
@@ -346,7 +347,7 @@ async fn connect_to_server(
     certificates: Option<TlsCertificates>,
 ) -> RedisResult<Connection> {
     let settings = logged_in(&url.credentials).set_db(url.database);
-    // Only this version of the protocol tells when the connection is lost.
+    // Only this version of the protocol reports that the connection is lost.
     let settings = settings.set_protocol(ProtocolVersion::RESP3);
     let info = addr.into_connection_info()?.set_redis_settings(settings);
     let client = match certificates {
@@ -370,7 +371,7 @@ async fn connect_to_server(
     Ok(Connection::Server { connection, is_open })
 }
 
-/// The address of the service's primary.
+/// Returns the address of the service's primary.
 async fn ask_sentinels(
     url: &RedisUrl,
     sentinels: &[Address],
@@ -425,7 +426,7 @@ fn addr(address: &Address, is_encrypted: bool) -> ConnectionAddr {
     }
 }
 
-/// The certificates in the files that the URL names; `None` if it names none.
+/// Returns the certificates in the files that the URL names; `None` without files.
 fn certificates(url: &RedisUrl) -> RedisResult<Option<TlsCertificates>> {
     let files = &url.certificates;
     if files.authorities.is_none() && files.client.is_none() {
@@ -449,7 +450,7 @@ fn read(path: &Path) -> RedisResult<Vec<u8>> {
     })
 }
 
-/// The error of a call that the server did not execute.
+/// Returns the error of a call that the server did not execute.
 fn not_executed(error: &RedisError) -> StoreError {
     let why = error.to_string();
     let is_refused = match error.kind() {

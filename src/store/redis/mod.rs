@@ -1,8 +1,8 @@
 //! Buckets on a Redis or Valkey server: `redis://`.
 //!
-//! One script decides a call, however many buckets it is about, and returns the states it found and
-//! the instant it used. The step then runs on those here to compute the complete answer, and its
-//! verdict must be the script's. A shorter script decides spends from token buckets, those of many
+//! One script decides a call on any number of buckets, and returns the states it found and
+//! the instant it used. The step then runs on them here to compute the complete answer, which
+//! must agree with the script. A shorter script decides spends from token buckets, those of many
 //! callers in one run.
 
 mod breaker;
@@ -39,41 +39,42 @@ use crate::store::remote::{
 };
 use crate::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
 
-/// How long a value outlives its use: a value that expires early is a bucket that is full early.
+/// The time that a value is kept after its bucket is full. One that expires early would be
+/// refilled.
 const SLACK: Nanos = Nanos::SECOND;
-/// The same where another clock than the server's decides, which may be slower.
+/// The same for calls at the time of another clock, which may be slower than the server's.
 const GIVEN_CLOCK_SLACK: Nanos = Nanos::from_millis(24 * 3600 * 1000);
-/// How many calls of one caller are in flight at a time.
+/// The maximum number of concurrent calls of one caller.
 const IN_FLIGHT: usize = 512;
 
 /// Buckets on a server.
 #[derive(Debug)]
 pub struct RedisStore {
     client: Client,
-    /// Of keyspaces, whose hashes find buckets in the deny cache.
+    /// The key of the hashes that identify buckets in the deny cache.
     key: HashKey,
-    /// Whether calls are decided at the instants they are given; at the server's time otherwise.
+    /// Whether calls are decided at the caller's instants instead of the server's time.
     has_given_clock: bool,
 }
 
 /// The state of a store's connection to its server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Whether calls fail at once because the last ones failed.
+    /// Whether calls fail immediately because the previous ones failed.
     pub is_failing: bool,
-    /// How often that began.
+    /// The number of times that this began.
     pub failures: u64,
     /// Calls that were denied without the server.
     pub denied_locally: u64,
-    /// Values of other programs, or damaged ones, that were found in place of states.
+    /// The number of foreign or damaged values found in place of states.
     pub healed: u64,
-    /// Times of the calls that were made, by what they asked and how they ended.
+    /// Times of the calls, by kind and result.
     pub times: Vec<(CallKind, CallResult, Latencies)>,
 }
 
 impl RedisStore {
-    /// A store that connects at its first call. With `has_given_clock` calls are decided at the
-    /// instants they are given, otherwise at the server's time.
+    /// Creates a store that connects at its first call. With `has_given_clock`, calls are decided
+    /// at the caller's instants, otherwise at the server's time.
     pub fn new(url: RedisUrl, has_given_clock: bool) -> RedisStore {
         let key = HashKey::random();
         let (seed, _) = key.hash(b"jitter");
@@ -81,19 +82,19 @@ impl RedisStore {
         RedisStore { client, key, has_given_clock }
     }
 
-    /// Connects, if that takes no longer than the URL allows.
+    /// Connects within the timeout of the URL.
     ///
     /// # Errors
-    /// [`StoreError`] if there is no connection; calls try again.
+    /// [`StoreError`] if the attempt fails; calls try again.
     pub fn connect(&self) -> Result<(), StoreError> {
         self.client.engine()?.connect()
     }
 
-    /// The `maxmemory-policy` of the server if it has a limit of its memory and tells; of a cluster,
-    /// the first that is not `noeviction`.
+    /// Returns the `maxmemory-policy` of a server with limited memory, if it can be read; of a
+    /// cluster, the first that is not `noeviction`.
     pub fn eviction_policy(&self) -> Option<String> {
         let mut policies = Vec::new();
-        // A server that does not answer says nothing about the others.
+        // A server that does not answer does not affect the others.
         let _: Result<(), StoreError> = self.on_each_server(|_, engine| {
             policies.extend(eviction_policy(engine));
             Ok(())
@@ -114,14 +115,14 @@ impl RedisStore {
         }
     }
 
-    /// Takes what has happened since the last call, for a log.
+    /// Takes the events since the last call, for a log.
     #[inline]
     pub fn take_events(&self) -> Vec<StoreEvent> {
         self.client.engine().map_or_else(|_| Vec::new(), |engine| engine.notes().take_events())
     }
 
-    /// Keeps the state in a reply that denied `step`, to deny the next calls without the server.
-    /// `changes` was read before the server was asked.
+    /// Caches the state in a reply that denied `step`, to deny the next calls without the server.
+    /// `changes` was read before the call was sent.
     fn remember<S: RemoteStep>(
         &self,
         engine: &Engine,
@@ -131,13 +132,13 @@ impl RedisStore {
         changes: u64,
     ) {
         let Some(state) = reply.found else { return };
-        // A state that is repaired is not the one that the server holds now.
+        // A repaired state differs from the one that the server holds now.
         if step.run(Some(state), reply.now, &mut S::Answer::default()) == Write::Keep {
             engine.deny_cache().put(self.hash(bucket), state, reply.now, changes);
         }
     }
 
-    /// Answers a call that is denied as the bucket was when it was last asked.
+    /// Answers a call that is denied by the cached state of its bucket.
     fn deny<S: RemoteStep>(
         &self,
         engine: &Engine,
@@ -171,7 +172,7 @@ impl RedisStore {
         if self.has_given_clock { GIVEN_CLOCK_SLACK } else { SLACK }
     }
 
-    /// The instant to decide at; `None` for the server's time.
+    /// Returns the instant of the decision; `None` for the server's time.
     fn given(&self, now: Timestamp) -> Option<Timestamp> {
         Some(now).filter(|_| self.has_given_clock)
     }
@@ -193,14 +194,14 @@ impl RedisStore {
         replies(engine.notes(), reply, &keys).into_iter().collect()
     }
 
-    /// The spend that a call is, if others can be decided together with it.
+    /// Returns the call as a spend, if it can be decided together with others.
     fn shared_spend(&self, keys: &[Vec<u8>], operations: &[RemoteOp]) -> Option<Spend> {
-        // Each call has its own given instant, and each client of a cluster its own slot.
+        // Calls at given instants differ in these, and the clients of a cluster in their slots.
         let is_shared = !self.has_given_clock && !self.client.url().is_cluster();
         if is_shared { only_spend(keys, operations, None) } else { None }
     }
 
-    /// The command that decides `operations`, each on the bucket with the key at its index.
+    /// Returns the command that decides `operations`, each on the bucket with the key at its index.
     fn command(&self, keys: &[Vec<u8>], operations: &[RemoteOp], now: Option<Timestamp>) -> Cmd {
         match only_spend(keys, operations, now) {
             Some(spend) => codec::spend(iter::once(&spend), now, self.slack()),
@@ -208,7 +209,7 @@ impl RedisStore {
         }
     }
 
-    /// The commands that decide `operations` in order, each on its own, and how many of them each
+    /// Returns the commands that decide `operations` independently and in order, and how many each
     /// command decides; the last one may decide fewer.
     fn commands(
         &self,
@@ -231,7 +232,7 @@ impl RedisStore {
         (commands.collect(), 1)
     }
 
-    /// The indices of the keys that one node of a cluster decides together.
+    /// Groups the indices of keys that one node of a cluster can decide together.
     fn groups(&self, keys: impl Iterator<Item = Vec<u8>>) -> Vec<Vec<usize>> {
         let mut groups: Vec<(u16, Vec<usize>)> = Vec::new();
         for (index, key) in keys.enumerate() {
@@ -244,8 +245,8 @@ impl RedisStore {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    /// Charges one group of buckets after another, all at the instant of the first one, and gives the
-    /// charges back if one denies or does not answer.
+    /// Charges one group of buckets after another, all at the instant of the first, and returns the
+    /// charges if one denies or does not answer.
     fn ask_each_group<B: RemoteBatch>(
         &self,
         engine: &Engine,
@@ -261,7 +262,7 @@ impl RedisStore {
             let asked: Vec<RemoteOp> = group
                 .iter()
                 .map(|&index| match operations[index] {
-                    // Already denied, so the others are only asked for their numbers.
+                    // Already denied, so the others only provide their numbers.
                     spend if is_denied && spend.verb == Verb::Spend => {
                         RemoteOp { verb: Verb::Check, ..spend }
                     }
@@ -300,7 +301,7 @@ impl RedisStore {
         clock: &impl Clock,
     ) {
         let Some(reply) = replies[index] else { return };
-        // With the others full, this one is charged as it was.
+        // The other buckets are passed as full, so this one is charged as before.
         let mut states = vec![None; replies.len()];
         states[index] = reply.found;
         let mut writes = vec![Write::Keep; replies.len()];
@@ -317,8 +318,8 @@ impl RedisStore {
         let _: Result<(), StoreError> = given_back;
     }
 
-    /// Runs a step here on what a bucket holds, and writes the result if the bucket has not changed
-    /// meanwhile; starts again if it has.
+    /// Runs a step here on the state of a bucket, and writes the result if the bucket has not
+    /// changed meanwhile; starts again if it has.
     ///
     /// # Errors
     /// [`StoreError`] if the server does not answer.
@@ -336,8 +337,8 @@ impl RedisStore {
         })
     }
 
-    /// Writes what `change` makes of a bucket, again and again until no other call comes between.
-    /// `change` also takes the server's time.
+    /// Replaces the state of a bucket by the result of `change`, and repeats both if it lost a
+    /// race. `change` also receives the server's time.
     fn swap(
         &self,
         engine: &Engine,
@@ -366,7 +367,7 @@ impl RedisStore {
     }
 }
 
-/// The server's `maxmemory-policy`, if it has a limit of its memory and tells.
+/// Returns the `maxmemory-policy` of a server with limited memory, if it can be read.
 fn eviction_policy(engine: &Engine) -> Option<String> {
     let mut command = redis::cmd("INFO");
     command.arg("memory");
@@ -378,12 +379,12 @@ fn eviction_policy(engine: &Engine) -> Option<String> {
     (field("maxmemory")? != "0").then(|| field("maxmemory_policy").map(str::to_owned))?
 }
 
-/// Whether a bucket that denied such a call would deny it again.
+/// Returns whether the state that denied an earlier call can deny a call with this verb.
 fn may_deny(verb: Verb) -> bool {
     matches!(verb, Verb::Spend | Verb::Check)
 }
 
-/// The spend that a call is, if the script for spends can decide it.
+/// Returns the call as a spend, if the script for spends can decide it.
 fn only_spend(keys: &[Vec<u8>], operations: &[RemoteOp], now: Option<Timestamp>) -> Option<Spend> {
     match (keys, operations) {
         ([key], [operation]) => Spend::new(key, operation, now),
@@ -391,7 +392,7 @@ fn only_spend(keys: &[Vec<u8>], operations: &[RemoteOp], now: Option<Timestamp>)
     }
 }
 
-/// The replies about the buckets with these keys.
+/// Returns the replies for the buckets with these keys.
 fn replies<K: AsRef<[u8]>>(
     notes: &Notes,
     reply: Result<Value, StoreError>,
@@ -413,7 +414,7 @@ fn not_understood() -> StoreError {
     StoreError::BadReply { why: "the reply of the server's script is not understood" }
 }
 
-/// The step and the script disagree, which is a fault of one of them.
+/// Returns the error for a step and a script that disagree, which is a bug of one of them.
 #[cold]
 fn disagreed() -> StoreError {
     StoreError::BadReply {
@@ -484,7 +485,7 @@ impl Store for RedisStore {
         let changes = engine.deny_cache().changes();
         let replies = self.ask(engine, &[bucket], slice::from_ref(&operation), self.given(now));
         if !may_deny {
-            // Another thread may have asked before this change was made.
+            // Another thread may have read the state before this change.
             engine.deny_cache().drop(self.hash(bucket));
         }
         let reply = &replies?[0];
@@ -560,8 +561,8 @@ impl Store for RedisStore {
             let keys: Vec<_> = calls.iter().map(|(bucket, _)| self.key(*bucket)).collect();
             let operations: Vec<_> = calls.iter().map(|(_, step)| step.call()).collect();
             let (mut commands, per_command) = self.commands(&keys, &operations, self.given(now));
-            // A call whose script the server does not know is made again, after those behind it. The
-            // first one brings the script along.
+            // A call is sent again, after later ones, if the server has not loaded its script. The
+            // first one therefore contains the script.
             if let [first, _, ..] = commands.as_mut_slice()
                 && let Some(with_text) = codec::with_text(first)
             {
@@ -588,7 +589,7 @@ impl Store for RedisStore {
         let mut command = redis::cmd("DEL");
         command.arg(self.key(bucket));
         let reply = engine.call(CallKind::Reset, &command);
-        // Another thread may have asked before the bucket was deleted.
+        // Another thread may have read the state before the bucket was deleted.
         engine.deny_cache().drop(self.hash(bucket));
         match reply? {
             Value::Int(deleted) => Ok(deleted > 0),
@@ -619,7 +620,7 @@ impl Store for RedisStore {
         let Ok(engine) = self.client.engine() else { return };
         let verb = step.call().verb;
         match reply {
-            // Another caller may have asked before this change was made.
+            // Another caller may have read the state before this change.
             _ if !may_deny(verb) => engine.deny_cache().drop(self.hash(bucket)),
             Some(reply) if !reply.allowed => {
                 self.remember(engine, bucket, step, reply, submitted);

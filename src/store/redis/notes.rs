@@ -1,4 +1,4 @@
-//! Notes of one process about its server, for logs and metrics.
+//! Events and call times of one process, for logs and metrics.
 
 use std::array;
 use std::fmt;
@@ -13,23 +13,23 @@ use crate::store::redis::codec::Found;
 use crate::store::remote::{RemoteOp, Reply};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
-/// The most events that are kept for the next reader.
+/// The maximum number of unread events.
 const MAX_EVENTS: usize = 16;
 
-/// A change that an operator should know of.
+/// A change for the operator's attention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreEvent {
-    /// Calls fail at once from now on.
+    /// Calls fail immediately from now on.
     Failing {
         /// How the last call failed.
         why: String,
     },
     /// Calls are made again.
     Answering {
-        /// How long they were not.
+        /// The time since calls began to fail.
         after: Nanos,
     },
-    /// A value was found at the key of a bucket that is no state.
+    /// An invalid value was found at the key of a bucket.
     Healed {
         /// The key.
         key: String,
@@ -69,7 +69,7 @@ named_enum! {
 }
 
 impl CallKind {
-    /// The call that makes these operations.
+    /// Returns the kind of a call with these operations.
     pub(super) fn of(operations: &[RemoteOp]) -> CallKind {
         let [operation] = operations else { return CallKind::Several };
         match operation.verb {
@@ -97,7 +97,7 @@ named_enum! {
 }
 
 impl CallResult {
-    /// The result of a call; `is_answer` if the server sent it.
+    /// Returns the result of a call; `is_answer` if the server sent it.
     pub(super) fn of<T>(result: &Result<T, StoreError>, is_answer: bool) -> CallResult {
         match result {
             Ok(_) => CallResult::Answered,
@@ -109,13 +109,13 @@ impl CallResult {
     }
 }
 
-/// Times of calls, events that no one has read, and counts.
+/// Times of calls, unread events, and counts.
 #[derive(Debug)]
 pub(super) struct Notes {
     times: [[Histogram; CallResult::ALL.len()]; CallKind::ALL.len()],
     healed: AtomicU64,
     events: Mutex<Vec<StoreEvent>>,
-    /// Whether there are events, so that a call without any costs one load.
+    /// Whether there are events, so that checking for them is one load.
     has_events: AtomicBool,
 }
 
@@ -129,12 +129,12 @@ impl Notes {
         }
     }
 
-    /// Counts a call that took as long as the stopwatch shows.
+    /// Records a call with its time.
     pub(super) fn count(&self, call: CallKind, result: CallResult, stopwatch: Stopwatch) {
         self.times[call as usize][result as usize].count(stopwatch);
     }
 
-    /// The times of calls that were made, by what they asked and how they ended.
+    /// Returns the times of calls, by kind and result.
     pub(super) fn times(&self) -> Vec<(CallKind, CallResult, Latencies)> {
         let all = CallKind::ALL.into_iter().flat_map(|call| {
             CallResult::ALL.into_iter().map(move |result| {
@@ -144,7 +144,7 @@ impl Notes {
         all.filter(|(.., times)| *times != Latencies::default()).collect()
     }
 
-    /// The reply about the bucket with a key.
+    /// Returns the reply for the bucket with a key.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] if the server refused to write.
@@ -159,7 +159,7 @@ impl Notes {
         }
     }
 
-    /// A value that is no state was found. The first is an event.
+    /// Counts an invalid value. The first one is an event.
     #[cold]
     fn on_healed(&self, key: &[u8]) {
         if self.healed.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -167,17 +167,17 @@ impl Notes {
         }
     }
 
-    /// How many values were no states.
+    /// Returns the number of invalid values.
     pub(super) fn healed(&self) -> u64 {
         self.healed.load(Ordering::Relaxed)
     }
 
-    /// Keeps an event for the next reader.
+    /// Stores an event for the next reader.
     #[cold]
     pub(super) fn add(&self, event: StoreEvent) {
         let mut events = self.events.lock();
         if events.len() >= MAX_EVENTS {
-            // Only refunds that no one waits for, and no call since: the oldest say least.
+            // No call has read them, as with refunds in the background. The oldest matter least.
             events.remove(0);
         }
         events.push(event);

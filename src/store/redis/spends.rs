@@ -1,7 +1,7 @@
-//! Spends that are sent together: one run of a script decides all that are waiting.
+//! Batching of spends: one run of a script decides all that are waiting.
 //!
-//! A few runs are under way at a time. Meanwhile spends wait for their turn, so that a busy process
-//! has its server run few scripts; a spend that comes alone is sent at once.
+//! Only a few runs are in flight at a time, and other spends wait for their turn, so that the
+//! server runs few scripts for a busy process. A single spend is sent immediately.
 
 use std::fmt;
 use std::mem;
@@ -16,11 +16,11 @@ use crate::store::redis::codec::Spend;
 use crate::store::remote::Reply;
 use crate::sync::Mutex;
 
-/// How many runs of the script are under way before spends wait.
+/// The maximum number of concurrent runs of the script.
 const TURNS: usize = 2;
-/// How long a spend waits at most: the server may be far away, or not answer.
+/// The maximum wait of a spend, because the server may be far away or not answer.
 const MAX_WAIT: Duration = Duration::from_millis(1);
-/// The most spends in one run, during which the server does nothing else.
+/// The maximum number of spends in one run, during which the server does nothing else.
 pub(super) const MAX_SPENDS: usize = 64;
 
 /// Receives the server's reply about a bucket.
@@ -29,18 +29,18 @@ pub(super) type Replied = Box<dyn FnOnce(Result<Reply, StoreError>) + Send>;
 /// A spend that has not been sent.
 pub(super) struct Waiting {
     pub(super) spend: Spend,
-    /// Since its caller made it.
+    /// Running since the call.
     pub(super) stopwatch: Stopwatch,
     pub(super) replied: Replied,
 }
 
-/// The spends that wait for their turn.
+/// The queue of spends.
 pub(super) struct Spends {
     waiting: Mutex<Vec<Waiting>>,
     turns: Semaphore,
 }
 
-// The callbacks tell nothing.
+// The callbacks have no readable form.
 impl fmt::Debug for Spends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Spends").field("turns", &self.turns).finish_non_exhaustive()
@@ -53,7 +53,7 @@ impl Spends {
         Spends { waiting: Mutex::default(), turns: Semaphore::new(TURNS) }
     }
 
-    /// Adds a spend; whether it is the first, so that its caller must have [`Spends::next`] called.
+    /// Adds a spend. Returns whether it is the first, whose caller must call [`Spends::next`].
     pub(super) fn push(&self, spend: Spend, replied: Replied) -> bool {
         let spend = Waiting { spend, stopwatch: Stopwatch::start(), replied };
         let mut waiting = self.waiting.lock();
@@ -62,7 +62,7 @@ impl Spends {
     }
 
     /// Waits for a turn and takes all spends, each part of them for one run of the script. The turn
-    /// ends when the permit is dropped; there is none if it took too long.
+    /// ends when the permit is dropped; there is no permit after the maximum wait.
     pub(super) async fn next(&self) -> (Vec<Vec<Waiting>>, Option<SemaphorePermit<'_>>) {
         let turn = timeout(MAX_WAIT, self.turns.acquire()).await;
         let mut all = mem::take(&mut *self.waiting.lock());

@@ -1,4 +1,4 @@
-//! The URLs of servers, as users write them.
+//! The URLs of servers.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,22 +9,22 @@ use percent_encoding::percent_decode_str;
 
 use crate::store::url_parts::{UrlError, UrlParts};
 
-/// The port of a server whose URL states none.
+/// The default port of a server.
 const DEFAULT_PORT: u16 = 6379;
-/// The port of a Sentinel whose URL states none.
+/// The default port of a Sentinel.
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
-/// Where keys begin that belong to this package.
+/// The default prefix of keys.
 const DEFAULT_PREFIX: &str = "penstock";
-/// The longest time that a decision waits for the server.
+/// The maximum time that a decision waits for the server.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
-/// The longest time that connecting takes.
+/// The maximum time to connect.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The most denied buckets that are denied without the server.
+/// The default size of the deny cache.
 const DEFAULT_DENY_CACHE: usize = 10_000;
-/// The longest deadline or timeout.
+/// The maximum deadline or timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The options, in the order in which [`read`] takes them apart.
+/// The options, in the order in which [`read`] returns them.
 const OPTIONS: [&str; 9] = [
     "prefix",
     "deadline",
@@ -37,10 +37,10 @@ const OPTIONS: [&str; 9] = [
     "sentinel_password",
 ];
 
-/// A server's URL, parsed.
+/// A parsed URL of a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
-    /// Where the server is.
+    /// The location of the server.
     pub(super) place: Place,
     /// Whether connections are encrypted.
     pub(super) is_encrypted: bool,
@@ -48,25 +48,25 @@ pub struct RedisUrl {
     pub(super) sentinel_credentials: Credentials,
     /// The number of the database.
     pub(super) database: i64,
-    /// Where keys begin.
+    /// The prefix of keys.
     pub(super) prefix: Box<str>,
-    /// The longest time that a decision waits for the server.
+    /// The maximum time that a decision waits for the server.
     pub(super) deadline: Duration,
-    /// The longest time that connecting takes.
+    /// The maximum time to connect.
     pub(super) connect_timeout: Duration,
-    /// The most buckets that are denied without the server; 0 for none.
+    /// The size of the deny cache; 0 disables it.
     pub(super) deny_cache: usize,
     /// Files in PEM format.
     pub(super) certificates: Certificates,
 }
 
 impl RedisUrl {
-    /// Whether buckets are spread over the nodes of a cluster.
+    /// Whether the server is a cluster.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.place, Place::Cluster(_))
     }
 
-    /// The URL of one node of the cluster; one that does not know its host has that of the URL.
+    /// Returns the URL of one node of the cluster. The default of its host is that of this URL.
     pub(super) fn of_node(&self, (host, port): (Option<String>, u16)) -> RedisUrl {
         let known = match &self.place {
             Place::Cluster(nodes) => nodes.first().map(|node| node.host.clone()),
@@ -77,7 +77,7 @@ impl RedisUrl {
     }
 }
 
-/// Where a server is.
+/// The location of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// One server.
@@ -107,20 +107,20 @@ pub(super) struct Credentials {
 /// Files of certificates and of the client's key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Certificates {
-    /// The authorities that are trusted in place of the system's.
+    /// The trusted authorities, which replace the system's.
     pub(super) authorities: Option<PathBuf>,
     /// The client's certificate and its key.
     pub(super) client: Option<(PathBuf, PathBuf)>,
 }
 
-// Derived, it would show the passwords.
+// A derived implementation would show the passwords.
 impl fmt::Debug for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisUrl").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-/// Reads a URL whose scheme is `redis` or another of a server.
+/// Parses a URL with `redis` or another scheme of a server.
 pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError> {
     let (family, topology) = parts.scheme.split_once('+').unwrap_or((parts.scheme, ""));
     let is_encrypted = matches!(family, "rediss" | "valkeys");
@@ -156,7 +156,7 @@ pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError>
     let database = match (&place, path.split_once('/')) {
         (Place::Server(_), _) => Some(path),
         (Place::Sentinel(..), service) => Some(service.map_or("", |(_, database)| database)),
-        // A cluster has no databases but one.
+        // A cluster has only one database.
         (Place::Cluster(_), _) if !path.is_empty() => None,
         _ => Some(""),
     };
@@ -216,7 +216,7 @@ pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError>
     })
 }
 
-/// A text without percent encoding; `None` if it is empty.
+/// Decodes a percent-encoded text; `None` if it is empty.
 fn decoded(
     parts: &UrlParts<'_>,
     what: &'static str,
@@ -231,7 +231,7 @@ fn addresses(parts: &UrlParts<'_>, hosts: &str, port: u16) -> Result<Vec<Address
     hosts.split(',').map(|host| address(parts, host, port)).collect()
 }
 
-/// `host`, `host:port`, or an IPv6 address in brackets with or without a port.
+/// Parses `host`, `host:port`, or an IPv6 address in brackets with or without a port.
 fn address(parts: &UrlParts<'_>, text: &str, default_port: u16) -> Result<Address, UrlError> {
     let (host, port) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
         Some((host, "")) => (host, None),
