@@ -129,8 +129,9 @@ impl<T: Number> Source<T> for Part<'_, T> {
     }
 
     #[inline(always)]
-    fn walk(&self, range: Range<usize>) -> impl Iterator<Item = T> {
-        self.shared[range].iter().map(T::read)
+    fn group<const N: usize>(&self, first: usize) -> impl Fn(usize) -> T {
+        let group = &self.shared[first..first + N];
+        move |index| T::read(&group[index])
     }
 
     #[inline(always)]
@@ -170,7 +171,8 @@ impl<T: Number, V: Into<T>> Sink<V> for WritablePart<'_, T> {
     }
 
     #[inline(always)]
-    fn prefetch(&self, index: usize) {
-        prefetch(self.shared.as_ptr().wrapping_add(index));
+    fn group<const N: usize>(&mut self, first: usize) -> impl FnMut(usize, V) {
+        let group = &self.shared[first..first + N];
+        move |index, value| value.into().write(&group[index])
     }
 }

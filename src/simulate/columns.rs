@@ -1,7 +1,5 @@
 //! Columns of events and decisions, independent of where they are stored.
 
-use std::ops::Range;
-
 use crate::prefetch::prefetch;
 
 /// A readable column.
@@ -17,8 +15,8 @@ pub trait Source<T> {
     /// Returns the value at an index below [`Source::len`].
     fn get(&self, index: usize) -> T;
 
-    /// Iterates over a range of values.
-    fn walk(&self, range: Range<usize>) -> impl Iterator<Item = T>;
+    /// Returns a function that reads the first `N` values from an index on.
+    fn group<const N: usize>(&self, first: usize) -> impl Fn(usize) -> T;
 
     /// Prefetches the value at an index, which may be beyond the end.
     fn prefetch(&self, index: usize);
@@ -35,8 +33,9 @@ impl<T: Copy> Source<T> for &[T] {
     }
 
     #[inline(always)]
-    fn walk(&self, range: Range<usize>) -> impl Iterator<Item = T> {
-        self[range].iter().copied()
+    fn group<const N: usize>(&self, first: usize) -> impl Fn(usize) -> T {
+        let group = &self[first..first + N];
+        move |index| group[index]
     }
 
     #[inline(always)]
@@ -50,8 +49,8 @@ pub trait Sink<T> {
     /// Writes a value.
     fn put(&mut self, index: usize, value: T);
 
-    /// Prefetches the value at an index, which may be beyond the end.
-    fn prefetch(&self, index: usize);
+    /// Returns a function that writes the first `N` values from an index on.
+    fn group<const N: usize>(&mut self, first: usize) -> impl FnMut(usize, T);
 }
 
 impl<T> Sink<T> for &mut [T] {
@@ -61,8 +60,9 @@ impl<T> Sink<T> for &mut [T] {
     }
 
     #[inline(always)]
-    fn prefetch(&self, index: usize) {
-        prefetch(self.as_ptr().wrapping_add(index));
+    fn group<const N: usize>(&mut self, first: usize) -> impl FnMut(usize, T) {
+        let group = &mut self[first..first + N];
+        move |index, value| group[index] = value
     }
 }
 

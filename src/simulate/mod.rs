@@ -19,7 +19,7 @@ pub use ids::Ids;
 pub use peak::largest_within;
 pub use together::{NO_LIMIT, Together};
 
-use token_bucket::Spends;
+use token_bucket::{GROUP, Spends};
 
 use crate::engine::algorithm::{Algorithm, Step};
 use crate::engine::decision::Decision;
@@ -29,13 +29,10 @@ use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{BeforeOrigin, Timestamp};
 use crate::limiter::{CallError, invalid_id};
-use crate::prefetch::prefetch;
+use crate::prefetch::{self, prefetch};
 
-/// The number of events evaluated at a time, so that intermediate values stay in the cache.
-const BLOCK: usize = 2048;
-
-/// The number of events by which the prefetch of a bucket precedes its use.
-const PREFETCH_DISTANCE: usize = 32;
+/// The number of events after which the latest time is checked. A multiple of the size of a group.
+const BLOCK: usize = 256 * GROUP;
 
 /// The number of buckets from which prefetching pays off. Fewer buckets fit into the cache.
 const PREFETCH_THRESHOLD: usize = 1 << 15;
@@ -236,17 +233,24 @@ impl Simulator {
         A: Sink<bool>,
         S: Sink<i64>,
     {
-        for first in (0..events.times.len()).step_by(BLOCK) {
-            let block = first..events.times.len().min(first + BLOCK);
+        let mut first = 0;
+        while first < events.times.len() {
+            let left = events.times.len() - first;
+            let groups = BLOCK.min(left - left % GROUP);
+            // The last events, fewer than a group, are a block of their own.
+            let block = first..first + if groups > 0 { groups } else { left };
             let latest = events.times.get(block.end - 1);
             let evaluated = match &self.limits[..] {
-                [Limit::TokenBucket(bucket)] if token_bucket::is_in_time(bucket, latest) => {
+                [Limit::TokenBucket(bucket)]
+                    if groups > 0 && token_bucket::is_in_time(bucket, latest) =>
+                {
                     let spends = Spends::of(bucket, self.last);
                     let map = self.buckets.as_ref().map(|buckets| &buckets.by_client[..]);
                     spends.run(events, map, block.clone(), &mut self.words, columns)
                 }
                 _ => self.run_stepwise(events, block.clone(), columns),
             };
+            first = block.end;
             if !evaluated {
                 self.find_fault(events, block)?;
             }
@@ -382,10 +386,10 @@ impl Walk<'_> {
         let needs_prefetch = words.len() >= PREFETCH_THRESHOLD;
         for index in self.block {
             if needs_prefetch
-                && index + PREFETCH_DISTANCE < end
+                && index + prefetch::DISTANCE < end
                 && let Some(clients) = &events.clients
             {
-                let client = clients.get(index + PREFETCH_DISTANCE) as usize;
+                let client = clients.get(index + prefetch::DISTANCE) as usize;
                 let bucket =
                     self.map.map_or(client, |map| map.get(client).map_or(0, |&at| at as usize));
                 prefetch(words.as_ptr().wrapping_add(bucket));

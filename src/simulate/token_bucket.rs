@@ -1,14 +1,20 @@
 //! Vectorized evaluation of token buckets. The only dependency between spends in the loop is the TAT.
 
+use std::array;
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::divisor::Divisor;
-use crate::prefetch::prefetch;
-use crate::simulate::{
-    BLOCK, Columns, Events, PREFETCH_DISTANCE, PREFETCH_THRESHOLD, Sink, Source,
-};
+use crate::prefetch::{self, prefetch};
+use crate::simulate::{Columns, Events, PREFETCH_THRESHOLD, Sink, Source};
+
+/// The number of events that are decided together.
+pub(super) const GROUP: usize = 8;
+
+/// The number of events by which the prefetch of the columns precedes their use. The processor also
+/// prefetches, but stops at every page boundary.
+const COLUMNS_AHEAD: usize = 512;
 
 /// Returns whether a spend at `now` cannot overflow. The engine saturates such sums, but this file does
 /// not check for them.
@@ -17,41 +23,97 @@ pub(super) fn is_in_time(bucket: &TokenBucket, now: i64) -> bool {
     now <= i64::MAX - offset - offset
 }
 
-/// The parameters that all spends of one limit share.
-pub(super) struct Spends {
-    burst: u64,
-    interval: i64,
-    offset: i64,
-    divisor: Divisor,
-    /// The time of the previous event.
-    last: i64,
+/// A group of events.
+struct Group {
+    /// The index of the first event.
+    first: usize,
+    nows: [i64; GROUP],
+    increments: [i64; GROUP],
+    /// The latest TATs at which the spends are allowed.
+    latest: [i64; GROUP],
 }
 
-/// The number of events that are decided together.
-const GROUP: usize = 8;
-
-/// The number of events by which the prefetch of the columns precedes their use. The processor also
-/// prefetches, but stops at every page boundary.
-const COLUMNS_AHEAD: usize = 512;
-
-/// The TATs of the events' buckets, in the order of the events.
+/// The TATs of the events' buckets.
 trait Tats {
-    /// Returns the TAT of the next event's bucket, or `None` if the bucket does not exist.
-    fn next(&mut self) -> Option<&mut u64>;
+    /// Spends for a group, and passes the index within the group, the outcome and the TAT of each event
+    /// to `each`. Returns whether all have a bucket.
+    fn spend(&mut self, group: &Group, each: impl FnMut(usize, bool, i64)) -> bool;
+}
 
-    /// Spends for the next events, and passes the index, outcome and TAT of each to `each`. Returns
-    /// whether all have a bucket.
+/// A single bucket, in a register.
+struct One {
+    tat: i64,
+    offset: i64,
+}
+
+impl Tats for One {
+    // Each spend depends on the previous one. If the bucket stays in the same condition for all events
+    // of a group, the chain of dependent operations is shorter. Traffic rarely changes between these
+    // cases, so the branches are predictable.
     #[inline(always)]
-    fn spend<const N: usize>(
-        &mut self,
-        spends: &Spends,
-        nows: &[i64; N],
-        increments: &[i64; N],
-        mut each: impl FnMut(usize, bool, i64),
-    ) -> bool {
-        for index in 0..N {
-            let Some(word) = self.next() else { return false };
-            let (allowed, tat) = spends.spend(nows[index], *word as i64, increments[index]);
+    fn spend(&mut self, group: &Group, mut each: impl FnMut(usize, bool, i64)) -> bool {
+        let Group { nows, increments, latest, .. } = group;
+        let mut tat = self.tat;
+        if tat > nows[GROUP - 1] {
+            // The bucket is never full, so the TAT does not depend on the times.
+            let mut sums = 0;
+            for index in 0..GROUP {
+                let allowed = tat <= latest[index];
+                let sum = tat.wrapping_add(increments[index]);
+                sums |= sum;
+                tat = select_unpredictable(allowed, sum, tat);
+                each(index, allowed, tat);
+            }
+            self.tat = tat;
+            // No sum overflows. A sum that is used twice is computed beside the comparison; otherwise the
+            // compiler adds after it, which makes the chain longer by a half.
+            return sums >= 0;
+        }
+        let total = increments.iter().fold(0_i64, |sum, increment| sum.saturating_add(*increment));
+        if total <= self.offset && tat.wrapping_add(total) <= nows[0].wrapping_add(self.offset) {
+            // All spends are allowed. The TAT is the larger of two: that of a bucket that was full at
+            // some event, and that of a bucket that never was.
+            let mut since_full = i64::MIN;
+            for index in 0..GROUP {
+                since_full = since_full.max(nows[index]).wrapping_add(increments[index]);
+                tat = tat.wrapping_add(increments[index]);
+                each(index, true, tat.max(since_full));
+            }
+            tat = tat.max(since_full);
+        } else {
+            for index in 0..GROUP {
+                let (allowed, after) = group.spend(index, tat);
+                tat = after;
+                each(index, allowed, tat);
+            }
+        }
+        self.tat = tat;
+        true
+    }
+}
+
+/// Several buckets, in memory.
+struct Many<'a, N, B> {
+    words: &'a mut [u64],
+    clients: &'a N,
+    /// Returns the bucket of a client, out of range for an unknown client.
+    bucket: B,
+}
+
+impl<N: Source<u32>, B: Fn(u32) -> usize> Tats for Many<'_, N, B> {
+    #[inline(always)]
+    fn spend(&mut self, group: &Group, mut each: impl FnMut(usize, bool, i64)) -> bool {
+        let ahead = group.first + prefetch::DISTANCE;
+        if self.words.len() >= PREFETCH_THRESHOLD && ahead + GROUP <= self.clients.len() {
+            let client = self.clients.group::<GROUP>(ahead);
+            for index in 0..GROUP {
+                prefetch(self.words.as_ptr().wrapping_add((self.bucket)(client(index))));
+            }
+        }
+        let client = self.clients.group::<GROUP>(group.first);
+        for index in 0..GROUP {
+            let Some(word) = self.words.get_mut((self.bucket)(client(index))) else { return false };
+            let (allowed, tat) = group.spend(index, *word as i64);
             *word = tat as u64;
             each(index, allowed, tat);
         }
@@ -59,76 +121,31 @@ trait Tats {
     }
 }
 
-/// A single bucket, in a register.
-struct One(u64);
-
-impl Tats for One {
+impl Group {
+    /// Returns whether a spend is allowed, and the TAT after it.
+    ///
+    /// Both possible results are computed, so that only the selection depends on the previous spend. Sums
+    /// wrap only for invalid events, whose results are not used.
     #[inline(always)]
-    fn next(&mut self) -> Option<&mut u64> {
-        Some(&mut self.0)
-    }
-
-    // Each spend depends on the previous one. If the bucket stays in the same condition for all events
-    // of a group, the chain of dependent operations is shorter. Traffic rarely changes between these
-    // cases, so the branches are predictable.
-    #[inline(always)]
-    fn spend<const N: usize>(
-        &mut self,
-        spends: &Spends,
-        nows: &[i64; N],
-        increments: &[i64; N],
-        mut each: impl FnMut(usize, bool, i64),
-    ) -> bool {
-        let mut tat = self.0 as i64;
-        let total = increments.iter().fold(0_i64, |sum, increment| sum.saturating_add(*increment));
-        let is_room = total <= spends.offset
-            && tat.wrapping_add(total) <= nows[0].wrapping_add(spends.offset);
-        if tat > nows[N - 1] {
-            // The bucket is never full, so the TAT does not depend on the times.
-            for index in 0..N {
-                let allowed = tat <= spends.latest(nows[index], increments[index]);
-                tat = select_unpredictable(allowed, tat.wrapping_add(increments[index]), tat);
-                each(index, allowed, tat);
-            }
-        } else if is_room {
-            // All spends are allowed. The TAT is the larger of two: that of a bucket that was full at
-            // some event, and that of a bucket that never was.
-            let mut since_full = i64::MIN;
-            for index in 0..N {
-                since_full = since_full.max(nows[index]).wrapping_add(increments[index]);
-                tat = tat.wrapping_add(increments[index]);
-                each(index, true, tat.max(since_full));
-            }
-            tat = tat.max(since_full);
-        } else {
-            for index in 0..N {
-                let (allowed, after) = spends.spend(nows[index], tat, increments[index]);
-                tat = after;
-                each(index, allowed, tat);
-            }
-        }
-        self.0 = tat as u64;
-        true
+    fn spend(&self, index: usize, tat: i64) -> (bool, i64) {
+        let (now, increment) = (self.nows[index], self.increments[index]);
+        // A denied bucket is not full, so its TAT is not before `now`.
+        let allowed = tat <= self.latest[index];
+        let taken = select_unpredictable(allowed, tat.wrapping_add(increment), tat);
+        (allowed, select_unpredictable(tat <= now, now.wrapping_add(increment), taken))
     }
 }
 
-/// Several buckets, in memory.
-struct Many<'a, B, F> {
-    words: &'a mut [u64],
-    /// The bucket of each event, out of range for an unknown client.
-    buckets: B,
-    /// The buckets to prefetch, or nothing if all buckets are in the cache.
-    ahead: F,
-}
-
-impl<B: Iterator<Item = usize>, F: Iterator<Item = usize>> Tats for Many<'_, B, F> {
-    #[inline(always)]
-    fn next(&mut self) -> Option<&mut u64> {
-        if let Some(bucket) = self.ahead.next() {
-            prefetch(self.words.as_ptr().wrapping_add(bucket));
-        }
-        self.words.get_mut(self.buckets.next()?)
-    }
+/// The parameters that all spends of one limit share.
+pub(super) struct Spends {
+    burst: u64,
+    interval: i64,
+    offset: i64,
+    /// The burst offset less one interval.
+    offset_for_one: i64,
+    divisor: Divisor,
+    /// The time of the previous event.
+    last: i64,
 }
 
 impl Spends {
@@ -136,11 +153,12 @@ impl Spends {
         let interval = bucket.emission_interval().get();
         let offset = bucket.burst_offset().get();
         let divisor = Divisor::new(interval);
-        Spends { burst: bucket.burst() as u64, interval, offset, divisor, last }
+        let offset_for_one = offset - interval;
+        Spends { burst: bucket.burst() as u64, interval, offset, offset_for_one, divisor, last }
     }
 
-    /// Spends for each event of a block. Returns whether all are valid; otherwise the written results are
-    /// unspecified.
+    /// Spends for each event of a block of whole groups. Returns whether all are valid; otherwise the
+    /// written results are unspecified.
     ///
     /// All words must have been written under this limit.
     pub(super) fn run<T, N, C, A, S>(
@@ -158,30 +176,22 @@ impl Spends {
         A: Sink<bool>,
         S: Sink<i64>,
     {
-        let needs_prefetch = words.len() >= PREFETCH_THRESHOLD;
-        let first_ahead =
-            if needs_prefetch { block.end.min(block.start + PREFETCH_DISTANCE) } else { block.end };
-        let ahead = first_ahead..block.end;
         match (&events.clients, map) {
             (None, _) => {
-                let Some(&word) = words.first() else { return false };
-                let mut single = One(word);
-                let is_valid = self.with_costs(events, block, &mut single, columns);
-                words[0] = single.0;
+                let Some(word) = words.first_mut() else { return false };
+                let mut one = One { tat: *word as i64, offset: self.offset };
+                let is_valid = self.with_costs(events, block, &mut one, columns);
+                *word = one.tat as u64;
                 is_valid
             }
             (Some(clients), None) => {
                 let bucket = |client| client as usize;
-                let buckets = clients.walk(block.clone()).map(bucket);
-                let mut many = Many { words, buckets, ahead: clients.walk(ahead).map(bucket) };
-                self.with_costs(events, block, &mut many, columns)
+                self.with_costs(events, block, &mut Many { words, clients, bucket }, columns)
             }
             (Some(clients), Some(map)) => {
                 let bucket =
                     |client| map.get(client as usize).map_or(usize::MAX, |&bucket| bucket as usize);
-                let buckets = clients.walk(block.clone()).map(bucket);
-                let mut many = Many { words, buckets, ahead: clients.walk(ahead).map(bucket) };
-                self.with_costs(events, block, &mut many, columns)
+                self.with_costs(events, block, &mut Many { words, clients, bucket }, columns)
             }
         }
     }
@@ -202,10 +212,14 @@ impl Spends {
         S: Sink<i64>,
     {
         match &events.costs {
-            None => self.with_numbers(events, |_| 1, block, tats, columns),
-            Some(costs) => {
-                self.with_numbers(events, |index| costs.get(index), block, tats, columns)
-            }
+            None => self.with_numbers(events, |_| None, block, tats, columns),
+            Some(costs) => self.with_numbers(
+                events,
+                |first| Some(array::from_fn(costs.group::<GROUP>(first))),
+                block,
+                tats,
+                columns,
+            ),
         }
     }
 
@@ -213,7 +227,7 @@ impl Spends {
     fn with_numbers<T, N, C, A, S>(
         &self,
         events: &Events<T, N, C>,
-        cost: impl Fn(usize) -> i64,
+        costs: impl Fn(usize) -> Option<[i64; GROUP]>,
         block: Range<usize>,
         tats: &mut impl Tats,
         columns: &mut Columns<A, S>,
@@ -225,137 +239,84 @@ impl Spends {
         A: Sink<bool>,
         S: Sink<i64>,
     {
-        let allowed = &mut columns.allowed;
-        let wants_numbers = columns.remaining.is_some()
-            || columns.retry_after.is_some()
-            || columns.reset_after.is_some();
-        if !wants_numbers {
-            return self.spend_each(events, &cost, block, tats, allowed, |_, _| {});
-        }
-        let mut missing = [0; BLOCK];
-        let first = block.start;
-        let is_valid =
-            self.spend_each(events, &cost, block.clone(), tats, allowed, |index, lacking| {
-                missing[index - first] = lacking;
+        let Columns { allowed, remaining, retry_after, reset_after } = columns;
+        if remaining.is_none() && retry_after.is_none() && reset_after.is_none() {
+            return self.spend_each(events, costs, block, tats, |group, tats| {
+                let mut allowed = allowed.group::<GROUP>(group.first);
+                tats.spend(group, |index, is_allowed, _| allowed(index, is_allowed))
             });
-        self.write_numbers(&missing[..block.len()], first, &cost, columns);
-        is_valid
+        }
+        self.spend_each(events, costs, block, tats, |group, tats| {
+            let mut missing = [0; GROUP];
+            let mut allowed = allowed.group::<GROUP>(group.first);
+            let is_valid = tats.spend(group, |index, is_allowed, tat| {
+                allowed(index, is_allowed);
+                missing[index] = tat.wrapping_sub(group.nows[index]);
+            });
+            fill(remaining, group, |index| {
+                self.divisor.divide(self.offset.wrapping_sub(missing[index]))
+            });
+            fill(retry_after, group, |index| {
+                let needed = missing[index].wrapping_add(group.increments[index]);
+                needed.wrapping_sub(self.offset).max(0)
+            });
+            fill(reset_after, group, |index| missing[index]);
+            is_valid
+        })
     }
 
-    /// Runs the loop. Everything except the TAT is independent of the previous event, so the processor
-    /// computes it in parallel.
+    /// Calls `spend` for each group of a block. Everything except the TAT is independent of the previous
+    /// event, so the processor computes it in parallel.
     #[inline(always)]
-    fn spend_each<T, N, C>(
+    fn spend_each<T, N, C, B>(
         &self,
         events: &Events<T, N, C>,
-        cost: &impl Fn(usize) -> i64,
+        costs: impl Fn(usize) -> Option<[i64; GROUP]>,
         block: Range<usize>,
-        tats: &mut impl Tats,
-        allowed: &mut impl Sink<bool>,
-        mut lacking: impl FnMut(usize, i64),
+        tats: &mut B,
+        mut spend: impl FnMut(&Group, &mut B) -> bool,
     ) -> bool
     where
         T: Source<i64>,
         N: Source<u32>,
         C: Source<i64>,
     {
-        let mut group = Group { last: self.last, valid: true };
-        let rest = block.end - block.len() % GROUP;
-        for first in (block.start..rest).step_by(GROUP) {
+        let mut last = self.last;
+        for first in block.step_by(GROUP) {
             events.prefetch(first + COLUMNS_AHEAD);
-            allowed.prefetch(first + COLUMNS_AHEAD);
-            if !group.spend::<GROUP>(self, first, &events.times, cost, tats, allowed, &mut lacking)
-            {
+            let nows: [i64; GROUP] = array::from_fn(events.times.group::<GROUP>(first));
+            for now in nows {
+                if now < last {
+                    return false;
+                }
+                last = now;
+            }
+            let (mut increments, mut offsets) =
+                ([self.interval; GROUP], [self.offset_for_one; GROUP]);
+            if let Some(costs) = costs(first) {
+                for (index, cost) in costs.into_iter().enumerate() {
+                    // As an unsigned number, a negative cost exceeds every burst.
+                    if cost as u64 > self.burst {
+                        return false;
+                    }
+                    increments[index] = self.interval.wrapping_mul(cost);
+                    offsets[index] = self.offset.wrapping_sub(increments[index]);
+                }
+            }
+            let latest = array::from_fn(|index| nows[index].wrapping_add(offsets[index]));
+            if !spend(&Group { first, nows, increments, latest }, tats) {
                 return false;
             }
         }
-        for first in rest..block.end {
-            if !group.spend::<1>(self, first, &events.times, cost, tats, allowed, &mut lacking) {
-                return false;
-            }
-        }
-        group.valid
-    }
-
-    /// Returns the latest TAT at which a spend is allowed.
-    #[inline(always)]
-    fn latest(&self, now: i64, increment: i64) -> i64 {
-        now.wrapping_add(self.offset.wrapping_sub(increment))
-    }
-
-    /// Returns whether a spend is allowed, and the TAT after it.
-    ///
-    /// Both possible results are computed, so that only the selection depends on the previous spend. Sums
-    /// wrap only for invalid events, whose results are not used.
-    #[inline(always)]
-    fn spend(&self, now: i64, tat: i64, increment: i64) -> (bool, i64) {
-        // A denied bucket is not full, so its TAT is not before `now`.
-        let allowed = tat <= self.latest(now, increment);
-        let taken = select_unpredictable(allowed, tat.wrapping_add(increment), tat);
-        (allowed, select_unpredictable(tat <= now, now.wrapping_add(increment), taken))
-    }
-
-    /// Computes the numbers of a block from the time until each bucket is full.
-    #[inline(always)]
-    fn write_numbers<A, S: Sink<i64>>(
-        &self,
-        missing: &[i64],
-        first: usize,
-        cost: &impl Fn(usize) -> i64,
-        columns: &mut Columns<A, S>,
-    ) {
-        if let Some(remaining) = &mut columns.remaining {
-            for (index, missing) in missing.iter().enumerate() {
-                let left = self.offset.wrapping_sub(*missing);
-                remaining.put(first + index, self.divisor.divide(left));
-            }
-        }
-        if let Some(retry_after) = &mut columns.retry_after {
-            for (index, missing) in missing.iter().enumerate() {
-                let increment = self.interval.wrapping_mul(cost(first + index));
-                let needed = missing.wrapping_add(increment);
-                retry_after.put(first + index, needed.wrapping_sub(self.offset).max(0));
-            }
-        }
-        if let Some(reset_after) = &mut columns.reset_after {
-            for (index, missing) in missing.iter().enumerate() {
-                reset_after.put(first + index, *missing);
-            }
-        }
+        true
     }
 }
 
-/// The validity of the events so far, and the time of the last one.
-struct Group {
-    last: i64,
-    valid: bool,
-}
-
-impl Group {
-    /// Spends for `N` events. Returns whether all have a bucket.
-    #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "the columns of the events and of the decisions")]
-    fn spend<const N: usize>(
-        &mut self,
-        spends: &Spends,
-        first: usize,
-        times: &impl Source<i64>,
-        cost: &impl Fn(usize) -> i64,
-        tats: &mut impl Tats,
-        allowed: &mut impl Sink<bool>,
-        lacking: &mut impl FnMut(usize, i64),
-    ) -> bool {
-        let nows: [i64; N] = std::array::from_fn(|index| times.get(first + index));
-        let increments: [i64; N] = std::array::from_fn(|index| {
-            let cost = cost(first + index);
-            // As an unsigned number, a negative cost exceeds every burst.
-            self.valid &= (nows[index] >= self.last) & (cost as u64 <= spends.burst);
-            self.last = nows[index];
-            spends.interval.wrapping_mul(cost)
-        });
-        tats.spend(spends, &nows, &increments, |index, is_allowed, tat| {
-            allowed.put(first + index, is_allowed);
-            lacking(first + index, tat.wrapping_sub(nows[index]));
-        })
+/// Writes the values of a group into a column, if it is requested.
+#[inline(always)]
+fn fill<S: Sink<i64>>(column: &mut Option<S>, group: &Group, value: impl Fn(usize) -> i64) {
+    if let Some(column) = column {
+        let mut put = column.group::<GROUP>(group.first);
+        (0..GROUP).for_each(|index| put(index, value(index)));
     }
 }

@@ -249,8 +249,13 @@ fn an_event_that_cannot_be_evaluated_is_reported_with_its_index() {
     let limit = Limit::token_bucket(3, 1, at_nanos(NANOS_PER_MILLI)).expect("a bucket");
     let plain = registry(Some(limit), &[]);
     let other = registry(Some(limit), &[Limit::Unlimited]);
-    for registry in [&plain, &other] {
+    // Eight events of a token bucket are decided together, others one at a time.
+    for (registry, before) in [(&plain, 0), (&plain, 5), (&other, 0), (&other, 5)] {
         let fault_of = |times: &[i64], clients: Option<&[u32]>, costs: Option<&[i64]>| {
+            let times = &[&vec![0; before][..], times].concat()[..];
+            let clients = clients.map(|clients| [&vec![0; before][..], clients].concat());
+            let costs = costs.map(|costs| [&vec![0; before][..], costs].concat());
+            let (clients, costs) = (clients.as_deref(), costs.as_deref());
             let mut columns = Columns {
                 allowed: &mut vec![false; times.len()][..],
                 remaining: None::<&mut [i64]>,
@@ -260,7 +265,7 @@ fn an_event_that_cannot_be_evaluated_is_reported_with_its_index() {
             let mut simulator = simulator(registry, &IDS);
             let result = simulator.run(&Events { times, clients, costs }, &mut columns);
             let FaultAt { position, fault } = result.expect_err("a fault");
-            (position, fault)
+            (position - before, fault)
         };
         assert_eq!(fault_of(&[5, 9, 7], None, None), (2, Fault::Unsorted { found: 7, before: 9 }));
         assert!(matches!(fault_of(&[-1, 3], None, None), (0, Fault::BeforeOrigin(_))));
