@@ -1,9 +1,10 @@
 //! Python objects that the process creates once, on first use.
 
 use std::convert::Infallible;
-use std::sync::OnceLock;
 
 use pyo3::prelude::*;
+
+use crate::sync::counting::OnceLock;
 
 /// A value that is created on first use.
 ///
