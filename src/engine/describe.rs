@@ -6,7 +6,6 @@
 use std::num::NonZeroU32;
 
 use crate::engine::algorithm::description::{Description, Fields, Refill, Repayment, narrow, wide};
-use crate::engine::algorithm::window::Window;
 use crate::engine::decision::Decision;
 use crate::engine::limit::{Limit, dispatch};
 use crate::engine::limit_error::LimitError;
@@ -106,10 +105,5 @@ impl Limit {
     /// a waiter must not be charged early.
     pub fn repayment(&self, cost: i64) -> Option<Repayment> {
         self.rules()?.repayment(cost)
-    }
-
-    /// Returns the window of a limit that has one.
-    pub fn window(&self) -> Option<&Window> {
-        self.rules()?.optional_window()
     }
 }

@@ -154,6 +154,15 @@ impl Limit {
         }
     }
 
+    /// Returns the window of a limit that has one.
+    pub const fn window(&self) -> Option<&Window> {
+        match self {
+            Limit::FixedWindow(window) => Some(window.window()),
+            Limit::FixedRateWindow(window) => Some(window.window()),
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::Unlimited => None,
+        }
+    }
+
     /// Returns whether the start of the windows depends on the bucket's key.
     #[inline]
     pub fn has_phase_per_key(&self) -> bool {

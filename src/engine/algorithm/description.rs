@@ -1,7 +1,6 @@
 //! What an algorithm states about its limits: parameters, how much they admit, and what clients see.
 
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::window::Window;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
@@ -91,11 +90,6 @@ pub(crate) trait Description {
     /// Returns how a bucket repays a charge of `cost` taken before the tokens are there. `None` if a
     /// waiter must not be charged early.
     fn repayment(&self, _cost: i64) -> Option<Repayment> {
-        None
-    }
-
-    /// Returns the window; `None` if there is none.
-    fn optional_window(&self) -> Option<&Window> {
         None
     }
 

@@ -136,10 +136,6 @@ impl Description for FixedRateWindow {
         open.clamp(0, decision.remaining.max(0))
     }
 
-    fn optional_window(&self) -> Option<&Window> {
-        Some(&self.window)
-    }
-
     fn for_key(self, key: &str) -> FixedRateWindow {
         FixedRateWindow { window: self.window.for_key(key), ..self }
     }

@@ -85,10 +85,6 @@ impl Description for FixedWindow {
         FixedWindow::new(count, period, self.window.anchor())
     }
 
-    fn optional_window(&self) -> Option<&Window> {
-        Some(&self.window)
-    }
-
     fn for_key(self, key: &str) -> FixedWindow {
         FixedWindow { window: self.window.for_key(key), ..self }
     }
