@@ -89,7 +89,7 @@ class Crowd:
         return self.loop.run_until_complete(asyncio.wait_for(waits, 30))
 
     def close(self) -> None:
-        """Cancel all who wait, and close the loop."""
+        """Cancel all waiters, and close the loop."""
         if not self.loop.is_closed():
             self.leave(*self.tasks)
             self.loop.close()
@@ -116,7 +116,7 @@ def crowd(limiter: penstock.Limiter) -> Iterator[Crowd]:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Let other threads run until something is so."""
+    """Let other threads run until a condition is true."""
     pause = threading.Event()
     for _ in range(60_000):
         if is_so():
@@ -396,7 +396,7 @@ def test_waiters_are_admitted_like_spends_at_the_same_instants(limit: Limit) -> 
             served += new
         assert crowd.waiting() == []
         crowd.close()
-        # The same spends, by one that comes at those instants.
+        # The same spends by a caller at those instants.
         clock = penstock.ManualClock(1000.5)
         bound = penstock.Limiter({"Limit": limit}, clock=clock).limit("Limit")
         for at, cost in served:
@@ -541,7 +541,7 @@ def test_returned_tokens_serve_waiters_immediately(
 @pytest.mark.parametrize(
     ("then", "turns"),
     [
-        # At another pace the one behind comes earlier by that pace; in another bucket it does not.
+        # At another pace, the next waiter moves up by that pace; in another bucket it does not.
         (Limit.leaky_bucket(size=4, drip_rate="1s"), (2, 1)),
         (Limit.token_bucket(burst=1, count=1, period="2s"), (2, 2)),
     ],

@@ -1,4 +1,4 @@
-"""The verbs of a limiter, awaitable; and tasks that wait for their turn."""
+"""The methods of a limiter as coroutines, and tasks that wait for their turn."""
 
 from __future__ import annotations
 

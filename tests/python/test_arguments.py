@@ -1,4 +1,4 @@
-"""What the calls about one bucket take: ids, names, costs and factors of every kind."""
+"""Arguments of the calls about one bucket: ids, names, costs and factors of every kind."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Half(str, Enum):  # noqa: UP042  as it was written before there was a StrE
 
 
 class Text(str):  # noqa: SLOT000  as careless code derives
-    """A text that says something else of itself."""
+    """A text whose `str` and `repr` differ from its value."""
 
     def __str__(self) -> str:
         return "something else"
 
 
 class Number(int):
-    """A number that says something else of itself."""
+    """A number whose `str` and `repr` differ from its value."""
 
     def __str__(self) -> str:
         return "something else"

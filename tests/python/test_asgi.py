@@ -1,4 +1,4 @@
-"""The ASGI middleware: conforms to the specification, whatever the application does."""
+"""The ASGI middleware conforms to the specification with any application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many requests at once: a limit admits exactly its burst, and the loop goes on meanwhile."""
+"""Many concurrent requests: a limit admits exactly its burst without blocking the loop."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_deduct_when_sees_the_head_of_the_response(limiter: penstock.Limiter) ->
 
 def test_method_in_small_letters_counts(limiter: penstock.Limiter) -> None:
     limited = PenstockMiddleware(answering(200), limiter, limit="PerAddress", methods=["POST"])
-    # Some servers pass on what the client sent.
+    # Some servers pass on the method as the client sent it.
     assert [ask(limited, method="post")[0]["status"] for _ in range(3)] == [200, 200, 429]
 
 

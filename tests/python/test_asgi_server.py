@@ -69,7 +69,7 @@ def server(folder: Path, port: int, limit: str) -> Iterator[subprocess.Popen[str
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a running server, whose tests are each another client."""
+    """The port of a running server; each test is another client."""
     port = free_port()
     with server(tmp_path_factory.mktemp("server"), port, "PerAddress") as process:
         wait_until_it_answers(process, port)
@@ -81,7 +81,7 @@ def test_real_clients_are_limited_each_on_its_own(port: int) -> None:
         ask(port, "/orders", X_Forwarded_For="203.0.113.7") for _ in range(3)
     )
     assert [first.status, second.status, third.status] == [200, 200, 429]
-    # Each request has its own decision, beside the state of the application.
+    # Each request has its own decision in addition to the state of the application.
     assert [json.loads(body), json.loads(other)] == [
         {"left": 1, "pool": 1},
         {"left": 0, "pool": 1},

@@ -1,4 +1,4 @@
-"""The id of a client in a view, to call the limiter with: the same as a limit of a route has."""
+"""The client id that a view passes to the limiter is that of the limits on its route."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ LIMITS = penstock.Limits.parse(
 )
 TRUSTED = ["10.0.0.0/8"]
 CASES = [
-    # The peer, X-Forwarded-For, and what is left of the limit after one request.
+    # The peer, X-Forwarded-For, and the remaining tokens after one request.
     ("203.0.113.7", "198.51.100.1", "203.0.113.7", 8),
     ("10.0.0.1", "198.51.100.1, 203.0.113.7", "203.0.113.7", 8),
     ("10.0.0.1", "2001:db8:0:0:9::1", "2001:db8::", 8),
-    # An override for one address of a /64 has a bucket of its own.
+    # An override for one address of a /64 has a separate bucket.
     ("10.0.0.1", "2001:db8::7", "2001:db8::7", 98),
 ]
 each_client = pytest.mark.parametrize(("peer", "forwarded", "id", "left"), CASES)

@@ -193,7 +193,7 @@ def test_recovered_store_is_logged_once(
     caplog.clear()
     for _ in range(3):
         asked.admit(request())
-    # Refusals have a logger of their own.
+    # Refusals have a separate logger.
     messages = [record.message for record in caplog.records if record.name == "penstock"]
     assert messages == ["the store works again"]
 

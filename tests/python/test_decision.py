@@ -394,7 +394,7 @@ def test_nested_call_gets_a_separate_decision(limiter: Limiter) -> None:
     inner: list[tuple[Decision, tuple[object, ...]]] = []
 
     class Id(str):
-        """An id that calls again when the core lets go of it."""
+        """An id that makes a call when the core releases it."""
 
         __slots__ = ()
 

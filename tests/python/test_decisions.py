@@ -1,4 +1,4 @@
-"""Many decisions in one call: the same as one by one, and columns that are not copied."""
+"""Many decisions in one call: equal to single decisions, with columns that are not copied."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_arrow_stream_equals_the_columns(limiter: Limiter) -> None:
     if polars is not None:
         assert polars.DataFrame(decisions).to_dict(as_series=False) == columns
     assert pandas.DataFrame.from_arrow(decisions).to_dict(orient="list") == columns  # type: ignore[attr-defined]
-    # Again and again, as a stream is used up by who reads it.
+    # Repeatedly, because reading exhausts a stream.
     assert pyarrow.table(decisions) == pyarrow.table(decisions)
     table = pyarrow.table(decisions)
     del decisions

@@ -1,4 +1,4 @@
-"""The example app, and the demo that shows it."""
+"""The example app and its demo."""
 
 from __future__ import annotations
 

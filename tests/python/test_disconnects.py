@@ -96,6 +96,6 @@ def test_disconnect_leaves_no_objects(
 ) -> None:
     app = make(limiter, site)
     assert left_after(io.BytesIO(b"a=1&b=2"), app, limiter) == 4
-    # The client sent what it announced, and the view fails by itself.
+    # The client sent the whole body, and the view fails for another reason.
     assert left_after(io.BytesIO(b"a=1&c=2"), app, limiter) == 4
     assert left_after(Reset(), app, limiter) == 3

@@ -1,4 +1,4 @@
-"""The display in a notebook, and the explanation of a limit: readable, safe, and true."""
+"""The display in a notebook and the explanation of a limit: readable, escaped, and correct."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMITS = [
 
 
 class Page(HTMLParser):
-    """The elements of a page in order, its texts, and whether all that was opened was closed."""
+    """The elements of a page in order, its texts, and whether every element is closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ def stretch(limit: Limit) -> int:
 
 
 def admitted(limit: Limit, first: int, start: int) -> int:
-    """Spend a little early, then all that is let through in a stretch of time; count the latter."""
+    """Spend some tokens early, then as many as possible within an interval; count the latter."""
     clock = ManualClock()
     clock.set_ns(10**18)
     orders = Limiter({"Orders": limit}, clock=clock).limit("Orders")

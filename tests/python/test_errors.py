@@ -52,14 +52,14 @@ DENIED = (LIMITER.spend("Orders", 7), LIMITER.spend("Orders", 7))[1]
 
 
 def closed() -> None:
-    """Ask a closed limiter."""
+    """Call a closed limiter."""
     limiter = penstock.Limiter({})
     limiter.close()
     limiter.stats()
 
 
 def settled_twice() -> None:
-    """Settle a reservation once too often."""
+    """Settle a reservation twice."""
     reservation = LIMITER.reserve("Notes", "ada", 0)
     reservation.settle(0)
     reservation.settle(0)
@@ -136,7 +136,7 @@ def test_exception_is_below_ours_and_below_the_built_in(name: str) -> None:
     assert above in parents
     assert issubclass(CLASSES[name], built_in)
     assert issubclass(CLASSES[name], penstock.Error)
-    # And below no other built-in, so that no other `except` takes it by mistake.
+    # And of no other built-in class, so that no other `except` clause catches it by mistake.
     ours = {ValueError, KeyError, LookupError, RuntimeError} & set(CLASSES[name].__mro__)
     assert ours <= {built_in, *built_in.__mro__}
 

@@ -1,4 +1,4 @@
-"""Several extensions on one application decide independently and answer together."""
+"""Several extensions on one application decide independently and respond together."""
 
 from __future__ import annotations
 

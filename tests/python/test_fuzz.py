@@ -1,4 +1,4 @@
-"""Anything at all, given to everything: only errors of ours, of kind or of value come out.
+"""Arbitrary values as arguments of every call raise only the documented errors.
 
 A panic of the core would be a `PanicException`, which is below `BaseException` alone and so fails
 every test here.
@@ -46,7 +46,7 @@ FILE = "\n".join(
 )
 LIMITS = Limits.parse(FILE)
 
-# Texts that have broken parsers before, and texts that nearly are what is read.
+# Texts that have broken parsers before, and almost valid texts.
 pieces = st.sampled_from(
     """
     0 1 7 10 18446744073709551616 9223372036854775807 -1 +1 1.5 1e9 \u0661 ½ / per , ; : . - _ * #
@@ -91,7 +91,7 @@ things = st.one_of(
 
 
 class Hostile:
-    """An object of which nothing can be asked."""
+    """An object whose attributes and conversions all raise."""
 
     def refuse(self, *_: object, **__: object) -> Any:
         raise ValueError("nothing can be asked of this")
@@ -101,7 +101,7 @@ class Hostile:
 
 
 def soft(call: Callable[..., object], *arguments: Any, **keywords: Any) -> object:
-    """Call; give what it gives, or the error if it is one that is expected."""
+    """Call a function; return its result, or the error if it is an expected one."""
     try:
         return call(*arguments, **keywords)
     except EXPECTED as error:
@@ -370,7 +370,7 @@ def test_object_whose_attributes_raise_is_refused(index: int) -> None:
 
 
 class Changing(str):
-    """A name that is not the same whenever it is looked at."""
+    """A name that changes between two readings."""
 
     __slots__ = ()
     looked_at = 0

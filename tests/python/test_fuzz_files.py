@@ -1,4 +1,4 @@
-"""Limits files that are huge, broken or meant to do harm: an error, soon and in little memory."""
+"""Huge, broken or malicious limits files: an error, in little time and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def little_memory() -> Iterator[None]:
-    """Room for 300 MB more than there is now: what needs more fails."""
+    """Limit the memory of this process to 300 MB more than now."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + 300_000_000, before[1]))
@@ -95,7 +95,7 @@ def test_huge_or_broken_file_is_an_error_in_little_time_and_memory(name: str) ->
 def test_file_of_100_mb_is_refused_before_it_is_read() -> None:
     file = Path("huge.yaml")
     with file.open("wb") as opened:
-        # A sparse file: the length is what is looked at.
+        # A sparse file, because only its length matters.
         opened.truncate(100 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     with pytest.raises(penstock.ConfigError, match="at most 16777216 bytes long"):

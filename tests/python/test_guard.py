@@ -1,4 +1,4 @@
-"""Enforcement without a framework: one decision, its response, and what happens around it."""
+"""Enforcement without a framework: a decision, its response, and its settlement."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_malformed_cost_is_a_bad_request(
 
 
 class Awaitable:
-    """What a callable returns that should have been awaited."""
+    """An awaitable result of a callable."""
 
     def __await__(self) -> None:
         """Be awaitable."""

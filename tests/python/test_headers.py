@@ -1,4 +1,4 @@
-"""Header fields of decisions: the golden vectors, and cases that they do not have."""
+"""Header fields of decisions: the golden vectors and further cases."""
 
 from __future__ import annotations
 

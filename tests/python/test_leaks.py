@@ -1,4 +1,4 @@
-"""Calls that fail keep nothing."""
+"""Failed calls leak no references."""
 
 from __future__ import annotations
 

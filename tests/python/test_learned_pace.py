@@ -1,4 +1,4 @@
-"""The pace `"auto"`: what a service accepts is learned from its responses."""
+"""The pace `"auto"`, which is learned from the responses of a service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ API = "api.example.com"
 
 
 class Limited(Server):
-    """A service that refuses what is above its own limit, and says no more than that."""
+    """A service that refuses requests above its limit, without further information."""
 
     def __init__(self, clock: penstock.ManualClock, limit: str) -> None:
         super().__init__(clock)
@@ -34,7 +34,7 @@ class Limited(Server):
 
 @pytest.fixture
 def auto(make_limiter: MakeLimiter) -> Pace:
-    """A pace that is limited by nothing but what it learns."""
+    """A pace without a limit except the learned one."""
     limiter = make_limiter({"PartnerApi": "1000/second"})
     return Pace(limiter, "PartnerApi", Scripted(), pace="auto", timeout=None)
 
@@ -53,7 +53,7 @@ def test_limit_that_a_service_does_not_state_is_found(
         server.drive(auto)
     accepted = server.statuses[200] / (clock.now() - began)
     assert 0.6 * per_second <= accepted <= 1.01 * per_second
-    # Without a pace of its own, nearly every request would be refused.
+    # Without a learned pace, nearly every request would be refused.
     assert server.statuses[429] <= 60
 
 

@@ -1,4 +1,4 @@
-"""One limit: how it is made, what it tells, and what it refuses to be."""
+"""One limit: its constructors, attributes and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limiter and its bound limits: every verb, and what they are made of until they are closed."""
+"""A limiter and its bound limits: every method, from construction until they are closed."""
 
 from __future__ import annotations
 

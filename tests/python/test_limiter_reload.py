@@ -1,4 +1,4 @@
-"""Limits that are replaced or added while a limiter is at work."""
+"""Limits that are replaced or added while a limiter is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits by name: from files, texts and dicts, what they resolve to, write and refuse."""
+"""Limits by name: from files, texts and dicts; resolving, writing and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TEXT = "Orders: {burst: 4, count: 2, period: 1s}"
 
 
 class Names(enum.IntEnum):
-    """Names with numbers, some with what their ids are."""
+    """Names with numbers, some with an id format."""
 
     id_format: str
 
@@ -50,7 +50,7 @@ class Names(enum.IntEnum):
 
 
 class LimitName(enum.IntEnum):
-    """The class of which the busted files speak."""
+    """The class that the busted files name."""
 
     NewOrdersPerAccount = 3
 

@@ -293,7 +293,7 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
         assert sum(len(chunk.times) for chunk in reader) == events
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    # The memory of Python objects: four times the log needs less than half as much more.
+    # The memory of Python objects: a log four times as long needs less than 50 % more.
     assert peaks[1] < 1.5 * peaks[0] + (8 << 20)
 
 

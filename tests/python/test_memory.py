@@ -1,4 +1,4 @@
-"""Nothing is kept that should be let go of, and nothing is let go of that is still used."""
+"""Objects are freed when they are no longer used, and not before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TURNS = 2_000
 
 
 class Counted:
-    """Instances of a class, of which it is known how many are alive."""
+    """Base of classes that count their living instances."""
 
     alive = 0
 
@@ -65,7 +65,7 @@ def limiter(clock: ManualClock) -> Limiter:
 
 
 def swallow(call: Callable[[], object]) -> None:
-    """Call, and let go of what it gives or raises."""
+    """Call a function, and drop its result or error."""
     with contextlib.suppress(penstock.Error, TypeError, ValueError):
         call()
 

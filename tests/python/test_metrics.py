@@ -1,4 +1,4 @@
-"""What a limiter has counted, as Prometheus and OpenTelemetry read it: through their own code."""
+"""The counts of a limiter, read by the libraries of Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -383,7 +383,7 @@ def test_guard_adds_what_the_limiter_cannot_count() -> None:
         assert plan.admit(with_key).is_degraded
     assert value("degraded_answers_total", limit="PerKey") == 3
     assert value("degraded_answers_total", limit="Local") == 3
-    # The store's statistics are gone; the limiter's counts are still reported.
+    # The store's statistics are unavailable; the limiter's counts are still reported.
     assert value("buckets") is None
     assert value("decisions_total", limit="Local", outcome="allowed") == 1
     assert guard.incidents() == {

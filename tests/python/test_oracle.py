@@ -30,7 +30,7 @@ START = 1_700_000_000_123_456_789
 
 
 class Answer(NamedTuple):
-    """What a call must answer."""
+    """The expected answer of a call."""
 
     allowed: bool
     remaining: int
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokens:
-    """A token bucket: what a bucket remembers is how many tokens it had after the last spend."""
+    """A token bucket; its memory is the number of tokens after the last spend."""
 
     burst: int
     count: int
@@ -100,7 +100,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Leaks:
-    """A leaky bucket: so many requests, and when the last drip was."""
+    """A leaky bucket; its memory is the level and the time of the last drip."""
 
     size: int
     rate: int
@@ -279,7 +279,7 @@ factors = st.sampled_from([None, None, None, "1", "1/3", "0.5", "2", "7/3"])
 
 @dataclass
 class Oracle:
-    """All limits, and what is remembered of each bucket."""
+    """All limits, and the memory of each bucket."""
 
     rules: dict[str, Any]
     memory: dict[tuple[str, str], Any] = field(default_factory=dict)
@@ -333,7 +333,7 @@ def numbers(decision: penstock.Decision) -> Answer:
 
 
 class Machine(RuleBasedStateMachine):
-    """Calls in any order, made to both."""
+    """Random calls to both implementations."""
 
     def __init__(self) -> None:
         super().__init__()

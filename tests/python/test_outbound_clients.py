@@ -1,4 +1,4 @@
-"""Every client library against a real server on this machine: the same for each."""
+"""The same tests for every client library, with a real server on this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LENGTH = {"Content-Length": "4"}
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers as scripted; then refuses what is above its own limit, and says no more than that."""
+    """Responds as scripted, then refuses requests above its limit without further information."""
 
     answers: ClassVar[list[tuple[int, dict[str, str]]]] = []
     limiter: ClassVar[penstock.Limiter | None] = None
@@ -86,7 +86,7 @@ class Client:
         self.limiter, self.options = limiter, options
 
     def statuses(self, *calls: tuple[str, str, Any], waits: bool = True) -> list[int]:
-        """Make calls, one after the other: each a method, a URL and a body.
+        """Send requests in order, each given by a method, a URL and a body.
 
         The clock moves during them, unless `waits` is false.
         """

@@ -1,4 +1,4 @@
-"""The steps of an outbound request, taken in no time."""
+"""The steps of an outbound request, without waiting."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_answer_is_returned_if_a_retry_would_pass_the_timeout(
     server, pace = Server(clock, (429, {"Retry-After": "31"})), make_pace(retries=1)
     assert server.drive(pace) == 429
     assert "read" not in server.verbs
-    # The turn, not the service, is what would come too late.
+    # The turn would come too late, not the response of the service.
     server, pace = Server(clock, (429, {"Retry-After": "1"})), make_pace(retries=1, timeout=3)
     pace.limiter.spend("PartnerApi", "api.example.com")
     assert server.drive(pace) == 429

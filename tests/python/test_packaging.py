@@ -1,4 +1,4 @@
-"""The wheel as users get it: built from the checkout, installed in an empty environment, used."""
+"""The wheel as users get it: built from the checkout, and installed in an empty environment."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_refusals_at_once_start_one_block(blocks: list[int], clock: penstock.Man
         clock.advance(1000)
 
 
-# Asks as often as a line of input says, and prints the waits of the refusals.
+# Sends as many requests as a line of input states, and prints the waits of the refusals.
 ASK = """
 import sys
 from penstock.guard import EnvironRequest, Guard, make_rule

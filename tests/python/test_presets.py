@@ -1,4 +1,4 @@
-"""Presets: definitions of Sharkey as they are, and what each action costs in Boulder."""
+"""Presets: unchanged definitions of Sharkey, and the transactions of actions in Boulder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, in runs of its own; its functions, also here."""
+"""The pytest plugin in separate runs, and its functions in this one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ OFF = "[200, 200, 200]"
 
 
 class Runner:
-    """Runs pytest in a folder of its own."""
+    """Runs pytest in a separate folder."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester

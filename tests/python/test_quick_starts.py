@@ -31,7 +31,7 @@ PAGE = Path(__file__).parents[2] / "docs/coming-from.md"
 
 
 class Seen(NamedTuple):
-    """What a client sees of a response."""
+    """The visible parts of a response."""
 
     status: int
     retry_after: str | None
@@ -95,7 +95,7 @@ def ours(clock: penstock.ManualClock, monkeypatch: pytest.MonkeyPatch) -> dict[s
 def play(
     asks: list[Ask], clock: penstock.ManualClock, script: Sequence[tuple[float, str, int]]
 ) -> Any:
-    """Request a path from each application at each step, and return the answers of each."""
+    """Request a path from each application at each step, and return the responses of each."""
     seen: list[list[list[Seen]]] = [[] for _ in asks]
     for wait, path, times in script:
         clock.advance(wait)
@@ -159,7 +159,7 @@ def test_flask_limiter(clock: penstock.ManualClock, ours: dict[str, Any]) -> Non
         for steps in (mine, theirs)
     ]
     assert waits[0] == ["1", "58", "86400"]
-    # Its own are a second longer than needed.
+    # Its waits are a second longer than needed.
     assert [int(wait or 0) - 1 for wait in waits[1]] == [int(wait or 0) for wait in waits[0]]
 
 

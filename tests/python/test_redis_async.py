@@ -31,7 +31,7 @@ LIMITS = {
 
 @pytest.fixture
 def limiter(redis_server: Server) -> AsyncLimiter:
-    # A loaded machine may be slow; what a deadline does is tested elsewhere.
+    # A loaded machine may be slow; deadlines are tested elsewhere.
     return AsyncLimiter(LIMITS, f"{redis_server.url}?deadline=20s")
 
 
@@ -172,7 +172,7 @@ def test_many_loops_in_many_threads_share_a_limiter(limiter: AsyncLimiter) -> No
 
 
 class Unwatchful(asyncio.SelectorEventLoop):
-    """A loop that watches no files, as that of Windows."""
+    """A loop that cannot watch files, like the default one on Windows."""
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
         raise NotImplementedError

@@ -36,11 +36,11 @@ LIMITS = {"Orders": Limit.token_bucket(burst=BURST, count=1, period="1h")}
 SMALL = {"Orders": Limit.token_bucket(burst=5, count=1, period="1h")}
 DEADLINE = 0.2
 PATIENT = "deadline=20s"
-"""For calls that a loaded machine must not turn into failures."""
+"""The deadline of calls that must not fail on a loaded machine."""
 
 
 class Load:
-    """Threads that spend until they are stopped, and what came of it."""
+    """Threads that spend until they are stopped, and their results."""
 
     def __init__(self, limiter: penstock.Limiter, threads: int = 4) -> None:
         self.limiter = limiter
@@ -98,7 +98,7 @@ class Load:
             thread.join()
 
     def spend_the_rest(self) -> int:
-        """Spend until the bucket is empty; return how many were allowed in all."""
+        """Spend until the bucket is empty; return the total number of allowed requests."""
         # With a long deadline: the server of a loaded machine may pause for a short one.
         url, _, _ = self.limiter.store.partition("?")
         with opened(f"{url}?{PATIENT}", self.limiter.limits) as limiter:
@@ -109,7 +109,7 @@ class Load:
 
 @contextmanager
 def opened(url: str, limits: Any = LIMITS) -> Iterator[penstock.Limiter]:
-    """A limiter without a deny cache: every answer is the server's."""
+    """A limiter without a deny cache, so that the server decides every call."""
     with penstock.Limiter(limits, f"{url}{'&' if '?' in url else '?'}deny_cache=0") as limiter:
         yield limiter
 
@@ -541,7 +541,7 @@ def test_thousands_of_waiting_tasks_are_all_served(redis_server: Server) -> None
 
 
 def test_processes_share_debt(redis_server: Server) -> None:
-    # 4 per second: the two of the other process come after those of this one.
+    # 4 per second: the two of the other process follow those of this one.
     limits = {"Orders": Limit.token_bucket(burst=4, count=4, period="1s")}
     clock = penstock.ManualClock(start=1_000_000_000)
     url = f"{redis_server.url}?{PATIENT}"
@@ -629,7 +629,7 @@ def test_policies_of_an_application_apply_when_the_server_is_gone(
 
 
 def wait_until_served(client: Any) -> list[int]:
-    """Request pages until the server decides again, which it shows by denying the fourth."""
+    """Request pages until the server decides again and therefore denies the fourth."""
     codes: list[int] = []
     while len(codes) < 20_000:
         try:

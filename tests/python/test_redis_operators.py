@@ -1,4 +1,4 @@
-"""What an operator does with servers: look at a cluster, be warned, choose how clients connect."""
+"""Tasks of operators: inspection of a cluster, warnings, and options of connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The servers that other tests start: none outlives its test.
+"""The servers that other tests start are stopped after each test.
 
 That they fail as asked is what `test_redis_faults.py` needs for its own numbers.
 """

@@ -1,4 +1,4 @@
-"""The reference pages that are written by hand list what the code has, no more and no less."""
+"""The handwritten reference pages list exactly the options and names of the code."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_options_page_has_every_option_of_an_application() -> None:
 def test_options_page_has_every_option_of_a_limit() -> None:
     rows = options("limit")
     assert rows.keys() == {*RuleOptions.__optional_keys__, "scope"}
-    # Their own documentation names the defaults.
+    # The docstrings name the defaults.
     text = f"{LimitOptions.__doc__} {RuleOptions.__doc__}"
     assert "The default is 1." in text
     assert (rows["cost"], rows["reserve"], rows["mode"]) == ("1", "True", '"enforce"')

@@ -1,4 +1,4 @@
-"""Overrides that change while a limiter is at work."""
+"""Overrides that change while a limiter is in use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Waits:
         return False
 
     def run_out(self, refresher: Refresher) -> None:
-        """Let a refresher wait as often as it may, and end it."""
+        """Let a refresher wait as often as allowed, and stop it."""
         refresher.start()
         assert self._are_over.wait(60)
         refresher.stop()
@@ -651,7 +651,7 @@ def test_spends_continue_while_overrides_are_replaced(limiter: penstock.Limiter)
     threads = [Thread(target=spend, args=(bursts,)) for bursts in found]
     for thread in threads:
         thread.start()
-    # Until both have met both sets of limits, however seldom the interpreter lets them run.
+    # Until both have seen both sets of limits, regardless of scheduling.
     for _ in range(100_000):
         rows[:] = [] if rows else [row()]
         refresher.refresh()

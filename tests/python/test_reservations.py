@@ -1,4 +1,4 @@
-"""Reservations of a guard that nothing settles, and responses that say what cannot be."""
+"""Unsettled reservations of a guard, and responses with invalid costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken before its cost is known, and made right once it is."""
+"""Reservations: tokens taken before their cost is known, and settled afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock import Limit
 if TYPE_CHECKING:
     from conftest import MakeLimiter
 
-# Of each algorithm one that admits ten at once.
+# One limit of each algorithm that admits ten requests at once.
 LIMITS = {
     "Tokens": Limit.token_bucket(burst=10, count=1, period="1s"),
     "Drips": Limit.leaky_bucket(size=10, drip_rate="1s"),
@@ -24,11 +24,11 @@ LIMITS = {
 
 
 class Broken(Exception):
-    """What breaks a body off."""
+    """The exception that ends a body."""
 
 
 def broken(is_so: object) -> None:
-    """Break off, if what came before is so."""
+    """End the body if a condition is true."""
     assert is_so
     raise Broken
 
@@ -72,7 +72,7 @@ def test_settling_for_more_becomes_debt(
 @pytest.mark.parametrize("actual", [21, 1000, 10**30])
 def test_debt_is_at_most_a_full_bucket(limiter: penstock.Limiter, name: str, actual: int) -> None:
     settled = limiter.reserve(name, "ada", 6).settle(actual)
-    # What is beyond that was not taken, and it says so; it raises nothing.
+    # The decision reports that the rest was not taken; nothing is raised.
     assert (settled.allowed, settled.retry_after) == (False, 10.0)
     assert settled.reset_after == 20.0
     again = limiter.reserve(name, "grace", 6).settle(20)

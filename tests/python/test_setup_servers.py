@@ -150,7 +150,7 @@ def findings(folder: Path) -> set[str]:
 @pytest.mark.parametrize("app", APPS)
 def test_proxy_that_is_not_trusted_is_reported(app: str, tmp_path: Path) -> None:
     with serving(app, tmp_path) as inside, nginx_before(inside, tmp_path) as outside:
-        # From another machine: a header with the peer's own address says nothing.
+        # From another machine: a header with the peer's address is no evidence.
         assert ask(outside, "/", X_Forwarded_For="203.0.113.9")[0].status == 200
         assert findings(tmp_path) == {"P001"}
     assert "trusted_proxies=['127.0.0.1']" in (tmp_path / "log.txt").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The shared-memory store under faults of the system, in programs of their own.
+"""The shared-memory store under faults of the system, in separate programs.
 
 1. Forks at any time, and many openings at once, never change the total that is admitted.
 2. A file of another user, of another clock, or without room is an error at opening, which leaves
@@ -116,7 +116,7 @@ def in_child():
         return 7
     return 0
 
-# As a server does that starts as root: its workers keep what it has opened.
+# Like a server that starts as root, whose workers keep its open files.
 limiter = opened()
 def as_worker(number):
     os.setuid(65534)
@@ -153,7 +153,7 @@ except StoreUnavailable as error:
 for number in range(30_000):
     limiter.spend("Orders", str(number))
 assert limiter.stats()["buckets"] > 19_000
-# The table goes on, and can be opened.
+# The table still works, and can be opened.
 assert not penstock.Limiter({"Orders": "1/day"}, store=url).spend("Orders", "29999")
 print("survived")
 """

@@ -1,4 +1,4 @@
-"""The shared-memory store, as several processes of one machine use it."""
+"""The shared-memory store, used by several processes of one machine."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_bucket_of_a_truncated_older_table_does_not_become_full(
     larger = penstock.Limiter(LIMITS, store=f"shm://{tmp_path}/table?capacity=2000000")
     assert all(larger.spend("Orders", id) for id in IDS[:10])
     truncate(tmp_path / "table.1", size)
-    # What has moved before stays, and nothing else moves.
+    # Buckets that were moved before stay, and no others move.
     answers = list(refused(larger))
     assert not any(answers[:10])
     assert answers[-1]
@@ -309,7 +309,7 @@ assert are_refused(limiter)
     before = enable if moment == "before" else ""
     status, _, error = run(before + program.format(after=after), url)
     assert status == 0
-    # Python's handler reports what it sees first.
+    # Python's handler reports the first signal.
     assert ("Bus error" in error) == (moment == "after")
 
 

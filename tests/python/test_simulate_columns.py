@@ -1,4 +1,4 @@
-"""Columns as data scientists have them, and results by bucket."""
+"""Columns of the usual libraries, and results by bucket."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def test_the_queue_has_a_length() -> None:
 def test_each_worker_has_buckets_of_its_own(events: Events, workers: int) -> None:
     trace = trace_of(events)
     whole = simulate(LIMITS, trace, name="Client", workers=workers)
-    # The events of one worker are those of a limiter with a store of its own.
+    # The events of one worker are those of a limiter with a separate store.
     draws = np.random.Generator(np.random.PCG64(0)).random(len(trace))
     worker = (draws * workers).astype(int)
     for index in range(workers):

@@ -29,7 +29,7 @@ ADA, GRACE = "192.0.2.1", "192.0.2.2"
 
 @pytest.fixture(autouse=True)
 def default_clock(clock: penstock.ManualClock) -> Iterator[None]:
-    """The test's clock is the clock of the command, too."""
+    """Let the command use the clock of the test."""
     before = set_default_clock(clock)
     yield
     set_default_clock(before)

@@ -1,4 +1,4 @@
-"""The laws of the Python side: frozen classes, one docstring for stub and class, light imports."""
+"""Rules of the Python package: frozen classes, one docstring for stub and class, light imports."""
 
 from __future__ import annotations
 

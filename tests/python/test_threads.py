@@ -30,7 +30,7 @@ LIMITS = {
 
 @pytest.fixture(autouse=True)
 def frequent_switches() -> Iterator[None]:
-    """Threads that take turns as often as can be, so that they meet in the middle of things."""
+    """Threads that switch as often as possible, so that their calls overlap."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -38,7 +38,7 @@ def frequent_switches() -> Iterator[None]:
 
 
 def together(turns: int, work: Callable[[int, int], Any]) -> list[Any]:
-    """Let each thread do its work in each turn; give all that was given, or raise.
+    """Let each thread do its work in each turn; return all results, or raise.
 
     A thread alone would be done before the next has begun, so they go step by step, and it is an
     error if they did not mix.
@@ -72,7 +72,7 @@ def together(turns: int, work: Callable[[int, int], Any]) -> list[Any]:
 
 
 def by_limiter(limiter: Limiter, name: str) -> int:
-    """Spend once; how many were allowed."""
+    """Spend once; return the number of allowed requests."""
     return int(limiter.spend(name, "ada").allowed)
 
 

@@ -1,4 +1,4 @@
-"""Several limits in one decision: all or nothing, the kinds, and the strictest answer."""
+"""Several limits in one decision: all or nothing, the kinds, and the strictest part."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_parts_are_in_order_with_their_own_decisions(limiter: Limiter) -> None:
 def test_refunds_are_each_on_its_own(limiter: Limiter) -> None:
     limiter.spend("Orders", "ada", 2)
     refund = limiter.refund_all([("Orders", "ada", 2), ("Mails", "ada", 1), ("Notes", "ada")])
-    # Nothing was taken of the others, so nothing moved there.
+    # No tokens were taken from the others, so their buckets are unchanged.
     assert [part.allowed for part in refund.parts] == [True, False, False]
     assert left(limiter, "Orders", "Mails", "Notes") == [4, 2, 4]
     limiter.spend("Orders", "ada", 2)

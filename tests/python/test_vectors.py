@@ -1,4 +1,4 @@
-"""The golden decisions, number for number, through the Python surface.
+"""The golden decisions, compared exactly, through the Python API.
 
 `tests/data/vectors/README.md` describes the fields of a scenario. The Rust tests read the same
 files, and `test_headers.py` reads `headers.json`.
@@ -75,7 +75,7 @@ def yaml(value: object) -> str:
 
 
 def limits_of(scenario: Scenario) -> penstock.Limits:
-    """Make the limits of a scenario, or of a step that reloads."""
+    """Create the limits of a scenario, or of a step that reloads."""
     overrides = scenario.get("overrides")
     return penstock.Limits.parse(
         yaml(scenario["limits"]), None if overrides is None else yaml(overrides)

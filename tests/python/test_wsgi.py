@@ -1,4 +1,4 @@
-"""The WSGI middleware: conforms to PEP 3333, whatever the application does."""
+"""The WSGI middleware conforms to PEP 3333 with any application."""
 
 from __future__ import annotations
 
