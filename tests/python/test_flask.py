@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import sys
+import weakref
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import flask
 import pytest
 from sites import ADDRESS, get, limit_fields, remaining
+from werkzeug.test import Client, create_environ
+from werkzeug.wrappers import Response
 
+from penstock.flask import Penstock
 from penstock.web.identity import by_user, per_route
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import penstock
-    from penstock.flask import Penstock
 
 
 def hello() -> str:
@@ -83,8 +87,7 @@ def test_outcome_is_there_when_asked_for_after_the_checks_of_the_setup(
             raise ValueError(what)
         return search() if what == "search" else ""
 
-    for _ in range(1000):
-        get(app, "/ask", environ_base={"REMOTE_ADDR": "203.0.113.200"})
+    end_checks(app, "/ask")
     seen.clear()
     asked, failed = get(app, "/ask"), get(app, "/fail")
     assert limit_fields(asked)["RateLimit"] == '"PerAddress";r=1;t=30'
@@ -93,6 +96,61 @@ def test_outcome_is_there_when_asked_for_after_the_checks_of_the_setup(
     assert limit_fields(both)["RateLimit"] == '"PerAddress";r=1;t=30, "Other";r=8;t=7'
     assert seen == ["PerAddress", "PerAddress", "Other"]
     assert remaining(limiter, "PerAddress") == 0
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_fields_are_written_once_however_the_application_is_called(
+    app: flask.Flask, limiter: penstock.Limiter, *, is_checked: bool
+) -> None:
+    """Some servers keep `app.wsgi_app` as it is before an extension replaces it."""
+    inner: Any = app.wsgi_app
+    app.get("/")(Penstock(app, limiter).limit("Large")(hello))
+    if is_checked:
+        end_checks(app)
+
+    def copied(environ: dict[str, Any], start_response: Any) -> Any:
+        return app.wsgi_app({**environ}, start_response)
+
+    def nested(environ: dict[str, Any], start_response: Any) -> Any:
+        # The client is limited by both.
+        return Response.from_app(app.wsgi_app, environ)(environ, start_response)
+
+    for number, serve in enumerate((inner, app.wsgi_app, app, copied, nested), 1):
+        response = Client(serve).get("/", environ_base={"REMOTE_ADDR": ADDRESS})
+        assert response.headers.getlist("RateLimit") == [f'"Large";r={100 - number};t=1']
+        assert len(response.headers.getlist("RateLimit-Policy")) == 1
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_request_leaves_nothing_for_the_garbage_collector(
+    app: flask.Flask, limits: Penstock, *, is_checked: bool
+) -> None:
+    class Environ(dict[str, Any]):
+        pass
+
+    app.get("/")(limits.limit("Large")(hello))
+    app.get("/user", endpoint="user")(limits.limit("Large", id=by_user)(hello))
+    if is_checked:
+        end_checks(app)
+    parts: list[bytes] = []
+
+    def serve(path: str) -> weakref.ref[Environ]:
+        environ = Environ(create_environ(path, environ_base={"REMOTE_ADDR": ADDRESS}))
+
+        def start(status: str, *_: object) -> Callable[[bytes], object]:
+            # As in some servers, it refers to the environ.
+            environ["status"] = status
+            return parts.append
+
+        parts.extend(app.wsgi_app(environ, start))
+        return weakref.ref(environ)
+
+    gc.disable()
+    try:
+        assert [serve(path)() for path in ("/", "/user")] == [None, None]
+    finally:
+        gc.enable()
+    assert parts == [b"hello", b"hello"]
 
 
 def test_id_callable_may_take_no_argument(app: flask.Flask, limits: Penstock) -> None:
@@ -135,32 +193,47 @@ def test_per_route_counts_by_template(
     assert remaining(limiter, "PerAddress", f"/orders/<int:number> {ADDRESS}") == 0
 
 
-@pytest.mark.parametrize(
-    ("user", "id"),
-    [
-        (None, f"address:{ADDRESS}"),
-        ("ada", "ada"),
-        (7, "7"),
-        ({"id": 7, "name": "ada"}, "7"),
-        (SimpleNamespace(id="u-7"), "u-7"),
-        (SimpleNamespace(id=UUID(int=7)), str(UUID(int=7))),
-        ({"id": UUID(int=7)}, str(UUID(int=7))),
-        (SimpleNamespace(id=object()), f"address:{ADDRESS}"),
-        (SimpleNamespace(get_id=lambda: "u-8"), "u-8"),
-        (SimpleNamespace(is_anonymous=True, id="guest"), f"address:{ADDRESS}"),
-        (SimpleNamespace(), f"address:{ADDRESS}"),
-    ],
+def end_checks(app: flask.Flask, path: str = "/") -> None:
+    """Send the requests that the checks of the set-up observe; later ones need no outcome."""
+    for _ in range(1000):
+        get(app, path, environ_base={"REMOTE_ADDR": "203.0.113.200"})
+
+
+USERS: Final = (
+    (None, f"address:{ADDRESS}"),
+    ("", f"address:{ADDRESS}"),
+    ("ada", "ada"),
+    ("203.0.113.7", "user:203.0.113.7"),
+    (7, "7"),
+    ({"id": 7, "name": "ada"}, "7"),
+    (SimpleNamespace(id="u-7"), "u-7"),
+    (SimpleNamespace(id=UUID(int=7)), str(UUID(int=7))),
+    ({"id": UUID(int=7)}, str(UUID(int=7))),
+    (SimpleNamespace(id=object()), f"address:{ADDRESS}"),
+    (SimpleNamespace(get_id=lambda: "u-8"), "u-8"),
+    (SimpleNamespace(is_anonymous=True, id="guest"), f"address:{ADDRESS}"),
+    (SimpleNamespace(), f"address:{ADDRESS}"),
 )
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
 def test_by_user_reads_the_user_of_the_application(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter, user: object, id: str
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter, *, is_checked: bool
 ) -> None:
+    users = iter(USERS)
+
     @app.before_request
     def load() -> None:
-        flask.g.user = user
+        if flask.request.remote_addr == ADDRESS:
+            flask.g.user = next(users)[0]
 
     app.get("/")(limits.limit("PerUser", id=by_user)(hello))
-    get(app)
-    assert remaining(limiter, "PerUser", id) == 4
+    if is_checked:
+        end_checks(app)
+    for _, id in USERS:
+        assert limit_fields(get(app))["RateLimit"] == '"PerUser";r=4;t=720'
+        assert remaining(limiter, "PerUser", id) == 4
+        limiter.reset("PerUser", id)
 
 
 def test_by_user_reads_flask_login_where_it_is_used(

@@ -14,15 +14,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from flask import got_request_exception
 from flask.views import http_method_funcs
+from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 
 from penstock.errors import ConfigError, RateLimited, StoreError
-from penstock.flask.request import FlaskRequest, current_request, refusal_error, state_of
+from penstock.flask.request import (
+    FlaskRequest,
+    State,
+    current_request,
+    refusal_error,
+    state_of,
+    user_of,
+)
 from penstock.flask.routes import AttributeNames, Routes, blueprints_of, method_of
 from penstock.web import adapter
 from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
 from penstock.web.guard import make_room
-from penstock.web.headers import LIST_FIELDS, strictest
+from penstock.web.headers import strictest
 from penstock.web.outcome import RefundOnErrorBody
 
 if TYPE_CHECKING:
@@ -30,9 +38,9 @@ if TYPE_CHECKING:
 
     from flask import Flask, Request, Response
 
-    from penstock.flask.request import State
     from penstock.web.choice import ChosenLimit
     from penstock.web.guard import Guard
+    from penstock.web.headers import Fields
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import CompiledLimit, Rule
@@ -40,6 +48,9 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("penstock")
 
 _Compiled: TypeAlias = "tuple[RouteLimits | None, ViewLimits | None]"
+
+_STATES_KEY: Final = "penstock.states"
+"""The key of an environ under which the states are stored whose fields the response gets."""
 
 _METHODS: Final = frozenset(method.upper() for method in http_method_funcs)
 
@@ -86,11 +97,7 @@ class AppLimits(adapter.AppLimits):
         """Register the functions that evaluate limits and write header fields."""
         first: AppLimits = self._app.extensions.setdefault("penstock", self)
         if first is self:
-            # Flask inspects it for each response, and a bound method takes longer.
-            @self._app.after_request
-            def write_fields(response: Response) -> Response:
-                return self._after_request(response)
-
+            self._wrap_response()
             # A handler of the application has precedence, also one registered before.
             handlers: dict[type[Exception], Any] = self._app.error_handler_spec[None][None]
             handlers.setdefault(RateLimited, self._handle_rate_limited)
@@ -100,6 +107,41 @@ class AppLimits(adapter.AppLimits):
         got_request_exception.connect(self._refund_unhandled, self._app)
         if self.defaults or self._routes.rules:
             self.limit_routes()
+
+    def _wrap_response(self) -> None:
+        """Add the header fields where a response starts, after all `after_request` functions.
+
+        Werkzeug copies the fields of each response, and checks each of them again.
+        """
+        app = self._app
+        serve, process = app.wsgi_app, app.process_response
+
+        @wraps(serve)
+        def limited_wsgi_app(environ: dict[str, Any], start_response: Any) -> Any:
+            states: list[State] = []
+            environ[_STATES_KEY] = states
+
+            def start(status: str, headers: Fields, exc_info: Any = None) -> Any:
+                for state in states:
+                    headers = state.add_to(headers, status)
+                if exc_info is None:
+                    return start_response(status, headers)
+                return start_response(status, headers, exc_info)
+
+            try:
+                return serve(environ, start)
+            finally:
+                # A state refers to its request: a cycle waits for the garbage collector.
+                environ.pop(_STATES_KEY, None)
+
+        @wraps(process)
+        def limited_process_response(*args: Any, **kwargs: Any) -> Any:
+            response = process(*args, **kwargs)
+            self._finish(response)
+            return response
+
+        app.wsgi_app = limited_wsgi_app  # type: ignore[method-assign]
+        app.process_response = limited_process_response  # type: ignore[method-assign]
 
     def limit_routes(self) -> None:
         """Evaluate the limits of routes whose view has no decorator, too.
@@ -194,25 +236,39 @@ class AppLimits(adapter.AppLimits):
             return None
         state = state_of(native, self._state)
         if not state.is_evaluated:
-            compiled, state.covered = self._limits_for_request(limits, native)
-        elif state.covered is limits:
+            first, state.covered = self._limits_for_request(limits, native)
+            return None if first is None else self._evaluate_first(first, native, state)
+        if state.covered is limits:
             # They were evaluated with those of the class; a second call of the method counts again.
             state.covered = None
             return state.outcome
-        else:
-            compiled = self._limits_for_view(limits)
-        return None if compiled is None else self._evaluate(compiled, native, state)
+        further = self._limits_for_view(limits)
+        return None if further is None else self._evaluate(further, native, state)
+
+    def _evaluate_first(self, limits: RouteLimits, native: Request, state: State) -> Outcome | None:
+        """Do as `_evaluate`, for a request without earlier limits; most need no outcome."""
+        if limits.is_direct or limits.is_direct_by_user:
+            environ = native.environ
+            user = None if limits.is_direct else user_of(environ)
+            decision = limits.spend(environ.get("REMOTE_ADDR"), user)
+            if decision is not None:
+                state.limits, state.decision = limits, decision
+                return None if decision else self._proceed(state.outcome)
+        return self._evaluate(limits, native, state)
 
     def _evaluate(self, limits: RouteLimits, native: Request, state: State) -> Outcome | None:
-        decision = state.spend(limits)
-        if decision:
-            return None
-        if decision is None:
-            request = FlaskRequest(native.environ)
-            state.outcome = limits.admit(request, state.outcome)
-            if limits.needs_response:
-                request.watch_body()
-        outcome = state.outcome
+        """Evaluate limits, and return their outcome.
+
+        Raises:
+            HTTPException: The request is refused.
+        """
+        request = FlaskRequest(native.environ)
+        outcome = state.outcome = limits.admit(request, state.outcome)
+        if limits.needs_response:
+            request.watch_body()
+        return self._proceed(outcome)
+
+    def _proceed(self, outcome: Outcome | None) -> Outcome | None:
         if outcome is not None and outcome.refusal is not None:
             raise refusal_error(self.guard, outcome)
         return outcome
@@ -223,7 +279,7 @@ class AppLimits(adapter.AppLimits):
         if native.endpoint is not None and self._is_open(native) and not self._is_decorated(native):
             limits, _ = self._limits_for_request(None, native)
             if limits is not None:
-                self._evaluate(limits, native, state_of(native, self._state))
+                self._evaluate_first(limits, native, state_of(native, self._state))
 
     def _count_unreached(self, native: Request) -> None:
         """Evaluate the limits of a route whose view was not reached."""
@@ -233,7 +289,7 @@ class AppLimits(adapter.AppLimits):
         if limits is None:
             return
         try:
-            self._evaluate(limits, native, state_of(native, self._state))
+            self._evaluate_first(limits, native, state_of(native, self._state))
         except (HTTPException, StoreError):
             raise
         except Exception:  # noqa: BLE001  any error of the user's code
@@ -256,31 +312,36 @@ class AppLimits(adapter.AppLimits):
         outcome = state_of(native, self._state).outcome
         return outcome is not None and outcome.refusal is not None
 
-    def _after_request(self, response: Response) -> Response:
-        """Write the header fields of all extensions on the application."""
+    def _finish(self, response: Response) -> None:
+        """Settle the limits of all extensions, and add their header fields to a response."""
         native = current_request()
         if not self._is_order_checked:
             for extension in self.all:
                 extension._warn_of_decorator_order()  # noqa: SLF001  same class
-        if len(self.all) == 1 and (state := state_of(native, self._state)).decision is not None:
-            for name, value in state.limits.fields(state.decision):
-                response.headers.add(name, value)
-            return response
-        outcomes: list[Outcome] = []
-        for extension in self.all:
-            outcome = state_of(native, extension._state).outcome  # noqa: SLF001  same class
-            if outcome is not None:
-                if outcome.needs_response:
-                    outcome.settle(response)
-                    _refund_broken_stream(response, outcome)
-                outcomes.append(outcome)
-        if len(outcomes) > 1:
-            last = _deciding(outcomes)
-            # A field with a single value keeps what is written last.
-            outcomes.sort(key=lambda outcome: outcome is last)
+        state: State | None = getattr(native, self._state, None)
+        if state is not None and state.decision is not None and len(self.all) == 1:
+            states = [state]
+        else:
+            states = self._settle(native, response)
+        started: list[State] | None = native.environ.get(_STATES_KEY)
+        if started is not None:
+            started[:] = states
+            return
+        # The server calls what `app.wsgi_app` was before.
+        for state in states:
+            response.headers = Headers(state.add_to([*response.headers], response.status))
+
+    def _settle(self, native: Request, response: Response) -> list[State]:
+        """Settle the limits of all extensions; return their states, the deciding one last."""
+        states = [state_of(native, extension._state) for extension in self.all]  # noqa: SLF001
+        outcomes = [outcome for state in states if (outcome := state.outcome) is not None]
         for outcome in outcomes:
-            _apply_headers(response, outcome)
-        return response
+            if outcome.needs_response:
+                outcome.settle(response)
+                _refund_broken_stream(response, outcome)
+        last = _deciding(outcomes)
+        # A field with a single value keeps what is written last.
+        return sorted(states, key=lambda state: state.outcome is last)
 
     def _handle_rate_limited(self, error: RateLimited) -> Any:
         """Respond for a view that raised `RateLimited` itself."""
@@ -407,12 +468,3 @@ def _refund_broken_stream(response: Response, outcome: Outcome) -> None:
     # The server sends files itself.
     if response.is_streamed and not response.direct_passthrough and outcome.refunds_on_error:
         response.response = RefundOnErrorBody(response.response, *outcome.history)
-
-
-def _apply_headers(response: Response, outcome: Outcome) -> None:
-    headers = response.headers
-    for name, value in outcome.headers():
-        if name in LIST_FIELDS:
-            headers.add(name, value)
-        else:
-            headers[name] = value

@@ -305,13 +305,13 @@ class Penstock:
         except RuntimeError:
             # A test or a command calls the view: there is no client to limit.
             return None
-        return self._current_limits().enforce(limits, native)
+        app_limits: AppLimits | None = this_app().extensions.get("penstock")
+        if app_limits is None or app_limits.owner is not self:
+            app_limits = self._current_limits()
+        return app_limits.enforce(limits, native)
 
     def _current_limits(self) -> AppLimits:
         app = this_app()
-        first: AppLimits | None = app.extensions.get("penstock")
-        if first is not None and first.owner is self:
-            return first
         app_limits = self._limits_of(app)
         if app_limits is None:
             raise ConfigError(f"this Penstock is not installed on {app!r}; call init_app(app)")

@@ -13,12 +13,11 @@ from penstock.web.request import EnvironRequest, id_of_key
 from penstock.web.route_limits import RequestLimits
 
 if TYPE_CHECKING:
-    from penstock._core import Decision
     from penstock.types import Id
     from penstock.web.adapter import ViewLimits
     from penstock.web.guard import Guard
+    from penstock.web.headers import Fields
     from penstock.web.outcome import Outcome
-    from penstock.web.route_limits import RouteLimits
 
 # Each access through a proxy costs more than a decision. Flask documents both ways round them.
 current_request: Final[Callable[[], Request]] = request._get_current_object  # type: ignore[attr-defined]  # noqa: SLF001
@@ -70,11 +69,16 @@ class FlaskRequest(EnvironRequest):
     @property
     def user(self) -> Id | None:
         """The authenticated user, from Flask-Login, `g.user` or the server."""
-        # Flask-Login if the application uses it; else `g.user`, as in Flask's tutorial.
-        login = sys.modules.get("flask_login")
-        if login is not None and hasattr(current_app, "login_manager"):
-            return _user_id(login.current_user)
-        return _user_id(g.get("user")) or super().user
+        return user_of(self._environ)
+
+
+def user_of(environ: dict[str, Any]) -> Id | None:
+    """Return the user of the current request; `None` for an anonymous one."""
+    # Flask-Login if the application uses it; else `g.user`, as in Flask's tutorial.
+    login = sys.modules.get("flask_login")
+    if login is not None and hasattr(this_app(), "login_manager"):
+        return _user_id(login.current_user)
+    return _user_id(g.get("user")) or environ.get("REMOTE_USER") or None
 
 
 def _user_id(user: object) -> Id | None:
@@ -98,35 +102,30 @@ class State(RequestLimits):
         covered: Limits of a method that were evaluated with its class's; `None` for none.
     """
 
-    __slots__ = ("_environ", "covered")
+    __slots__ = ("covered",)
 
-    def __init__(self, environ: dict[str, Any]) -> None:
+    def __init__(self) -> None:
         self.decision = self._outcome = None
-        self._environ: Final = environ
         self.covered: ViewLimits | None = None
 
-    def spend(self, limits: RouteLimits) -> Decision | None:
-        """Decide an ordinary request, whose outcome is created only when something asks for it.
+    def add_to(self, own: Fields, status: str) -> Fields:
+        """Return the header fields of a response with those of the limits."""
+        if self.decision is not None:
+            return [*own, *self.limits.fields(self.decision)]
+        return own if self._outcome is None else self._outcome.add_to(own, status)
 
-        Returns:
-            The decision; `None` if the limits have to be evaluated.
-        """
-        if not limits.is_direct or self._outcome is not None or self.decision is not None:
+    def _request(self) -> FlaskRequest | None:
+        try:
+            return FlaskRequest(current_request().environ)
+        except RuntimeError:
             return None
-        decision = limits.spend(self._environ.get("REMOTE_ADDR"))
-        if decision is not None:
-            self.limits, self.decision = limits, decision
-        return decision
-
-    def _request(self) -> FlaskRequest:
-        return FlaskRequest(self._environ)
 
 
 def state_of(native: Request, name: str) -> State:
     """Return the state of a request under a name; it is created if necessary."""
     state: State | None = getattr(native, name, None)
     if state is None:
-        state = State(native.environ)
+        state = State()
         setattr(native, name, state)
     return state
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.errors import CostTooHigh, Error, InvalidId, StoreError, TransactionError
-from penstock.web.identity import by_user
+from penstock.web.identity import by_user, known_user
 from penstock.web.messages import COST_TOO_HIGH, MALFORMED_COST, MALFORMED_ID, MISSING_ID
 from penstock.web.outcome import Outcome
 from penstock.web.request import MissingCost, MissingId
@@ -108,7 +108,10 @@ class RouteLimits:
         # `None` during the checks of the set-up, which observe what `admit` reads.
         if (id_of_peer := limit.id_of_peer) is None or self._store.is_failing:
             return None
-        id = id_of_peer(peer or "") if user is None else user if type(user) is int else None
+        if user is None:
+            id = id_of_peer(peer or "")
+        else:
+            id = user if type(user) is int else known_user(user)
         if id is None:
             return None
         try:
