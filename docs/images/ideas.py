@@ -67,7 +67,7 @@ def draw_level(axes: Axes) -> None:
 
 
 def draw_burst(axes: Axes) -> None:
-    """What a client gets that asks all the time."""
+    """The requests admitted to a client that never stops asking."""
     for burst, color in ((100, ORANGE), (40, BLUE), (1, GRAY)):
         totals = list(admitted(Limit.parse(f"100/minute, burst {burst}"), range(601)))
         axes.plot([tenth / 10 for tenth in range(601)], totals, color=color)

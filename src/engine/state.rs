@@ -61,7 +61,7 @@ impl State {
     }
 }
 
-/// When a state expires, so that stores need not know its limit.
+/// The expiry of a state, so that stores need not know its limit.
 ///
 /// 0: at the state's instant (a TAT). k >= 1: 2^(k-1) milliseconds after the instant of a state
 /// with a tally; that is the limit's longest lifetime, rounded up to a power of two. A store keeps

@@ -1,4 +1,4 @@
-//! What a caller asks of one bucket.
+//! A call on one bucket.
 
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
@@ -6,7 +6,7 @@ use crate::engine::operation::Verb;
 /// A call on one bucket of a limit, before it is validated.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// What is done.
+    /// The operation.
     pub verb: Verb,
     /// The client's id, in any spelling.
     pub id: &'a str,

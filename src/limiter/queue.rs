@@ -98,7 +98,7 @@ struct Queued<W> {
     arrived_at: Timestamp,
     /// The latest acceptable turn.
     deadline: Option<Timestamp>,
-    /// When to check that earlier waiters are still active. Initially the estimated turn.
+    /// The time to check that earlier waiters are still active. Initially the estimated turn.
     check_at: Option<Timestamp>,
     /// The wake-up time that the waiter was last given.
     wakes_at: Option<Timestamp>,
@@ -117,7 +117,7 @@ struct Placed<W, P> {
     gain: i64,
 }
 
-/// What a waiter does next.
+/// The next action of a waiter.
 #[derive(Debug)]
 pub enum Step<W, P> {
     /// Ask the store to charge `cost` for the waiter `ticket`, and report the answer with

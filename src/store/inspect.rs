@@ -26,7 +26,7 @@ pub struct Inspection {
     pub stats: Stats,
     /// The file of the store.
     pub file: Option<PathBuf>,
-    /// When the store was created.
+    /// The time at which the store was created.
     pub created: Option<Timestamp>,
     /// Histogram of the times until the buckets are full.
     pub reset_within: Option<ResetWithin>,

@@ -22,10 +22,10 @@ use crate::prefetch::DISTANCE;
 use crate::store::hash::HashKey;
 use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep, Reply};
 
-/// How many calls of `update_each` share the work of tidying.
+/// The number of calls of `update_each` that share the work of tidying.
 const TIDIED_EVERY: usize = 256;
 
-/// What a step writes to a bucket.
+/// The write of a step to a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Nothing: the bucket keeps its state.

@@ -209,7 +209,7 @@ class Server:
         return True
 
     def log(self) -> str:
-        """What the server has logged."""
+        """The log of the server."""
         return (self.folder / "server.log").read_text(encoding="utf-8", errors="replace")
 
     def client(self) -> redis.Redis:

@@ -33,9 +33,9 @@ class Proxy:
         self._open: set[socket.socket] = set()
         self.is_refusing = False
         self.cuts = 0
-        """How many connections were cut."""
+        """The number of cut connections."""
         self.accepted = 0
-        """How many connections were forwarded."""
+        """The number of forwarded connections."""
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 

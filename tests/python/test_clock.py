@@ -201,7 +201,7 @@ def test_an_interrupt_stops_the_thread_that_advances_the_clock() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    # What a line of waiters sets.
+    # The timers of a queue of waiters.
     clock.set_timer(2 * 10**9, interrupt)
     clock.set_timer(3 * 10**9, lambda: rung.append(clock.now()))
     with pytest.raises(KeyboardInterrupt):

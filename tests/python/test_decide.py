@@ -1,4 +1,4 @@
-"""What happens when the store fails: the limit's policy applies."""
+"""The policies of limits when the store fails."""
 
 from __future__ import annotations
 

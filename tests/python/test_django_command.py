@@ -28,7 +28,7 @@ PerUser: {burst: 5, count: 5, period: 1h}
 OVERRIDES = """\
 - PerUser: {burst: 50, count: 50, period: 1h, ids: [ada]}
 """
-# What the settings of a project may do before apps are loaded.
+# Calls that the settings of a project may make before apps are loaded.
 SETTINGS = """
 import sys
 from penstock.django import PenstockMiddleware, exempt, limit

@@ -94,7 +94,7 @@ class Tokens:
         if memory is None:
             return None
         at, tokens = memory
-        # What is kept is when the bucket is full.
+        # The time at which the bucket is full is kept.
         return at + (before.burst - tokens) * before.each, Fraction(self.burst)
 
 

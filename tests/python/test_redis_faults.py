@@ -1,4 +1,4 @@
-"""What each failure of a server costs: the table of guarantees, counted.
+"""The cost of each failure of a server: the table of guarantees, counted.
 
 A burst that hardly refills is spent by several threads while the server fails. A lost reply may
 have taken a token, and never gives one: as many are admitted as the table allows, at most. No call
@@ -202,7 +202,7 @@ def test_lost_reply_costs_one_token_and_is_never_sent_again(start_server: StartS
         limiter.spend("Orders", "ada")
         for lost in range(1, 4):
             proxy.cut("reply")
-            # What may have been done is a timeout to the caller.
+            # A call that may have been executed is a timeout to the caller.
             with pytest.raises(penstock.StoreTimeout):
                 limiter.spend("Orders", "ada")
             assert limiter.peek("Orders", "ada").remaining == BURST - 1 - lost

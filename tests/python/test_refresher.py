@@ -697,7 +697,7 @@ let_go.set()
 refresher.stop()
 assert limiter.limits.resolve("Orders", "parent").burst == 100
 assert limiter.limits.resolve("Orders", "child").burst == 4
-# What has been stopped stays so.
+# A stopped refresher stays stopped.
 child = os.fork()
 if child == 0:
     os._exit(refresher.is_running)

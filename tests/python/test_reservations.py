@@ -45,7 +45,7 @@ def test_reservation_that_nothing_settles_is_released(
     assert left(limiter, "Logins") == 0
     limits.admit(EnvironRequest({"REMOTE_ADDR": "203.0.113.8"}))
     assert left(limiter, "Logins") == 5
-    # What was not reserved stays taken.
+    # Tokens that were not reserved stay taken.
     assert left(limiter, "Orders") == 0
 
 

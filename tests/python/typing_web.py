@@ -1,4 +1,4 @@
-"""What a type checker must make of the web layer; checked, never run."""
+"""The types of the web layer; checked, never run."""
 
 from __future__ import annotations
 

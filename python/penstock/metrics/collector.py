@@ -48,11 +48,11 @@ class LoadsOverrides(Protocol):
 
     @property
     def skipped_rows(self) -> int:
-        """The number of rows that the newest successful load left out."""
+        """The number of rows that the last successful load skipped."""
 
     @property
     def loaded_at(self) -> float | None:
-        """When the newest successful load was, in Unix seconds; `None` before it."""
+        """The time of the last successful load in Unix seconds; `None` before it."""
 
 
 Source: TypeAlias = Limiter | HasLimiter

@@ -22,7 +22,7 @@ _MIN_RATE: Final = 1 / 60
 
 @dataclass(slots=True)
 class _Service:
-    """What is known about the service of one id.
+    """The learned pace of the service of one id.
 
     Attributes:
         next_ns: When the next request may be sent.

@@ -1,4 +1,4 @@
-//! What an algorithm states about its limits: parameters, how much they admit, and what clients see.
+//! The description of a limit by its algorithm: parameters, worst case, and values for clients.
 
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::decision::Decision;

@@ -23,7 +23,7 @@ pub struct Step {
     pub after: Option<State>,
     /// The repaired state, if the stored one was invalid.
     pub repaired: Option<State>,
-    /// How long a store must keep the state.
+    /// The time for which a store must keep the state.
     pub lifetime: Lifetime,
 }
 

@@ -18,6 +18,21 @@ struct Layer {
     external: &'static [&'static str],
 }
 
+/// All parts of the crate below the bindings.
+const PARTS: &[&str] = &[
+    "engine",
+    "rate_limit_fields",
+    "config",
+    "store",
+    "clock",
+    "latencies",
+    "limiter",
+    "log",
+    "prefetch",
+    "simulate",
+    "sync",
+];
+
 /// The import table. A file belongs to the first layer that matches.
 const LAYERS: &[Layer] = &[
     Layer {
@@ -202,19 +217,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         path: "bindings/",
-        internal: &[
-            "engine",
-            "rate_limit_fields",
-            "config",
-            "store",
-            "clock",
-            "latencies",
-            "limiter",
-            "log",
-            "prefetch",
-            "simulate",
-            "sync",
-        ],
+        internal: PARTS,
         external: &[
             "pyo3",
             "arrow_array",
@@ -225,23 +228,7 @@ const LAYERS: &[Layer] = &[
             "std::process",
         ],
     },
-    Layer {
-        path: "lib.rs",
-        internal: &[
-            "engine",
-            "rate_limit_fields",
-            "config",
-            "store",
-            "clock",
-            "latencies",
-            "limiter",
-            "log",
-            "prefetch",
-            "simulate",
-            "sync",
-        ],
-        external: &[],
-    },
+    Layer { path: "lib.rs", internal: PARTS, external: &[] },
 ];
 
 /// The modules of the standard library that all layers may use: data types, formatting, comparison and
