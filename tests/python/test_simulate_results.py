@@ -171,6 +171,15 @@ def test_notebook_output_escapes_ids(simulation: Any) -> None:
     assert all("&lt;script&gt;" in html for html in shown[:4])
 
 
+def test_ids_of_several_parts_are_shown_with_spaces() -> None:
+    trace = Trace([0.0, 0.1], {"address": ["192.0.2.1"] * 2, "path": ["/login"] * 2})
+    simulation = simulate("1/minute", trace)
+    for shown in (repr(simulation.by_client()), simulation._repr_html_()):
+        assert "192.0.2.1 /login" in shown
+    title = simulation.plot().axes[1].get_title(loc="left")
+    assert title == "Bucket of 192.0.2.1 /login"
+
+
 def test_table_prints_in_a_terminal() -> None:
     table = Table(
         "Clients", {"id": ["ada", "a\nb"], "denied_share": [0.5, 0.0], "longest_wait": [90.0, 0.0]}

@@ -30,7 +30,8 @@ def format_value(column: str, value: Any) -> str:
         return format_span(round(value * 1e9))
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    # Tabs separate the parts of an id.
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("\t", " ")
 
 
 def format_instant(nanoseconds: int) -> str:

@@ -27,6 +27,7 @@ _UNITS: Final = {"s": _NS, "ms": 1_000_000, "us": 1_000, "ns": 1}
 # From 2001 to 2128, in nanoseconds of the unit.
 _DATES: Final = (10**18, 5 * 10**18)
 _EXPECTED: Final = "whole nanoseconds, float seconds, datetime64 or datetimes"
+_TEXTS: Final = "; convert texts, for example with pandas.to_datetime"
 
 
 def parse_times(value: Any, unit: str | None = None) -> NDArray[np.int64]:
@@ -130,7 +131,10 @@ def _array(value: Any) -> NDArray[Any]:
     else:
         array = as_numpy(value, "times")
     if array.ndim != 1:
-        raise TypeError(f"times must be a column of {_EXPECTED}, found {array.ndim} dimensions")
+        found = f"{array.ndim} dimensions"
+        if hasattr(value, "columns"):
+            found = "a table; pass its columns, such as Trace(table['time'], table['user'])"
+        raise TypeError(f"times must be a column of {_EXPECTED}, found {found}")
     return array
 
 
@@ -148,6 +152,8 @@ def _refuse(array: NDArray[Any]) -> NDArray[np.int64]:
     found = f"an array of {array.dtype}"
     if array.dtype.kind == "b":
         found += "; check that it is the right column"
+    if array.dtype.kind in "UST":
+        found += _TEXTS
     raise TypeError(f"times must be {_EXPECTED}, found {found}")
 
 
@@ -227,7 +233,8 @@ def _one(value: Any) -> int:
             return int(_dates(np.array([value]))[0])
         case _:
             pass
-    raise TypeError(f"times must be {_EXPECTED}, found {type(value).__name__} {value!r}")
+    texts = _TEXTS if isinstance(value, str) else ""
+    raise TypeError(f"times must be {_EXPECTED}, found {type(value).__name__} {value!r}{texts}")
 
 
 _READERS: Final[dict[str, Callable[[NDArray[Any]], NDArray[np.int64]]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.display import printable
+from penstock.simulate.format import format_value
 from penstock.simulate.ids import EVERYONE
 from penstock.simulate.times import FIRST_DATE_NS
 from penstock.web.messages import format_duration
@@ -71,4 +72,6 @@ def events_per(width_ns: int) -> str:
 
 def bucket_title(level: Level) -> str:
     """Return the title of a level's plot."""
-    return "Bucket" if level.id == EVERYONE else f"Bucket of {printable(level.id, _MAX_ID)}"
+    if level.id == EVERYONE:
+        return "Bucket"
+    return f"Bucket of {printable(format_value('id', level.id), _MAX_ID)}"
