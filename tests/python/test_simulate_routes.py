@@ -217,6 +217,7 @@ def test_the_queue_has_a_length() -> None:
     found = acquire("1/second", [0.0, 0.0, 0.0, 0.5], timeout=2.5)
     assert found.waits_ns.tolist() == [0, 10**9, 2 * 10**9, 2_500_000_000]
     assert (found.longest_queue, found.timed_out, found.longest_wait) == (3, 0, 2.5)
+    assert found.mean_wait == found.waits_ns.mean() / 1e9
     assert acquire("1/second", [0.0, 0.0, 0.0, 0.5], timeout=2.4).timed_out == 1
 
 

@@ -125,12 +125,15 @@ class Simulation(WithTotals):
     def _totals(self) -> Accumulator:
         if self._accumulator is None:
             self._accumulator = Accumulator(self._routes)
-            buckets = self._buckets or self._ordered
-            if self._evaluator is not None:
-                buckets = self._evaluator.by_bucket(self._ordered)
             self._sorted_column("retry_after_ns")
-            self._accumulator.add(buckets, self._columns)
+            self._accumulator.add(self._by_bucket(), self._columns)
         return self._accumulator
+
+    def _by_bucket(self) -> Trace:
+        """Return the evaluated events by their buckets."""
+        if self._evaluator is not None:
+            return self._evaluator.by_bucket(self._ordered)
+        return self._buckets or self._ordered
 
     def of_whole(self, trace: Trace, order: NDArray[np.intp] | None) -> Simulation:
         """Return these decisions as those of `trace`, which is sorted by the indices `order`."""
@@ -193,13 +196,10 @@ class Simulation(WithTotals):
         kept = ordered.mask_between(start, end)
         names = [*self._columns] if self._evaluator is None else ["allowed", *NUMBERS]
         columns = {name: self._sorted_column(name)[kept] for name in names}
-        buckets = self._buckets or ordered
-        if self._evaluator is not None:
-            buckets = self._evaluator.by_bucket(ordered)
         return Simulation(
             ordered[kept],
             columns,
-            buckets=buckets[kept],
+            buckets=self._by_bucket()[kept],
             routes=self._routes,
             described=self._describe(),
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from penstock._core import parse_duration
-from penstock.simulate.arrow import as_numpy
+from penstock.simulate.arrow import as_numpy, is_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,8 +123,12 @@ def parse_span(value: Any, what: str) -> int:
 
 
 def _array(value: Any) -> NDArray[Any]:
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
-        value = _as_list(value)
+    if isinstance(value, (str, bytes)) or not (hasattr(value, "__iter__") or is_arrow(value)):
+        raise TypeError(
+            f"times must be a column of {_EXPECTED}, found {type(value).__name__} {value!r}"
+        )
+    if not hasattr(value, "__len__") and not is_arrow(value):
+        value = list(value)
     if getattr(getattr(value, "dtype", None), "tz", None) is not None:
         # A pandas column with a time zone; without the dtype it would become objects.
         array = np.asarray(value, dtype="datetime64[ns]")
@@ -136,16 +140,6 @@ def _array(value: Any) -> NDArray[Any]:
             found = "a table; pass its columns, such as Trace(table['time'], table['user'])"
         raise TypeError(f"times must be a column of {_EXPECTED}, found {found}")
     return array
-
-
-def _as_list(value: Any) -> list[Any]:
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        if hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"):
-            return list(as_numpy(value, "times"))
-        raise TypeError(
-            f"times must be a column of {_EXPECTED}, found {type(value).__name__} {value!r}"
-        )
-    return list(value)
 
 
 def _refuse(array: NDArray[Any]) -> NDArray[np.int64]:

@@ -48,7 +48,7 @@ def poisson(
     <Trace poisson: 6,002 events of 50 clients, 0.005762 s to 59.99 s>
     """
     random = np.random.default_rng(seed)
-    length, first = _length(duration), parse_instant(start, "start")
+    length, first = parse_span(duration, "duration"), parse_instant(start, "start")
     events = _draw_events(random, _rate(rate), length)
     times = np.sort(random.integers(0, length, events)) + first
     return _make_trace(
@@ -86,11 +86,8 @@ def bursts(
     1800
     """
     random = np.random.default_rng(seed)
-    length, step, first = (
-        _length(duration),
-        parse_span(every, "every"),
-        parse_instant(start, "start"),
-    )
+    length, step = parse_span(duration, "duration"), parse_span(every, "every")
+    first = parse_instant(start, "start")
     size, clients = _count(size, "size"), _count(clients, "clients")
     begin = random.integers(0, min(step, length), clients)
     rounds = (length - begin + step - 1) // step
@@ -140,7 +137,7 @@ def diurnal(
     if not 0 <= swing <= 1:
         raise ValueError(f"swing must be between 0 and 1, found {swing}")
     random = np.random.default_rng(seed)
-    length, first = _length(duration), parse_instant(start, "start")
+    length, first = parse_span(duration, "duration"), parse_instant(start, "start")
     peak_rate = _rate(rate) * (1 + swing)
     times = random.integers(0, length, _draw_events(random, peak_rate, length)) + first
     turn = 2 * np.pi * ((times - parse_span(peak, "peak")) % _DAY) / _DAY
@@ -177,7 +174,8 @@ def attack(
     <Trace attack: 2,000 events of 4 clients, 0.0004816 s to 9.993 s>
     """
     random = np.random.default_rng(seed)
-    length, first, bots = _length(duration), parse_instant(start, "start"), _count(bots, "bots")
+    length, first = parse_span(duration, "duration"), parse_instant(start, "start")
+    bots = _count(bots, "bots")
     events = round(_rate(rate) * length / _SECOND)
     _check_events(events)
     # Each bot has its own phase and a steady interval, with some network jitter.
@@ -246,10 +244,6 @@ def _check_events(events: float) -> None:
         raise ValueError(
             f"the trace would have {events:,.0f} events, the maximum is {_MAX_EVENTS:,}"
         )
-
-
-def _length(duration: Any) -> int:
-    return parse_span(duration, "duration")
 
 
 def _rate(rate: float) -> float:

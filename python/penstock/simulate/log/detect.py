@@ -35,7 +35,6 @@ _EXAMPLES: Final = 3
 _MAX_HEAD: Final = 64
 _SERVER_TIME: Final = re.compile(rb"\[\d\d?/[^\]/]+/\d{4}:\d\d:\d\d:\d\d")
 _DELIMITERS: Final = ",;\t|"
-_JSON: Final = ("jsonl", "ndjson", "json")
 
 _MAX_PREFIX: Final = 8
 # A pair of logfmt.
@@ -117,17 +116,15 @@ def detect_format(
         return _w3c(lines, name, wanted, options)
     if format_name == "logfmt":
         return _logfmt(lines, name, wanted, options)
-    if format_name in _JSON:
+    if format_name == "jsonl":
         return _json(lines, name, wanted, options)
-    if format_name in ("csv", "tsv"):
+    if format_name == "csv":
         found = _csv(lines, name, wanted, options)
         if found is None:
             raise LogError(
                 f"{name} is not a table with a time column: {_first_line(lines)}", file=name
             )
         return found
-    if format_name in ("apache", "nginx"):
-        format_name = "combined"
     return _layout(line_format(format_name), wanted, options)
 
 

@@ -104,14 +104,14 @@ class FieldSelection(NamedTuple):
         ids = tuple(_name("id", field) for field in named)
         if len(ids) > MAX_ID_FIELDS or (id is not None and not ids):
             raise LogError(f"id must have 1 to {MAX_ID_FIELDS} fields, found {len(ids)}")
+        at = None if time is None else _name("time", time)
         if isinstance(cost, int):
             if not is_whole(cost, 0, 2**63 - 1):
                 raise LogError(
                     f"cost must be an integer of at least 0 or the name of a field, found {cost!r}"
                 )
-            return cls(None if time is None else _name("time", time), ids, None, cost)
-        field = None if cost is None else _name("cost", cost)
-        return cls(None if time is None else _name("time", time), ids, field, None)
+            return cls(at, ids, None, cost)
+        return cls(at, ids, None if cost is None else _name("cost", cost), None)
 
 
 def _name(option: str, given: object) -> str:

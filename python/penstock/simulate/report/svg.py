@@ -96,11 +96,7 @@ def sparkline(bins: Bins, width: int = 360, height: int = 44) -> str:
         for color, counts in tops
     )
     label = f"{int(bins.allowed.sum()):,} events allowed and {int(bins.denied.sum()):,} denied"
-    return (
-        f'<svg role="img" aria-label="{label}, over time" xmlns="http://www.w3.org/2000/svg" '
-        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
-        f"<title>{label}, over time</title>{paths}</svg>"
-    )
+    return _svg(f"{label}, over time", paths, width, height)
 
 
 def bars(shares: Sequence[float], label: str, height: int = 44) -> str:
@@ -111,11 +107,16 @@ def bars(shares: Sequence[float], label: str, height: int = 44) -> str:
     step = min(12.0, 360 / len(shares))
     width = math.ceil(step * len(shares))
     counts = [share / peak for share in shares]
+    path = f'<path fill="{palette.DENIED}" d="{_stairs(counts, step, height - 2, height)}"/>'
+    return _svg(label, path, width, height)
+
+
+def _svg(label: str, paths: str, width: int, height: int) -> str:
     title = escape_text(label)
     return (
         f'<svg role="img" aria-label="{title}" xmlns="http://www.w3.org/2000/svg" '
-        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"><title>{title}</title>'
-        f'<path fill="{palette.DENIED}" d="{_stairs(counts, step, height - 2, height)}"/></svg>'
+        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
+        f"<title>{title}</title>{paths}</svg>"
     )
 
 
