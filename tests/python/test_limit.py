@@ -318,22 +318,6 @@ def test_older_form_without_a_rate_is_no_limit(older: dict[str, Any]) -> None:
     assert Limit.leaky_bucket_from(**older) == Limit.unlimited()
 
 
-@pytest.mark.parametrize(
-    ("text", "burst", "count", "period"),
-    [
-        ("100/minute", 100, 100, 60),
-        ("5/s", 5, 5, 1),
-        ("10/5m", 10, 10, 300),
-        ("10 per 5 minutes, burst 20", 20, 10, 300),
-        ("1000 per day; burst 50", 50, 1000, 86_400),
-        ("1 PER Week", 1, 1, 604_800),
-        (" 3 / 2 HR ,Burst 4 ", 4, 3, 7200),
-    ],
-)
-def test_text_is_parsed_as_a_token_bucket(text: str, burst: int, count: int, period: int) -> None:
-    assert Limit.parse(text) == Limit.token_bucket(burst=burst, count=count, period=period)
-
-
 WHOLE = st.integers(1, 10_000)
 LIMITS = st.one_of(
     st.builds(
