@@ -42,22 +42,15 @@ def from_arrow(value: Any, what: str) -> Any:
     Raises:
         ImportError: Neither library is installed.
     """
-    for name, reader in (("pyarrow", _pyarrow), ("polars", _polars)):
+    for name in ("pyarrow", "polars"):
         try:
-            library = importlib.import_module(name)
+            library: Any = importlib.import_module(name)
         except ImportError:
             continue
-        return reader(library, value)
+        if name == "polars":
+            return library.Series(value)
+        is_array = hasattr(value, "__arrow_c_array__")
+        return library.array(value) if is_array else library.chunked_array(value)
     raise ImportError(
         f"{what} is an Arrow column, which needs PyArrow or Polars; run `pip install pyarrow`"
     )
-
-
-def _pyarrow(library: Any, value: Any) -> Any:
-    if hasattr(value, "__arrow_c_array__"):
-        return library.array(value)
-    return library.chunked_array(value)
-
-
-def _polars(library: Any, value: Any) -> Any:
-    return library.Series(value)
