@@ -211,6 +211,12 @@ def test_limits_are_compared_side_by_side() -> None:
     assert caught.value.__notes__ == ["this is the entry 'odd' of limits"]
 
 
+def test_limits_of_a_list_are_labelled_as_given() -> None:
+    limits = [penstock.Limit.parse("5/hour"), penstock.Limit.fixed_window(count=5, period=3600)]
+    shown = sweep(["20/minute, burst 40", *limits], [0.0])["limit"]
+    assert shown == ["20/minute, burst 40", "5 per hour", "5 per hour (fixed window)"]
+
+
 def test_grid_contains_every_combination_in_order() -> None:
     trace = traffic.poisson(20, "10s", clients=3, seed=4)
     grid = {"burst": np.array([1, 5]), "count": [1, 2], "period": "1s"}
@@ -220,7 +226,7 @@ def test_grid_contains_every_combination_in_order() -> None:
     assert table["denied_share"] == expected
     same = sweep(table.limits, trace)
     assert same["denied_share"] == expected
-    assert same["limit"][0].startswith("1 at once")
+    assert same["limit"][0] == "1 per second"
     windows = sweep({"algorithm": ["fixed-window"], "count": [1, 9], "period": [1.0]}, trace)
     assert [limit.algorithm for limit in windows.limits] == ["fixed-window"] * 2
 

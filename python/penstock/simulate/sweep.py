@@ -15,7 +15,6 @@ from penstock.simulate.log.progress import make_bar
 from penstock.simulate.result import Simulation
 from penstock.simulate.run import as_trace
 from penstock.simulate.table import Table
-from penstock.web.messages import explain_limit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,7 +150,10 @@ def _settings(grid: Any) -> tuple[list[dict[str, Any]], list[Limit]]:
                     f"grid must be a mapping of parameters or a list of limits, found {found}"
                 )
         limits = [Limit.parse(each) if isinstance(each, str) else each for each in entries]
-        settings = [{"limit": explain_limit(limit)} for limit in limits]
+        settings = [
+            {"limit": each if isinstance(each, str) else Evaluator(each, None).described[0]}
+            for each in entries
+        ]
     if not limits:
         raise ValueError("grid must have at least one limit, found none")
     return settings, limits
