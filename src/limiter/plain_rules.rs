@@ -1,5 +1,7 @@
 //! The rules of a plain limit, looked up by the hash of the bucket.
 
+use std::hint::select_unpredictable;
+
 use crate::engine::cost::Cost;
 use crate::engine::id::Target;
 use crate::engine::limit::Limit;
@@ -113,10 +115,10 @@ impl Overrides {
         let mut at = self.home(hash);
         loop {
             let Group(entries) = &self.groups[at];
-            // Without branches, because it is unpredictable whether an id has an override.
-            let index = entries
-                .iter()
-                .fold(0, |index, &[other, rule]| index | if other == hash { rule } else { 0 });
+            // Without branches, because it is unpredictable whether an id has an override, and where.
+            let index = entries.iter().fold(0, |index, &[other, rule]| {
+                index | select_unpredictable(other == hash, rule, 0)
+            });
             // The search ends, because at least half of the entries are unused.
             if index != 0 || entries[GROUP - 1][1] == 0 {
                 return &self.rules[index as usize];
