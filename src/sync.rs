@@ -1,4 +1,13 @@
 //! Locks and atomics of the crate: those of `parking_lot` and the standard library, or loom's in models.
+//!
+//! `OnceLock` and `LazyLock` are not among them: a child process that is forked off while another
+//! thread computes such a value waits for that thread forever. With a `OnceBox` both compute it.
+
+mod try_lock;
+
+pub(crate) use try_lock::TryLock;
+#[cfg(all(unix, feature = "python"))]
+pub(crate) use try_lock::count_forks;
 
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -26,8 +35,8 @@ pub(crate) mod counting {
     //! Locks and atomics for counters and process-local data. They order no other access and affect no
     //! decision, so loom does not model them: every access would multiply the number of orders.
 
+    pub(crate) use once_cell::race::OnceBox;
     pub(crate) use parking_lot::Mutex;
-    pub(crate) use std::sync::OnceLock;
     #[cfg(unix)]
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -105,6 +105,8 @@ mod _core {
         super::interpreter::check_main_interpreter(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("IPV6_PREFIX", crate::engine::id::IPV6_PREFIX)?;
+        #[cfg(unix)]
+        crate::sync::count_forks();
         super::fastcall::attach(module.py())?;
         PyMapping::register::<super::limits::Limits>(module.py())?;
         attach_hints(&module.py().get_type::<Limiter>())?;

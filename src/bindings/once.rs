@@ -4,18 +4,18 @@ use std::convert::Infallible;
 
 use pyo3::prelude::*;
 
-use crate::sync::counting::OnceLock;
+use crate::sync::counting::OnceBox;
 
 /// A value that is created on first use.
 ///
 /// Creating it does not wait for other threads: two of them may both create a value, of which one is
 /// dropped. `PyOnceLock` detaches from the interpreter before it creates its value, so another thread
 /// can fork meanwhile. The child would wait forever for a thread that it does not have.
-pub(crate) struct Once<T>(OnceLock<T>);
+pub(crate) struct Once<T>(OnceBox<T>);
 
 impl<T> Once<T> {
     pub(crate) const fn new() -> Once<T> {
-        Once(OnceLock::new())
+        Once(OnceBox::new())
     }
 
     /// Returns the value, which `create` creates if there is none yet.
@@ -32,11 +32,7 @@ impl<T> Once<T> {
         _py: Python<'_>,
         create: impl FnOnce() -> Result<T, E>,
     ) -> Result<&T, E> {
-        match self.0.get() {
-            Some(value) => Ok(value),
-            // Only moves the value, so no thread forks while the cell is locked.
-            None => create().map(|created| self.0.get_or_init(|| created)),
-        }
+        self.0.get_or_try_init(|| create().map(Box::new))
     }
 }
 

@@ -11,7 +11,7 @@
 //!
 //! Uses `unsafe` because the intrinsic has no safe wrapper.
 
-use std::sync::OnceLock;
+use once_cell::race::OnceBool;
 
 use crate::clock::Kernel;
 use crate::sync::{AtomicI64, AtomicU64, Ordering};
@@ -41,8 +41,8 @@ pub(super) fn of(kernel: Kernel) -> Option<&'static Recent> {
 /// is the same on all processors.
 #[expect(clippy::disallowed_methods, reason = "this file of the kernel's holds no limits")]
 fn is_trusted() -> bool {
-    static TRUSTED: OnceLock<bool> = OnceLock::new();
-    *TRUSTED.get_or_init(|| {
+    static TRUSTED: OnceBool = OnceBool::new();
+    TRUSTED.get_or_init(|| {
         let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
         std::fs::read_to_string(source).is_ok_and(|source| source.trim() == "tsc")
     })

@@ -13,7 +13,7 @@ use crate::latencies::{Histogram, Latencies};
 use crate::limiter::thread_slot::SLOTS;
 use crate::limiter::top_denied::TopDenied;
 use crate::sync::Ordering;
-use crate::sync::counting::{AtomicU32, AtomicU64, OnceLock};
+use crate::sync::counting::{AtomicU32, AtomicU64, OnceBox};
 
 /// The mean sampling interval of latencies, in calls per thread.
 pub const LATENCY_SAMPLE_INTERVAL: u32 = 256;
@@ -116,7 +116,7 @@ pub struct Counters {
     /// The stripe of the first slot; the only one in use if calls are serialized.
     first: Stripe,
     /// The stripes of the other slots, allocated on first use.
-    others: [OnceLock<Box<Stripe>>; SLOTS - 1],
+    others: [OnceBox<Stripe>; SLOTS - 1],
     /// The stripe of threads without their own slot.
     shared: Stripe,
     /// One counter for all threads, because store errors are rare.
@@ -129,7 +129,7 @@ impl Counters {
     pub(super) fn new() -> Counters {
         Counters {
             first: Stripe::new(true),
-            others: array::from_fn(|_| OnceLock::new()),
+            others: array::from_fn(|_| OnceBox::new()),
             shared: Stripe::new(false),
             store_errors: AtomicU64::new(0),
             latencies: Histogram::new(),
@@ -188,7 +188,7 @@ impl Counters {
     /// Returns the counts. Concurrent calls may be missing; no number ever decreases.
     pub(super) fn read(&self) -> Counts {
         let mut sums = [0_u64; COUNTS];
-        let others = self.others.iter().filter_map(|stripe| stripe.get().map(|stripe| &**stripe));
+        let others = self.others.iter().filter_map(OnceBox::get);
         for stripe in others.chain([&self.first, &self.shared]) {
             for (sum, count) in sums.iter_mut().zip(&stripe.counts) {
                 *sum += count.load(Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::DefaultHashBuilder;
 
-use crate::sync::counting::Mutex;
+use crate::sync::TryLock;
 
 /// The number of ids recorded for each limit.
 pub const CAPACITY: usize = 64;
@@ -44,7 +44,7 @@ fn weight(nth: u64) -> u64 {
 
 /// The sketch of one limit. Sampling and `try_lock` keep it cheap during an attack.
 pub(super) struct TopDenied {
-    sketch: Mutex<Sketch>,
+    sketch: TryLock<Sketch>,
     /// Randomly seeded, so that colliding ids cannot be constructed.
     hasher: DefaultHashBuilder,
 }
@@ -58,7 +58,7 @@ impl fmt::Debug for TopDenied {
 
 impl TopDenied {
     pub(super) fn new() -> TopDenied {
-        TopDenied { sketch: Mutex::new(Sketch::new()), hasher: DefaultHashBuilder::default() }
+        TopDenied { sketch: TryLock::default(), hasher: DefaultHashBuilder::default() }
     }
 
     /// Records the `nth` denial of a stripe, unless it is not sampled or the sketch is locked.
@@ -94,6 +94,7 @@ impl TopDenied {
 /// # Source
 /// Metwally, Agrawal and El Abbadi: Efficient computation of frequent and top-k elements in data
 /// streams (2005).
+#[derive(Default)]
 struct Sketch {
     /// In descending order of denials: a frequent id is found quickly, and the smallest entry is last.
     entries: Vec<Entry>,
@@ -105,10 +106,6 @@ struct Entry {
 }
 
 impl Sketch {
-    fn new() -> Sketch {
-        Sketch { entries: Vec::new() }
-    }
-
     fn add(&mut self, hash: u64, id: &str, weight: u64) {
         let id = truncate_id(id);
         let found =
@@ -152,7 +149,7 @@ mod tests {
     use super::*;
 
     fn sketch_of(stream: &[(u16, u64)]) -> (Sketch, BTreeMap<String, u64>) {
-        let (mut sketch, mut exact) = (Sketch::new(), BTreeMap::new());
+        let (mut sketch, mut exact) = (Sketch::default(), BTreeMap::new());
         for &(id, weight) in stream {
             let text = format!("user-{id}");
             sketch.add(u64::from(id), &text, weight);
@@ -222,7 +219,7 @@ mod tests {
     #[test]
     fn a_locked_sketch_does_not_block_recording() {
         let top_denied = TopDenied::new();
-        let guard = top_denied.sketch.lock();
+        let guard = top_denied.sketch.try_lock();
         top_denied.record("ada", 1);
         drop(guard);
         assert_eq!(top_denied.top(9), []);

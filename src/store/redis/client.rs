@@ -10,10 +10,11 @@
 
 use std::mem;
 use std::process;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 
 use futures_util::future::join_all;
+use once_cell::race::OnceBox;
 use redis::{Cmd, Value};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, oneshot};
@@ -41,7 +42,7 @@ pub(super) struct Client {
     url: RedisUrl,
     seed: u64,
     /// Those of this process's ancestors and its own, oldest first.
-    first: OnceLock<Box<Generation>>,
+    first: OnceBox<Generation>,
     is_closed: AtomicBool,
 }
 
@@ -49,13 +50,13 @@ pub(super) struct Client {
 #[derive(Debug)]
 struct Generation {
     engine: Engine,
-    next: OnceLock<Box<Generation>>,
+    next: OnceBox<Generation>,
 }
 
 impl Client {
     /// Creates a client that connects at its first call. `seed` is for the jitter of its breaker.
     pub(super) fn new(url: RedisUrl, seed: u64) -> Client {
-        Client { url, seed, first: OnceLock::new(), is_closed: AtomicBool::new(false) }
+        Client { url, seed, first: OnceBox::new(), is_closed: AtomicBool::new(false) }
     }
 
     /// The URL.
@@ -78,10 +79,8 @@ impl Client {
             let generation = match link.get() {
                 Some(generation) => generation,
                 None => {
-                    // Created before it is stored, because a fork must not leave it incomplete.
                     let engine = Engine::new(pid, &self.url, self.seed ^ u64::from(pid))?;
-                    let made = Box::new(Generation { engine, next: OnceLock::new() });
-                    link.get_or_init(|| made)
+                    link.get_or_init(|| Box::new(Generation { engine, next: OnceBox::new() }))
                 }
             };
             if generation.engine.pid == pid {
@@ -111,7 +110,8 @@ pub(super) struct Engine {
     runtime: Option<Arc<Runtime>>,
     shared: Arc<Shared>,
     /// Whether a thread runs the runtime; false if none could be started.
-    driver: OnceLock<bool>,
+    #[expect(clippy::disallowed_types, reason = "an engine is used in one process only")]
+    driver: std::sync::OnceLock<bool>,
     stop: Arc<Notify>,
 }
 
@@ -141,7 +141,7 @@ impl Engine {
             pid,
             runtime: Some(Arc::new(runtime)),
             shared: Arc::new(shared),
-            driver: OnceLock::new(),
+            driver: Default::default(),
             stop: Arc::new(Notify::new()),
         })
     }

@@ -2,8 +2,7 @@
 //!
 //! The scripts document their arguments and replies.
 
-use std::sync::LazyLock;
-
+use once_cell::race::OnceBox;
 use redis::{Arg, Cmd, Script, Value};
 
 use crate::engine::algorithm::name::AlgorithmName;
@@ -26,28 +25,32 @@ const NANOS_PER_SECOND: i64 = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct Text {
     text: &'static str,
-    digest: String,
+    digest: OnceBox<String>,
 }
 
 impl Text {
-    fn new(text: &'static str) -> Text {
-        Text { text, digest: Script::new(text).get_hash().to_owned() }
+    const fn new(text: &'static str) -> Text {
+        Text { text, digest: OnceBox::new() }
+    }
+
+    fn digest(&self) -> &str {
+        self.digest.get_or_init(|| Box::new(Script::new(self.text).get_hash().to_owned()))
     }
 
     /// Starts a call of the script on `keys` keys.
     fn call(&self, keys: usize) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.digest).arg(keys);
+        command.arg(self.digest()).arg(keys);
         command
     }
 }
 
 /// Decides calls.
-static DECIDE: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("decide.lua")));
+static DECIDE: Text = Text::new(include_str!("decide.lua"));
 /// Decides spends from token buckets.
-static SPEND: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("spend.lua")));
+static SPEND: Text = Text::new(include_str!("spend.lua"));
 /// Writes a value in place of another.
-static SWAP: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("swap.lua")));
+static SWAP: Text = Text::new(include_str!("swap.lua"));
 
 /// Returns the same call with the text of the script, which the server then caches.
 pub(super) fn with_text(command: &Cmd) -> Option<Cmd> {
@@ -57,9 +60,8 @@ pub(super) fn with_text(command: &Cmd) -> Option<Cmd> {
     });
     arguments.next().filter(|name| *name == b"EVALSHA")?;
     let digest = arguments.next()?;
-    let script = [&*DECIDE, &*SPEND, &*SWAP]
-        .into_iter()
-        .find(|script| script.digest.as_bytes() == digest)?;
+    let script =
+        [&DECIDE, &SPEND, &SWAP].into_iter().find(|script| script.digest().as_bytes() == digest)?;
     let mut command = redis::cmd("EVAL");
     command.arg(script.text);
     for argument in arguments {

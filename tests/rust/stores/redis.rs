@@ -4,8 +4,8 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use penstock::clock::Clock;
 use penstock::engine::algorithm::name::AlgorithmName;
@@ -121,7 +121,8 @@ impl Drop for Server {
 
 /// Returns the server that the tests of this process share.
 pub fn server() -> &'static Server {
-    static SERVER: OnceLock<Server> = OnceLock::new();
+    #[expect(clippy::disallowed_types, reason = "no test forks that uses a server")]
+    static SERVER: std::sync::OnceLock<Server> = std::sync::OnceLock::new();
     SERVER.get_or_init(|| Server::start(&[]))
 }
 

@@ -42,13 +42,22 @@ const LAYERS: &[Layer] = &[
     },
     Layer { path: "rate_limit_fields.rs", internal: &["engine"], external: &[] },
     Layer { path: "prefetch.rs", internal: &[], external: &["std::arch"] },
-    Layer { path: "sync.rs", internal: &[], external: &["parking_lot", "loom", "std::sync"] },
+    Layer {
+        path: "sync.rs",
+        internal: &["sync::try_lock"],
+        external: &["loom", "once_cell::race", "parking_lot", "std::sync"],
+    },
+    Layer { path: "sync/", internal: &[], external: &["libc", "std::sync", "std::thread"] },
     Layer {
         path: "clock.rs",
         internal: &["engine::time", "sync"],
         external: &["std::sync::OnceLock", "std::time", "thiserror"],
     },
-    Layer { path: "clock/", internal: &["sync"], external: &["std::arch", "std::fs", "std::sync"] },
+    Layer {
+        path: "clock/",
+        internal: &["sync"],
+        external: &["once_cell::race", "std::arch", "std::fs"],
+    },
     Layer { path: "latencies.rs", internal: &["clock::Stopwatch", "sync"], external: &[] },
     Layer {
         path: "store/any.rs",
@@ -89,7 +98,7 @@ const LAYERS: &[Layer] = &[
             "std::fs",
             "std::future",
             "std::process",
-            "std::sync::LazyLock",
+            "once_cell::race",
             "std::sync::OnceLock",
             "std::thread",
             "std::time::Duration",
@@ -280,6 +289,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("store/shared/file.rs", "slots are atomic words in a mapped file"),
     ("store/shared/header.rs", "asks macOS which boot this is, in C"),
     ("store/shared/lock.rs", "asks the kernel for record locks, in C"),
+    ("sync/try_lock.rs", "changes a value through a shared reference"),
     ("clock/recent.rs", "asks the processor for its counter"),
     ("prefetch.rs", "asks the processor for a slot ahead of its use"),
 ];

@@ -1,0 +1,132 @@
+//! A lock for short times that a child process does not inherit.
+//!
+//! Uses `unsafe` because the value is changed through a shared reference.
+
+use std::cell::UnsafeCell;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+/// How often this process and its ancestors were forked off, since [`count_forks`].
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Counts the forks from now on.
+#[cfg(all(unix, any(feature = "python", test)))]
+pub(crate) fn count_forks() {
+    extern "C" fn in_child() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    // SAFETY: the handler may run in any process and at any time, since it only adds to an atomic. The
+    // call fails only if there is no memory, and forks are not counted then.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+}
+
+/// A value that one thread at a time may use.
+///
+/// A thread that uses the value during a fork does not exist in the child process, and may have left
+/// the value half changed. The child continues with the default value.
+#[derive(Debug, Default)]
+pub(crate) struct TryLock<T> {
+    /// 0, or one more than the forks of the process whose thread uses the value.
+    holder: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: only the thread that has set `holder` uses the value.
+unsafe impl<T: Send> Sync for TryLock<T> {}
+
+impl<T: Default> TryLock<T> {
+    /// Returns the value as soon as no other thread is using it, which must be soon.
+    pub(crate) fn lock(&self) -> TryLockGuard<'_, T> {
+        loop {
+            match self.try_lock() {
+                Some(guard) => return guard,
+                None => thread::yield_now(),
+            }
+        }
+    }
+
+    /// Returns the value, unless another thread is using it.
+    pub(crate) fn try_lock(&self) -> Option<TryLockGuard<'_, T>> {
+        let this_process = FORKS.load(Ordering::Relaxed).wrapping_add(1);
+        let before = self.holder.load(Ordering::Relaxed);
+        if before == this_process {
+            return None;
+        }
+        // Acquire pairs with the Release in `drop`.
+        let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+        self.holder.compare_exchange(before, this_process, success, failure).ok()?;
+        let mut guard = TryLockGuard(self);
+        if before != 0 {
+            // Not dropped, because it may be half changed.
+            mem::forget(mem::take(&mut *guard));
+        }
+        Some(guard)
+    }
+}
+
+/// The right to use the value of a [`TryLock`].
+#[derive(Debug)]
+pub(crate) struct TryLockGuard<'a, T>(&'a TryLock<T>);
+
+impl<T> Deref for TryLockGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: this thread has set `holder`, and no mutable reference outlives a borrow of `self`.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for TryLockGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this thread has set `holder`, and `self` is borrowed mutably.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for TryLockGuard<'_, T> {
+    fn drop(&mut self) {
+        self.0.holder.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time_has_the_value() {
+        let lock = TryLock::<u32>::default();
+        let mut guard = lock.try_lock().expect("it is free");
+        *guard += 1;
+        assert!(lock.try_lock().is_none());
+        drop(guard);
+        assert_eq!(lock.try_lock().map(|value| *value), Some(1));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_child_process_does_not_inherit_the_lock() {
+        count_forks();
+        let (free, held) = (TryLock::<u32>::default(), TryLock::<u32>::default());
+        for lock in [&free, &held] {
+            *lock.try_lock().expect("it is free") = 7;
+        }
+        let guard = held.try_lock();
+        // SAFETY: the child only uses these two locks, and exits at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let values = [&free, &held].map(|lock| lock.try_lock().map(|value| *value));
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(values != [Some(7), Some(0)])) };
+        }
+        let mut status = -1;
+        // SAFETY: `status` outlives the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        drop(guard);
+        assert_eq!(held.try_lock().map(|value| *value), Some(7));
+    }
+}
