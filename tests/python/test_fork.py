@@ -73,3 +73,67 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_child_forked_during_a_first_call_makes_the_same_call(call: str) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, call], timeout=110, check=False)
     assert done.returncode == 0
+
+
+SCRAPE = """
+import os, signal, sys, threading
+
+import penstock
+from penstock.metrics import PrometheusCollector
+
+limiter = penstock.Limiter({"Orders": "5/day"})
+is_reading, is_over = threading.Event(), threading.Event()
+
+class Source:
+    limiter = limiter
+
+    def incidents(self):
+        is_reading.set()
+        is_over.wait()
+        return {}
+
+def scrape(source):
+    return sum(len(family.samples) for family in PrometheusCollector(source).collect())
+
+thread = threading.Thread(target=scrape, args=[Source()])
+thread.start()
+is_reading.wait()
+if (child := os.fork()) == 0:
+    signal.alarm(20)
+    os._exit(0 if scrape(limiter) > 0 else 99)
+is_over.set()
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+LOCKS = """
+import os, signal, sys, threading
+
+from penstock.locks import fork_safe
+
+locks = [fork_safe(threading.Lock()), fork_safe(threading.RLock())]
+is_held, is_over = threading.Event(), threading.Event()
+
+def hold():
+    with locks[0], locks[1]:
+        is_held.set()
+        is_over.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+is_held.wait()
+if (child := os.fork()) == 0:
+    signal.alarm(20)
+    with locks[0], locks[1]:
+        os._exit(0)
+is_over.set()
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork")
+@pytest.mark.parametrize("program", [SCRAPE, LOCKS], ids=["scrape", "locks"])
+def test_child_does_not_inherit_what_another_thread_holds(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], timeout=110, check=False)
+    assert done.returncode == 0

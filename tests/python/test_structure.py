@@ -158,6 +158,17 @@ def test_importing_penstock_imports_no_framework_and_no_numpy() -> None:
     assert heavy.isdisjoint(name.partition(".")[0] for name in imported)
 
 
+def test_every_lock_is_free_in_a_child_process(root: Path) -> None:
+    made, safe = 0, 0
+    for file in (root / "python" / "penstock").rglob("*.py"):
+        calls = [
+            node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)
+        ]
+        made += sum(ast.unparse(call.func).endswith("Lock") for call in calls)
+        safe += sum(ast.unparse(call.func) == "fork_safe" for call in calls)
+    assert made == safe > 0
+
+
 def test_core_declares_that_it_needs_no_global_lock(root: Path) -> None:
     source = (root / "src/bindings/mod.rs").read_text(encoding="utf-8")
     assert "gil_used = false" in source

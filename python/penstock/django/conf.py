@@ -15,6 +15,7 @@ from penstock._core import Limit
 from penstock.django.app_limits import AppLimits
 from penstock.django.request import DjangoRequest
 from penstock.errors import ConfigError
+from penstock.locks import fork_safe
 from penstock.validation import did_you_mean
 from penstock.web.adapter import check_on_denied, find_file
 from penstock.web.guard import Guard, GuardOptions
@@ -38,7 +39,7 @@ KEYS: Final = (
 _DOTTED: Final = ("CLOCK", "LIMITER", "NAMES", "ON_DECISION", "ON_DENIED", "TRANSLATIONS")
 
 _current: AppLimits | None = None
-_lock: Final = Lock()
+_lock: Final = fork_safe(Lock())
 
 
 def current() -> AppLimits:

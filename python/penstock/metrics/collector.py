@@ -6,18 +6,19 @@ Prometheus metrics and OpenTelemetry instruments are created from this table.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from penstock._core import Limiter
 from penstock.errors import ConfigError, StoreError
+from penstock.locks import fork_safe
 from penstock.validation import is_whole
 
 if TYPE_CHECKING:
-    from penstock.types import Counts, DeniedBucket, Latencies
+    from penstock.types import Counts, Latencies
 
 
 Labels: TypeAlias = tuple[str, ...]
@@ -69,39 +70,21 @@ class Snapshot:
     def __init__(
         self, source: Source, top_denied: int, refresher: LoadsOverrides | None = None
     ) -> None:
-        self.refresher: Final = refresher
-        self._guard: Final = None if isinstance(source, Limiter) else source
-        self._limiter: Final = _limiter_of(source)
-        self._max_top_denied: Final = top_denied
+        limiter, self.refresher = _limiter_of(source), refresher
+        self.counts = cache(limiter.counts)
+        self.override_counts = cache(limiter.limits.override_counts)
+        self.stats = cache(partial(_stats, limiter))
+        # A guard's own counts, by kind and limit name.
+        self.incidents = cache(dict if isinstance(source, Limiter) else source.incidents)
+        self.top_denied = cache(partial(limiter.top_denied, None, top_denied))
 
-    @cached_property
-    def counts(self) -> Mapping[str, Counts]:
-        """The counts of decisions, by limit name."""
-        return self._limiter.counts()
 
-    @cached_property
-    def override_counts(self) -> Mapping[str, int]:
-        """The numbers of overrides, by limit name."""
-        return self._limiter.limits.override_counts()
-
-    @cached_property
-    def stats(self) -> Mapping[str, Any]:
-        """The store's statistics; empty if the store does not answer."""
-        try:
-            return self._limiter.stats()
-        except StoreError:
-            # The limiter's own counts are still reported.
-            return {}
-
-    @cached_property
-    def incidents(self) -> Mapping[str, Mapping[str, int]]:
-        """A guard's own counts, by kind and limit name."""
-        return {} if self._guard is None else self._guard.incidents()
-
-    @cached_property
-    def top_denied(self) -> Sequence[DeniedBucket]:
-        """The buckets with the most denials."""
-        return self._limiter.top_denied(None, self._max_top_denied)
+def _stats(limiter: Limiter) -> Mapping[str, Any]:
+    try:
+        return limiter.stats()
+    except StoreError:
+        # The limiter's own counts are still reported.
+        return {}
 
 
 _Read: TypeAlias = Callable[[Snapshot], Iterable[tuple[Labels, float]]]
@@ -110,20 +93,20 @@ _Read: TypeAlias = Callable[[Snapshot], Iterable[tuple[Labels, float]]]
 def _decided(verb: Literal["spends", "checks"]) -> _Read:
     return lambda snapshot: (
         ((limit, outcome), counts[verb][outcome])
-        for limit, counts in snapshot.counts.items()
+        for limit, counts in snapshot.counts().items()
         for outcome in _OUTCOMES
     )
 
 
 def _by_limit(number: Callable[[Counts], float]) -> _Read:
     return lambda snapshot: (
-        ((limit,), number(counts)) for limit, counts in snapshot.counts.items()
+        ((limit,), number(counts)) for limit, counts in snapshot.counts().items()
     )
 
 
 def _incident(kind: Literal["degraded", "bad_requests", "near_limit"]) -> _Read:
     return lambda snapshot: (
-        ((limit,), number) for limit, number in snapshot.incidents.get(kind, {}).items()
+        ((limit,), number) for limit, number in snapshot.incidents().get(kind, {}).items()
     )
 
 
@@ -142,7 +125,7 @@ def _of_store(
     ],
 ) -> _Read:
     def read(snapshot: Snapshot) -> list[tuple[Labels, float]]:
-        value = snapshot.stats.get(figure)
+        value = snapshot.stats().get(figure)
         # `None`: the store cannot count them.
         return [] if value is None else [((), value)]
 
@@ -269,7 +252,7 @@ _METRICS: Final = (
         "overrides",
         _BY_LIMIT,
         "Active overrides.",
-        lambda snapshot: (((limit,), n) for limit, n in snapshot.override_counts.items()),
+        lambda snapshot: (((limit,), n) for limit, n in snapshot.override_counts().items()),
         "{override}",
         "sum",
     ),
@@ -301,7 +284,7 @@ TOP_DENIED: Final = Metric(
     "top_denied",
     ("limit", "id"),
     "Denials of the ids with the most denials, estimated.",
-    lambda snapshot: (((row["name"], row["id"]), row["denied"]) for row in snapshot.top_denied),
+    lambda snapshot: (((row["name"], row["id"]), row["denied"]) for row in snapshot.top_denied()),
     "{denial}",
     "gauge",
 )
@@ -321,7 +304,7 @@ _DECISIONS: Final = Histogram(
     "decision_seconds",
     _BY_LIMIT,
     "Time per decision, sampled from about 1 call in 256.",
-    lambda snapshot: (((limit,), counts["timed"]) for limit, counts in snapshot.counts.items()),
+    lambda snapshot: (((limit,), counts["timed"]) for limit, counts in snapshot.counts().items()),
 )
 _STORE_CALLS: Final = Histogram(
     "store_call_seconds",
@@ -329,7 +312,7 @@ _STORE_CALLS: Final = Histogram(
     "Time per call to a server, by what it asked and how it ended.",
     lambda snapshot: (
         ((call, result), times)
-        for call, by_result in snapshot.stats.get("calls", {}).items()
+        for call, by_result in snapshot.stats().get("calls", {}).items()
         for result, times in by_result.items()
     ),
 )
@@ -398,7 +381,7 @@ class Reader:
                 )
         # The limits with their own label. They keep it, so that no counter jumps.
         self._named: Final[set[Labels]] = set()
-        self._lock: Final = Lock()
+        self._lock: Final = fork_safe(Lock())
         self.metrics: Final = (*_METRICS, *([TOP_DENIED] if top_denied else []))
         self._first_labels: Final = ("limiter",) if isinstance(given, Mapping) else ()
 

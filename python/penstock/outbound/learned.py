@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from penstock.locks import fork_safe
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -70,7 +72,7 @@ class LearnedPace:
     def __init__(self) -> None:
         # In order of their last use.
         self._services: Final[dict[Id, _Service]] = {}
-        self._lock: Final = Lock()
+        self._lock: Final = fork_safe(Lock())
 
     def take_turn(self, id: Id, now_ns: int, deadline_ns: int | None) -> int:
         """Return when a request may be sent; that turn is taken if it is not after the deadline."""

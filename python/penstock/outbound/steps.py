@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, Type
 
 from penstock._core import rate_limited_error
 from penstock.errors import ConfigError, RateLimited, StoreError
+from penstock.locks import fork_safe
 from penstock.outbound.learned import LearnedPace
 from penstock.validation import check_call, duration_ns, is_whole
 from penstock.web.received import ReceivedLimit, parse
@@ -160,7 +161,7 @@ class Cooldowns:
     def __init__(self, clock: SystemClock | ManualClock) -> None:
         self._clock: Final = clock
         self._until_ns: Final[dict[Id, int]] = {}
-        self._lock: Final = Lock()
+        self._lock: Final = fork_safe(Lock())
 
     def until_ns(self, id: Id) -> int:
         """Return the end of a cooldown; an instant in the past if there is none."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 from penstock._core import Limits
 from penstock.aio import plain_limiter
 from penstock.errors import ConfigError
+from penstock.locks import fork_safe
 from penstock.refresher.rows import Skipped, limits_of_rows
 from penstock.validation import duration_ns, is_coroutine_function
 
@@ -106,8 +107,8 @@ class Refresher:
         self._loaded_ns: int | None = None
         self._failed_in_a_row = 0
         self._skipped: frozenset[tuple[str, str]] = frozenset()
-        self._loading = Lock()
-        self._starting = Lock()
+        self._loading = fork_safe(Lock())
+        self._starting = fork_safe(Lock())
         self._stopped = Event()
         self._thread: Thread | None = None
 
@@ -197,9 +198,6 @@ class Refresher:
 
     def _restart_in_child(self) -> None:
         """Start a new thread after a fork, which only the forking thread survives."""
-        # Another thread may have held the locks at that instant.
-        self._loading = Lock()
-        self._starting = Lock()
         self._stopped = Event()
         self._start_thread()
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock._core import IPV6_PREFIX
 from penstock.errors import ConfigError, Error, RateLimited, StoreError
+from penstock.locks import fork_safe
 from penstock.validation import check_names, is_coroutine_function
 from penstock.web.guard import GUARD_HINTS, GuardOptions
 from penstock.web.identity import ReadyId
@@ -207,7 +208,7 @@ class AppLimits:
     def __init__(self, guard: Guard, defaults: tuple[Rule, ...] = ()) -> None:
         self.guard: Final = guard
         self.defaults = defaults
-        self._lock: Final = RLock()
+        self._lock: Final = fork_safe(RLock())
         self._is_bound = False
 
     def defaults_beside(self, own: Iterable[Rule], method: str) -> tuple[Rule, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock._core import Limit
 from penstock.errors import ConfigError
+from penstock.locks import fork_safe
 from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class ChosenLimit:
         self._compile: Final = compiler
         self._limiter: Final = limiter
         self._known: Final[dict[object, CompiledLimit | None]] = {}
-        self._lock: Final = Lock()
+        self._lock: Final = fork_safe(Lock())
         # Compiled at startup, so that every process gives them the same names.
         for tier, limit in (rule.tiers or {}).items():
             self._known[tier] = None if limit is None else compiler(limit, tier_name(scope, tier))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from penstock._core import Limiter, Transaction
 from penstock.errors import StoreError
+from penstock.locks import fork_safe
 from penstock.web.reservations import OpenReservations
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class LocalLimiter:
         self._limiter: Final = limiter
         self._processes: Final = processes
         self._limiters: Final[dict[tuple[str, Limit], Limiter]] = {}
-        self._lock: Final = Lock()
+        self._lock: Final = fork_safe(Lock())
 
     def decide(self, calls: Sequence[_Call]) -> list[Decision]:
         """Decide calls together, all or nothing; return their decisions, marked as degraded.
@@ -100,7 +101,7 @@ class Counter:
 
     def __init__(self) -> None:
         self._counts: Final[dict[str, int]] = {}
-        self._lock: Final = Lock()
+        self._lock: Final = fork_safe(Lock())
 
     def add(self, name: str) -> None:
         """Count one event."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from penstock._core import IPV6_PREFIX, BoundLimit, Limit, Limiter, Limits, ManualClock, SystemClock
 from penstock.errors import ConfigError, InvalidId, LimitError
+from penstock.locks import fork_safe
 from penstock.types import Id, StorePolicy
 from penstock.validation import (
     check_flag,
@@ -262,7 +263,7 @@ class Guard:
         self._enforcer: Final = Enforcer(self._settings, self._events)
         self._missing_id_bucket: Final = None if on_missing_id == "refuse" else on_missing_id
         self._policies: Final = _policies(on_store_error, limiter.limits)
-        self._lock: Final = Lock()
+        self._lock: Final = fork_safe(Lock())
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
         self._choices: Final[dict[Rule, tuple[ChosenLimit, ...]]] = {}
         self._defined_names: Final[set[str]] = set()

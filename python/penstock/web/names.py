@@ -11,12 +11,14 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+from penstock.locks import fork_safe
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock._core import Limiter
 
-_lock: Final = Lock()
+_lock: Final = fork_safe(Lock())
 # For each limiter, the scope that has a name.
 _scopes: Final[WeakKeyDictionary[Limiter, dict[str, str]]] = WeakKeyDictionary()
 

@@ -7,6 +7,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import ref
 
+from penstock.locks import fork_safe
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -76,7 +78,7 @@ class OpenReservations:
         # In the order of their instants.
         self._open: Final[dict[int, tuple[int, ref[object], Sequence[Entry]]]] = {}
         self._numbers: Final = count()
-        self._lock: Final = Lock()
+        self._lock: Final = fork_safe(Lock())
 
     def open(self, entries: Sequence[Entry], now_ns: int, owner: object) -> int:
         """Add a reservation, and release old ones; return its number.

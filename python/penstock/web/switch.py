@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from penstock.errors import StoreError
+from penstock.locks import fork_safe
 
 if TYPE_CHECKING:
     from penstock._core import Limiter, Limits
@@ -29,7 +30,7 @@ class Switch:
     """
 
     def __init__(self) -> None:
-        self._lock: Final = Lock()
+        self._lock: Final = fork_safe(Lock())
         self._forced: bool | None = None
         self._limits: Limits | None = None
         # The limits before, of each limiter whose limits are replaced.
