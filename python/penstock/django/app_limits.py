@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from django.http import HttpRequest
 
+    from penstock._core import Decision
     from penstock.errors import RateLimited
     from penstock.web.adapter import ViewLimits
     from penstock.web.guard import Guard
@@ -93,7 +94,7 @@ class AppLimits(adapter.AppLimits):
         # Limits of a method are reached after the authentication, and have no class here.
         is_class = owner is not None and getattr(limits.view, "__name__", "") == "dispatch"
         view_class = owner if is_class else class_of(limits.view)
-        if state.outcome is not None or state.deferred is not None:
+        if state.is_evaluated or state.deferred is not None:
             compiled = self._compiled.get((limits,))
             if compiled is None:
                 compiled = self._compile((limits,), limits.rules, (), view_class)
@@ -141,7 +142,7 @@ class AppLimits(adapter.AppLimits):
         if not compiled[2]:
             return compiled[0]
         state = state_of(http)
-        return None if state.outcome is not None else self._unless_deferred(compiled, state)
+        return None if state.is_evaluated else self._unless_deferred(compiled, state)
 
     def _unless_deferred(self, compiled: _Compiled, state: State) -> RouteLimits | None:
         """Return limits; if they wait for the user, defer them and return `None`."""
@@ -182,7 +183,9 @@ class AppLimits(adapter.AppLimits):
         """Return rules that a view supplies itself, such as throttles, with the default limits."""
         if not self.guard.enabled:
             return None
-        match = http.resolver_match if state.has_middleware and state.outcome is None else None
+        match = None
+        if state.has_middleware and not state.is_evaluated:
+            match = http.resolver_match
         view = None if match is None else match.func
         method = http.method if view is not None and http.method in _METHODS else None
         key = (rules, view, method)
@@ -205,10 +208,20 @@ class AppLimits(adapter.AppLimits):
         Returns:
             The outcome; `None` for an ordinary request, which may proceed.
         """
-        # A receiver of the signal learns of limits in shadow mode, too.
-        decision = None if limit_denied.receivers else state.spend(limits, native, http)
+        decision = state.spend(limits, native, http)
+        return None if decision else self.conclude(decision, limits, native, http, state)
+
+    def conclude(
+        self,
+        decision: Decision | None,
+        limits: RouteLimits,
+        native: Any,
+        http: HttpRequest,
+        state: State,
+    ) -> Outcome | None:
+        """Return what follows from the `decision` of `state.spend`, as `evaluate`."""
         if decision is not None:
-            return None if decision else state.outcome
+            return state.outcome
         request = DjangoRequest(native, http)
         outcome = limits.admit(request, state.outcome)
         _record(outcome, request, state)
@@ -216,19 +229,22 @@ class AppLimits(adapter.AppLimits):
         return outcome
 
     async def aevaluate(
-        self, limits: RouteLimits, request: AsyncDjangoRequest, state: State
-    ) -> Outcome:
+        self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
+    ) -> Outcome | None:
         """Do as `evaluate` on an event loop.
 
         Database queries are awaited, or run in a thread.
         """
-        earlier = state.outcome
+        # A user may have to be loaded first.
+        if limits.is_direct and (decision := state.spend(limits, native, http)) is not None:
+            return None if decision else state.outcome
+        request, earlier = AsyncDjangoRequest(native, http), state.outcome
         try:
             outcome = await _admit_async(limits, request, earlier)
         except SynchronousOnlyOperation:
             # A callable of the user queries the database; so far, nothing has been spent.
             in_thread = sync_to_async(limits.admit)
-            outcome = await in_thread(DjangoRequest(request.native, request.http), earlier)
+            outcome = await in_thread(DjangoRequest(native, http), earlier)
         _record(outcome, request, state)
         await _asend(outcome, request)
         return outcome
@@ -291,17 +307,21 @@ class AppLimits(adapter.AppLimits):
         else:
             return response
         headers = response.headers
+        # As `headers[name] = value`, which takes longer.
+        set_field = headers.__setitem__
         for name, value in fields:
             if name in _LISTS and name in headers:
-                headers[name] = f"{headers[name]}, {value}"
+                set_field(name, f"{headers[name]}, {value}")
             else:
-                headers[name] = value
+                set_field(name, value)
         return response
 
     async def aapply_headers(
         self, response: HttpResponseBase, http: HttpRequest, state: State
     ) -> HttpResponseBase:
         """Do as `apply_headers` on an event loop."""
+        if state.decision is not None:
+            return self.apply_headers(response, http, state)
         settles = state.outcome is not None and state.outcome.needs_response
         call = partial(self.apply_headers, response, http, state)
         return await _on_loop(call, waits=self._is_remote and settles)

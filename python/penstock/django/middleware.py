@@ -8,7 +8,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from penstock.django import conf
 from penstock.django.decorators import is_answer, is_disconnect
-from penstock.django.request import AsyncDjangoRequest, DjangoRequest, state_of
+from penstock.django.request import DjangoRequest, state_of
 from penstock.errors import ConfigError, RateLimited
 
 if TYPE_CHECKING:
@@ -65,12 +65,11 @@ class PenstockMiddleware:
         app_limits = conf.current()
         if state.deferred is not None:
             response = await app_limits.afinish_deferred(response, request, state)
-        elif state.outcome is None:
+        elif not state.is_evaluated:
             limits = app_limits.limits_for_route(request, after_view=True)
             if limits is not None:
-                asynchronous = AsyncDjangoRequest(request, request)
-                outcome = await app_limits.aevaluate(limits, asynchronous, state)
-                if outcome.refusal is not None:
+                outcome = await app_limits.aevaluate(limits, request, request, state)
+                if outcome is not None and outcome.refusal is not None:
                     response.close()
                     response = await app_limits.arefusal_response(outcome)
         return await app_limits.aapply_headers(response, request, state)
@@ -95,7 +94,7 @@ class PenstockMiddleware:
         """Apply default limits to a view without limits of its own."""
         app_limits = conf.current()
         limits = app_limits.limits_for_route(request)
-        if limits is None or (state := state_of(request)).outcome is not None:
+        if limits is None or (state := state_of(request)).is_evaluated:
             return None
         outcome = app_limits.evaluate(limits, request, request, state)
         if outcome is None or outcome.refusal is None:
@@ -105,10 +104,12 @@ class PenstockMiddleware:
     async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         app_limits = conf.current()
         limits = app_limits.limits_for_route(request)
-        if limits is None or (state := state_of(request)).outcome is not None:
+        if limits is None or (state := state_of(request)).is_evaluated:
             return None
-        outcome = await app_limits.aevaluate(limits, AsyncDjangoRequest(request, request), state)
-        return None if outcome.refusal is None else await app_limits.arefusal_response(outcome)
+        outcome = await app_limits.aevaluate(limits, request, request, state)
+        if outcome is None or outcome.refusal is None:
+            return None
+        return await app_limits.arefusal_response(outcome)
 
     def process_exception(
         self, request: HttpRequest, exception: Exception

@@ -8,6 +8,7 @@ from weakref import ref
 
 from django.http import HttpRequest
 
+from penstock.django.signals import limit_denied
 from penstock.errors import ConfigError
 from penstock.web.request import EnvironRequest
 from penstock.web.route_limits import RequestLimits
@@ -71,13 +72,15 @@ class State(RequestLimits):
         Returns:
             The decision; `None` if the limits have to be evaluated.
         """
-        if self._outcome is not None or self.decision is not None:
+        # A receiver of the signal learns of limits in shadow mode, too.
+        if self._outcome is not None or self.decision is not None or limit_denied.receivers:
             return None
         user = None
         if not limits.is_direct:
-            if not limits.is_direct_by_user or not hasattr(native, "user"):
+            found = getattr(native, "user", self) if limits.is_direct_by_user else self
+            if found is self:
                 return None
-            user = user_id(native.user)
+            user = user_id(found)
         decision = limits.spend(http.META.get("REMOTE_ADDR"), user)
         if decision is not None:
             self.limits, self.decision, self._http = limits, decision, ref(http)

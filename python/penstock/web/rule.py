@@ -469,7 +469,7 @@ class _FactoredLimit:
         self._bound: Final = bound
         self._factor: Final = factor
 
-    def spend(self, id: Id, cost: int) -> Decision:
+    def spend(self, id: Id, cost: int = 1) -> Decision:
         """Take tokens."""
         return self._bound.spend(id, cost, self._factor)
 
