@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,24 +47,35 @@ def either(request: pytest.FixtureRequest, site: DjangoSite) -> DjangoSite:
     return site
 
 
-def test_served_request_leaves_nothing_to_the_garbage_collector(site: DjangoSite) -> None:
+class Environ(dict[str, Any]):
+    """An environ that can be watched."""
+
+
+# The checks of the set-up observe the first 1,000 requests; later ones are decided directly.
+@pytest.mark.parametrize("earlier", [1, 1000])
+@pytest.mark.parametrize("middleware", [[], ["penstock.django.PenstockMiddleware"]])
+def test_request_leaves_nothing_to_the_garbage_collector(
+    site: DjangoSite, earlier: int, middleware: list[str]
+) -> None:
+    site.set(MIDDLEWARE=middleware)
+    site.route("", limit("10000/day")(hello))
     # Called as by a server: Django's test client keeps requests.
-    site.set(MIDDLEWARE=["penstock.django.PenstockMiddleware"])
-    site.route("", limit("PerAddress")(hello))
     serve: Any = WSGIHandler()
 
-    def ask() -> str:
-        environ = RequestFactory().get("/").environ
+    def ask() -> tuple[str, weakref.ref[Environ]]:
+        environ = Environ(RequestFactory().get("/").environ)
         sent: list[str] = []
         serve(environ, lambda status, _: sent.append(status)).close()
-        return sent[0]
+        return sent[0], weakref.ref(environ)
 
-    assert ask() == "200 OK"
+    for _ in range(earlier):
+        assert ask()[0] == "200 OK"
     gc.disable()
     # Then only newer objects are listed.
     gc.freeze()
     try:
-        assert ask() == "200 OK"
+        status, gone = ask()
+        assert (status, gone()) == ("200 OK", None)
         assert not any(type(kept) is Outcome for kept in gc.get_objects())
     finally:
         gc.unfreeze()
