@@ -312,6 +312,10 @@ def in_django(table: harness.Table, addresses: Sequence[str], rounds: int) -> No
         "django-ratelimit": ratelimit(key="ip", rate="1000000/h")(hello),
     }
     runs = {name: routed(app, addresses, view) for name, view in views.items()}
+    # Python 3.11 gives attributes room by what the first objects of a class have, which are the
+    # requests of a single project on a server.
+    for view in reversed(views.values()):
+        routed(app, addresses[:1], view)()
     took = harness.alternate(runs, len(addresses), rounds, collects=True)
     add_times(table, "Django", took)
     see_added(table, "Django, two fields", took, "two fields")
