@@ -35,7 +35,7 @@ pub(super) struct PlainRules {
     max_cost: i64,
 }
 
-/// A hash table with linear probing, at most half full.
+/// A hash table with linear probing, at most a quarter full, so that a search rarely leaves a group.
 #[derive(Debug)]
 struct Overrides {
     groups: Box<[Group]>,
@@ -59,7 +59,7 @@ impl PlainRules {
         if entry.overrides().is_empty() {
             return Some(PlainRules { default, overrides: None, max_cost });
         }
-        let groups = vec![Group([[0; 2]; GROUP]); entry.overrides().len() * 2 / GROUP + 1];
+        let groups = vec![Group([[0; 2]; GROUP]); entry.overrides().len() * 4 / GROUP + 1];
         let mut overrides = Overrides { groups: groups.into(), rules: vec![default] };
         for found in entry.overrides() {
             let Target::Id(id) = &found.target else { return None };
@@ -119,7 +119,7 @@ impl Overrides {
             let index = entries.iter().fold(0, |index, &[other, rule]| {
                 index | select_unpredictable(other == hash, rule, 0)
             });
-            // The search ends, because at least half of the entries are unused.
+            // The search ends, because most of the entries are unused.
             if index != 0 || entries[GROUP - 1][1] == 0 {
                 return &self.rules[index as usize];
             }
