@@ -36,6 +36,7 @@ pub(crate) mod counting {
     //! decision, so loom does not model them: every access would multiply the number of orders.
 
     pub(crate) use once_cell::race::OnceBox;
+    #[cfg(target_os = "linux")]
     pub(crate) use parking_lot::Mutex;
     #[cfg(unix)]
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
