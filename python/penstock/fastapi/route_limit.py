@@ -66,7 +66,7 @@ class RouteLimit:
 
     @property
     def dependency(self) -> NoReturn:
-        """What FastAPI reads in `dependencies=[...]`, where only `Depends` belongs.
+        """The attribute that FastAPI reads in `dependencies=[...]`, where only `Depends` belongs.
 
         Raises:
             ConfigError: Always; the message says what to write.

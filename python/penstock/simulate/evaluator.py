@@ -77,7 +77,7 @@ class Evaluator:
 
     @property
     def described(self) -> tuple[str, str]:
-        """What the limit is and what it admits, overrides left out.
+        """The limit and what it admits, without overrides.
 
         >>> Evaluator({"Orders": "100/minute"}, None).described[0]
         'Orders: 100 per minute'

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 PLOTTING: Final = '"penstock[notebook]"'
-"""What pip installs for plots and report pages."""
+"""The extra with the packages for plots and report pages."""
 
 
 def import_optional(name: str, caller: str, install: str | None = None) -> ModuleType:

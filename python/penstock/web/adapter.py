@@ -350,4 +350,4 @@ BUCKET_COMMANDS: Final = {
     "explain": (explain_bucket, fact_lines),
     "reset": (reset_bucket, reset_lines),
 }
-"""What the frameworks' commands say about a bucket: the facts, and their lines on a terminal."""
+"""A bucket as the frameworks' commands describe it: the facts, and their lines on a terminal."""

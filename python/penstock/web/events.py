@@ -1,4 +1,4 @@
-"""What others learn of decisions: a callable of the user, a log of refusals, and a count."""
+"""Reports of decisions: to a callable of the user, to a log of refusals, and as counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What guards do while the store fails: decide in this process, at its share of each limit.
+"""Decisions while the store fails: in this process, at its share of each limit.
 
 If as many processes fall back as were expected, together they allow about what the store would
 have allowed.

@@ -37,7 +37,7 @@ Refusal: TypeAlias = Literal["denied", "store", "request"]
 
 @dataclass(frozen=True, slots=True)
 class ResponseSettings:
-    """What a guard's outcomes need to write a response, and to settle it.
+    """The settings of a guard with which its outcomes write a response and settle it.
 
     Attributes:
         writer: Writes the header styles.
@@ -138,7 +138,7 @@ class Outcome:
 
     @property
     def problem(self) -> Problem:
-        """What the refusal says."""
+        """The content of the refusal."""
         if self._problem is None:
             self._problem = self._make_problem()
         return self._problem

@@ -37,7 +37,7 @@ def block_limits(block_for: Period | Sequence[Period]) -> tuple[Limit, ...]:
 
 
 class Penalty:
-    """What happens to the clients that exceed one limit.
+    """The treatment of clients that exceed one limit.
 
     Args:
         limiter: The limiter, to which the limits of the blocks are added.

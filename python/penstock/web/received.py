@@ -32,7 +32,7 @@ _POLICY: Final = re.compile(r"(\d{1,15})((?: *; *[^;,]*)*)")
 
 @dataclass(frozen=True, slots=True)
 class ReceivedLimit:
-    """What a response says about one limit; `None` for what it does not say.
+    """One limit as a response describes it; `None` for what the response lacks.
 
     Attributes:
         name: The name of the limit.

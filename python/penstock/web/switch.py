@@ -1,4 +1,4 @@
-"""What tests switch for all guards of a process: whether they are enabled, and limits."""
+"""Switches for tests, which hold for all guards of a process: enabled or not, and other limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Switched(Protocol):
-    """What is switched of a guard."""
+    """The switches of a guard."""
 
     enabled: bool
 

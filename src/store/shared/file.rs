@@ -26,9 +26,9 @@ pub struct MappedFile<F = ()> {
     /// Kept for life: closing any descriptor of the file would drop this process's locks on it.
     file: Option<File>,
     identity: (u64, u64),
-    /// Where this table is; of a table that was replaced, its second name.
+    /// The path of this table; of a table that was replaced, its second name.
     place: PathBuf,
-    /// Where the newest table is.
+    /// The path of the newest table.
     path: PathBuf,
     older: Option<Box<MappedFile<F>>>,
     /// Null, or a box that this table owns. It is set once, without a lock: a process that is
@@ -114,7 +114,7 @@ impl<F: Faults> MappedFile<F> {
         Timestamp::clamped(self.header.created)
     }
 
-    /// Where the table is.
+    /// The path of the table.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -20,7 +20,7 @@ const ENDIAN_MARK: u32 = 0x0102_0304;
 pub(super) const HEADER_BYTES: usize = 4096;
 /// Bytes of the header that never change after creation; their checksum follows them.
 const FIXED_BYTES: usize = 120;
-/// Where the words that all processes write begin.
+/// The offset of the words that all processes write.
 pub(super) const COUNTERS_AT: usize = 128;
 /// Lines in which a key may be, from its home line on.
 pub(super) const WINDOW: usize = 8;
@@ -39,7 +39,7 @@ pub(super) struct Header {
     /// one offset, so that all read one clock.
     pub(super) clock_offset: i64,
     time_namespace: u64,
-    /// How many tables this one replaced, one after another.
+    /// The number of tables that this one replaced, one after another.
     pub(super) generation: u32,
     /// The generation of the oldest table that may still hold buckets.
     pub(super) oldest: u32,

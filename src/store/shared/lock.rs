@@ -18,10 +18,10 @@ use crate::store::shared::memory::Wait;
 use crate::sync::Ordering;
 use crate::sync::counting::AtomicU32;
 
-/// How long a call waits for another process.
+/// The longest time that a call waits for another process.
 const CALL_DEADLINE: Nanos = Nanos::from_millis(200);
-/// How long the opening of a table waits for another process that builds it, and any call for the
-/// other threads of this process.
+/// The longest time that the opening of a table waits for another process that builds it, and any
+/// call for the other threads of this process.
 const OPENING_DEADLINE: Nanos = Nanos::from_millis(30_000);
 /// The kinds of record locks, in the type that the system keeps them in; its names for them have
 /// another one on some systems.

@@ -93,7 +93,7 @@ pub struct Slot {
     state: Word,
 }
 
-/// What a slot held when it was read: a key word, and a state word that belongs to it.
+/// The content of a slot when it was read: a key word, and a state word that belongs to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Occupant {
     pub(super) key: Key,
@@ -126,7 +126,7 @@ impl Slot {
         Slot { key: Word::new(0), state: Word::new(FREE) }
     }
 
-    /// What the slot holds, if it belongs to `tag`.
+    /// The content of the slot, if it belongs to `tag`.
     #[inline(always)]
     pub(super) fn occupant_of(&self, tag: Tag) -> Option<Occupant> {
         // Relaxed: a hint, which the reads below confirm.
@@ -145,7 +145,7 @@ impl Slot {
         key.is_of(tag).then_some(Occupant { key, word })
     }
 
-    /// What the slot holds, for any tag. Exact only while its window is locked.
+    /// The content of the slot, for any tag. Exact only while its window is locked.
     pub(super) fn occupant(&self) -> (Key, Option<Occupant>) {
         let word = self.state.load(Ordering::Acquire);
         let key = Key(self.key.load(Ordering::Acquire));

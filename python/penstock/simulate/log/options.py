@@ -16,7 +16,7 @@ _ZULU: Final = ("UTC", "Z", "GMT")
 
 
 class Options(NamedTuple):
-    """What the parser needs to know besides the format.
+    """The options of the parser besides the format.
 
     Attributes:
         has_cost: Whether a field holds the cost.
@@ -44,7 +44,7 @@ class Options(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """What the name of a format says of lines in an envelope."""
+        """The end of a format's name, which tells the envelope of the lines."""
         words = f", after {pluralize(self.prefix_words, 'word')}" if self.prefix_words else ""
         return f"{words}{', in json-file' if self.is_json_wrapped else ''}"
 

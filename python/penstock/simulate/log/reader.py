@@ -248,7 +248,7 @@ class LogReader:
 
     @property
     def known_ids(self) -> int:
-        """How many ids of the file are known, if its numbers are used as they are."""
+        """The number of known ids of the file, if its numbers are used as they are."""
         is_plain = not self._is_shared and not self._where.conditions
         return len(self.clients) if is_plain and self.fields.ids else 0
 

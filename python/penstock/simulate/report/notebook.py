@@ -1,4 +1,4 @@
-"""What notebooks show of simulations: a sparkline and tables, without scripts or downloads."""
+"""Simulations in notebooks: a sparkline and tables, without scripts or downloads."""
 
 from __future__ import annotations
 
