@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-/// The number of forks of this process and its ancestors since [`count_forks`].
+/// The number of forks of this process and its ancestors since `count_forks`.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Counts the forks from now on.
