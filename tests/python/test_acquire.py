@@ -756,7 +756,7 @@ def test_control_c_ends_the_wait_and_returns_the_charge() -> None:
     assert limiter.check("Tokens", "ada").reset_after_ns <= before
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_after_a_fork_the_waiters_are_in_the_parent(
     crowd: Crowd, clock: penstock.ManualClock

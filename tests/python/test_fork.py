@@ -56,7 +56,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.parametrize(
     "call",
     [
@@ -132,7 +132,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.parametrize("program", [SCRAPE, LOCKS], ids=["scrape", "locks"])
 def test_child_does_not_inherit_what_another_thread_holds(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], timeout=110, check=False)
