@@ -1,7 +1,5 @@
 """Rate limiting for Python, with a Rust core."""
 
-from typing import TYPE_CHECKING
-
 from penstock._core import (
     BoundLimit,
     Decision,
@@ -32,6 +30,9 @@ from penstock.errors import (
     TransactionError,
     UnknownLimit,
 )
+
+# `typing` would take longer to import than everything else here; type checkers know the name.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from penstock.aio import AsyncBoundLimit, AsyncLimiter, AsyncReservation

@@ -1,8 +1,8 @@
 """Exceptions. A denied request is not an error; a request that could never be allowed is."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+# Neither `__future__` nor `typing` is imported: they would take most of the time of
+# `import penstock`.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from penstock._core import Decision
@@ -113,9 +113,9 @@ class RateLimited(Error):
         decision: The denied decision; its `retry_after` is the wait in seconds.
     """
 
-    decision: Decision
+    decision: "Decision"
 
-    def __init__(self, message: str, decision: Decision) -> None:
+    def __init__(self, message: str, decision: "Decision") -> None:
         super().__init__(message, decision)
         self.decision = decision
 
