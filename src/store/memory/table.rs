@@ -259,20 +259,15 @@ impl Table {
     /// Drops the expired buckets in the next `count` slots, or up to the last slot. Returns whether it was
     /// reached, so that another table has its turn.
     pub(crate) fn tidy(&mut self, count: usize, now: Timestamp) -> bool {
-        for _ in 0..count {
-            if let Some(&slot) = self.slots.get(self.swept)
-                && slot[1] != 0
-                && end_of(slot) <= now
-            {
-                self.drop_ended(self.swept);
-            }
-            self.swept += 1;
-            if self.swept >= self.slots.len() {
-                self.swept = 0;
-                return true;
-            }
+        let end = self.slots.len().min(self.swept + count);
+        let ended = |slots: &[Slot]| slots.iter().position(|&slot| has_ended(slot, now));
+        while let Some(found) = ended(&self.slots[self.swept..end]) {
+            self.drop_ended(self.swept + found);
+            self.swept += found + 1;
         }
-        false
+        let is_done = end == self.slots.len();
+        self.swept = if is_done { 0 } else { end };
+        is_done
     }
 
     /// The capacity that is enough for a table that is mostly free; `None` if it is not.
@@ -287,7 +282,7 @@ impl Table {
         let mut index = 0;
         while index < self.slots.len() {
             let slot = self.slots[index];
-            if slot[1] != 0 && end_of(slot) <= now {
+            if has_ended(slot, now) {
                 // Another bucket may have moved here.
                 self.drop_ended(index);
                 continue;
@@ -406,6 +401,19 @@ fn tag_of(slot: Slot) -> Tag {
 fn state_of(slot: Slot) -> State {
     // Always a state, as only the top bit was added.
     State::from_word(slot[1] & !OCCUPIED).unwrap_or(State::from_instant(Timestamp::ORIGIN))
+}
+
+/// Returns whether a slot has a bucket that has expired at `now`.
+#[inline(always)]
+fn has_ended(slot: Slot, now: Timestamp) -> bool {
+    let [key, word] = slot;
+    if key & LIFETIME_MASK == Lifetime::INSTANT.bits() {
+        // A free slot becomes a number above every instant. So there is no branch on whether a slot is free,
+        // which is unpredictable.
+        word ^ OCCUPIED <= now.get() as u64
+    } else {
+        end_of(slot) <= now
+    }
 }
 
 fn end_of(slot: Slot) -> Timestamp {
