@@ -1,7 +1,7 @@
 //! Conversion of Python ids to text.
 
 use std::borrow::Cow;
-use std::slice;
+use std::{array, mem, slice};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -11,11 +11,14 @@ use crate::bindings::arguments::{builtin_repr, wrong_type};
 use crate::bindings::errors::{at_position, raise, shown};
 use crate::bindings::once::Once;
 use crate::limiter::Ids;
-use crate::prefetch::{DISTANCE, prefetch};
+use crate::prefetch::prefetch;
 
 /// The approximate offset of the text in a `str` object. If an interpreter uses a different layout, the
 /// prefetch is useless but harmless.
 const TEXT_OFFSET: usize = 48;
+
+/// The number of ids that are prefetched at a time.
+const FETCHED: usize = 16;
 
 /// Returns the text of an id, which is a `str`, an `int` (in decimal), UTF-8 `bytes`, a `uuid.UUID` or
 /// an address of `ipaddress`.
@@ -137,6 +140,22 @@ impl<'a, 'py> StrIds<'a, 'py> {
         })
     }
 
+    /// Prefetches some ids, and returns those that exist.
+    ///
+    /// An instruction for a prefetch lasts until the processor has the address of the page. A short
+    /// loop of them waits for several pages at once.
+    #[inline(always)]
+    fn fetch(&self, first: usize) -> [Option<Borrowed<'a, 'py, PyAny>>; FETCHED] {
+        array::from_fn(|offset| {
+            let id = self.object(first + offset)?;
+            let object = id.as_ptr().cast::<u8>();
+            prefetch(object);
+            // The text of a short `str` follows its header, often on the next cache line.
+            prefetch(object.wrapping_add(TEXT_OFFSET));
+            Some(id)
+        })
+    }
+
     /// Returns the text of an exact `str`, which lives as long as the tuple.
     #[inline(always)]
     fn text(&self, index: usize) -> Option<&'a str> {
@@ -153,13 +172,13 @@ impl Ids for StrIds<'_, '_> {
     }
 
     #[inline(always)]
-    fn prefetch(&self, index: usize) {
-        if let Some(id) = self.object(index) {
-            let object = id.as_ptr().cast::<u8>();
-            prefetch(object);
-            // The text of a short `str` follows its header, often on the next cache line.
-            prefetch(object.wrapping_add(TEXT_OFFSET));
+    fn try_for_each(&self, mut visit: impl FnMut(&str) -> Option<()>) -> Option<()> {
+        let mut next = self.fetch(0);
+        for first in (0..self.len).step_by(FETCHED) {
+            let ids = mem::replace(&mut next, self.fetch(first + FETCHED));
+            ids.iter().flatten().try_for_each(|id| visit(utf8(id).unwrap_or_default()))?;
         }
+        Some(())
     }
 }
 
@@ -167,7 +186,6 @@ impl Ids for StrIds<'_, '_> {
 pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, str>>> {
     let texts = StrIds::new(ids);
     let text = |index| {
-        texts.prefetch(index + DISTANCE);
         if let Some(text) = texts.text(index) {
             return Ok(Cow::Borrowed(text));
         }

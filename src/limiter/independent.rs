@@ -6,7 +6,7 @@ use crate::engine::decision::Decision;
 use crate::engine::operation::{Operation, Verb};
 use crate::limiter::store_ops::BucketStep;
 use crate::limiter::{BoundLimit, Call, Failure, Limiter};
-use crate::prefetch::prefetch;
+use crate::prefetch::{DISTANCE, prefetch};
 use crate::store::{Bucket, Store};
 
 /// The ids of a call, which are as many as its costs.
@@ -14,8 +14,8 @@ pub trait Ids {
     /// Returns the id at an index; empty if it is not a valid id.
     fn id(&self, index: usize) -> &str;
 
-    /// Prefetches the id at an index, which may be too high.
-    fn prefetch(&self, index: usize);
+    /// Calls `visit` with each id in order, until it returns `None`.
+    fn try_for_each(&self, visit: impl FnMut(&str) -> Option<()>) -> Option<()>;
 }
 
 impl<T: AsRef<str>> Ids for [T] {
@@ -25,10 +25,13 @@ impl<T: AsRef<str>> Ids for [T] {
     }
 
     #[inline(always)]
-    fn prefetch(&self, index: usize) {
-        if let Some(id) = self.get(index) {
-            prefetch(id.as_ref().as_ptr());
-        }
+    fn try_for_each(&self, mut visit: impl FnMut(&str) -> Option<()>) -> Option<()> {
+        self.iter().enumerate().try_for_each(|(index, id)| {
+            if let Some(ahead) = self.get(index + DISTANCE) {
+                prefetch(ahead.as_ref().as_ptr());
+            }
+            visit(id.as_ref())
+        })
     }
 }
 

@@ -18,7 +18,6 @@ use crate::engine::time::Timestamp;
 use crate::limiter::plain_rules::{PlainRule, PlainRules};
 use crate::limiter::store_ops::{remote_op, written};
 use crate::limiter::{BoundLimit, Call, Ids, Limiter};
-use crate::prefetch::DISTANCE;
 use crate::store::remote::{RemoteOp, RemoteStep, Reply};
 use crate::store::{Bucket, Keyspace, Step, Store, Write};
 
@@ -43,15 +42,14 @@ impl PlainLimit {
     /// Returns the hashes of the buckets of many ids, or `None` if an id is invalid or a cost exceeds the
     /// maximum of some rule.
     pub(super) fn hashes(&self, ids: &(impl Ids + ?Sized), costs: &[i64]) -> Option<Vec<u64>> {
-        let mut hashes = Vec::with_capacity(costs.len());
-        for (index, &cost) in costs.iter().enumerate() {
-            ids.prefetch(index + DISTANCE);
-            let id = ids.id(index);
-            if id.is_empty() || self.rules.cost(cost).is_none() {
-                return None;
-            }
-            hashes.push(Bucket { keyspace: &self.keyspace, id }.hash());
+        if costs.iter().any(|&cost| self.rules.cost(cost).is_none()) {
+            return None;
         }
+        let mut hashes = Vec::with_capacity(costs.len());
+        ids.try_for_each(|id| {
+            hashes.push(Bucket { keyspace: &self.keyspace, id }.hash());
+            (!id.is_empty()).then_some(())
+        })?;
         Some(hashes)
     }
 }
