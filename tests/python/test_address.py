@@ -296,3 +296,12 @@ def test_enormous_header_without_a_whole_entry_is_refused(piece: str) -> None:
         behind_ours(piece * 20_000)
     with pytest.raises(MissingId):
         behind_ours(forwarded=piece * 20_000)
+
+
+def test_more_peers_than_are_cached_keep_their_addresses() -> None:
+    known = ClientAddress().known_ipv4
+    assert known is not None
+    peers = [f"10.0.{number // 256}.{number % 256}" for number in range(10_000)]
+    assert [known[peer] for peer in peers] == peers
+    assert len(known) < len(peers)
+    assert known["2001:db8::1"] is None

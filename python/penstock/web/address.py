@@ -94,6 +94,27 @@ def _unmapped(network: _Network) -> _Network:
     return ipaddress.ip_network(f"{mapped}/{network.prefixlen - _MAPPED_BITS}")
 
 
+class PeerIds(dict[str, str | None]):
+    """Ids by the address of a peer, each found once.
+
+    `lru_cache` is slower, because it reorders its entries at each look-up. A full cache is emptied.
+
+    Args:
+        find: Returns the id of a peer; `None` if more of the request is needed.
+    """
+
+    def __init__(self, find: Callable[[str], str | None]) -> None:
+        super().__init__()
+        self._find: Final = find
+
+    def __missing__(self, peer: str) -> str | None:
+        """Find the id of a peer."""
+        if len(self) >= _CACHE_SIZE:
+            self.clear()
+        found = self[peer] = self._find(peer)
+        return found
+
+
 class ClientAddress:
     """Finds the address of a request's client.
 
@@ -148,11 +169,11 @@ class ClientAddress:
         self.ipv6_prefix: Final = ipv6_prefix
         # Cached, since the same clients come again and again.
         self._id: Final = lru_cache(_CACHE_SIZE)(self._id_of)
-        self._ipv4: Final = lru_cache(_CACHE_SIZE)(_ipv4_of)
+        self._ipv4: Final = PeerIds(_ipv4_of)
         self.known_ipv4: Final = self._ipv4 if self._direct else None
-        """Returns an IPv4 peer's address, `None` for others; `None` if headers are read."""
-        self.known_marked: Final = lru_cache(_CACHE_SIZE)(self._marked_of) if self._direct else None
-        """Returns a peer's address as the id of an anonymous user; `None` as above."""
+        """The addresses of IPv4 peers, `None` for other peers; `None` if headers are read."""
+        self.known_marked: Final = PeerIds(self._marked_of) if self._direct else None
+        """The ids of anonymous users at the addresses of peers; `None` as above."""
         self._trusts: Final = lru_cache(_CACHE_SIZE)(self._is_trusted)
         self._walked: Final = lru_cache(_CACHE_SIZE)(self._walk)
         self._trusts_peer: Final = lru_cache(_CACHE_SIZE)(self._is_trusted_peer)
@@ -214,7 +235,7 @@ class ClientAddress:
         known = self._ipv4
 
         def find(request: Request) -> str:
-            address = known(request.peer or "")
+            address = known[request.peer or ""]
             return find_any(request) if address is None else address
 
         return find

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     import enum
 
     from penstock._core import Decision
+    from penstock.web.address import PeerIds
     from penstock.web.request import Request
 
 _log: Final = logging.getLogger("penstock")
@@ -418,7 +419,7 @@ class Guard:
             bound,
             self._id_of(rule.id, bound),
             rule.on_store_error or self._policies.get(bound.name, default),
-            id_of_peer=self._id_of_peer(rule.id),
+            ids_of_peers=self._ids_of_peers(rule.id),
             is_ipv6_only=self._is_ipv6_only(rule, bound.name),
             factor=None if callable(rule.factor) else rule.factor,
             penalty=Penalty(self.limiter, bound.name, rule.blocks, count_denied=rule.count_denied)
@@ -485,8 +486,8 @@ class Guard:
 
         return find_or_share
 
-    def _id_of_peer(self, source: IdSource) -> Callable[[str], Id | None] | None:
-        """Return `CompiledLimit.id_of_peer` for an id."""
+    def _ids_of_peers(self, source: IdSource) -> PeerIds | None:
+        """Return `CompiledLimit.ids_of_peers` for an id."""
         if isinstance(source, ByAddress):
             return self.address.known_ipv4
         return self.address.known_marked if source is by_user else None

@@ -108,10 +108,11 @@ class RouteLimits:
         """
         limit = self._only
         # `None` during the checks of the set-up, which observe what `admit` reads.
-        if (id_of_peer := limit.id_of_peer) is None or self._store.is_failing:
+        if (ids_of_peers := limit.ids_of_peers) is None or self._store.is_failing:
             return None
+        id: Id | None
         if user is None:
-            id = id_of_peer(peer or "")
+            id = ids_of_peers[peer or ""]
         else:
             id = user if type(user) is int else known_user(user)
         if id is None:

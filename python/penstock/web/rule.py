@@ -25,6 +25,7 @@ from penstock.web.penalty import block_limits
 if TYPE_CHECKING:
     from penstock._core import BoundLimit, Decision, Reservation
     from penstock.types import Id
+    from penstock.web.address import PeerIds
     from penstock.web.penalty import Penalty
     from penstock.web.request import Request
 
@@ -370,8 +371,8 @@ class CompiledLimit:
     Attributes:
         name: The limit's name.
         id_of: Returns the id of a request.
-        id_of_peer: Returns the id of an anonymous request from the address of its peer, and `None`
-            for an address that `id_of` has to look at; `None` if more of the request is needed.
+        ids_of_peers: The ids of anonymous requests by the address of the peer; an id is `None` if
+            `id_of` has to look at the address. `None` if more of the request is needed.
         is_ipv6_only: Whether its ids are addresses, and it does not apply to IPv4.
         factor: What the size of a leaky bucket is divided by; `None` for no factor.
         penalty: What happens to clients that exceed it; `None` for nothing.
@@ -388,7 +389,7 @@ class CompiledLimit:
         id_of: Callable[[Request], Id],
         on_store_error: StorePolicy,
         *,
-        id_of_peer: Callable[[str], Id | None] | None = None,
+        ids_of_peers: PeerIds | None = None,
         is_ipv6_only: bool = False,
         factor: Factor | None = None,
         penalty: Penalty | None = None,
@@ -403,7 +404,7 @@ class CompiledLimit:
         )
         # The checks of the set-up replace them for the first requests.
         self.id_of = id_of
-        self.id_of_peer = id_of_peer
+        self.ids_of_peers = ids_of_peers
         self.is_ipv6_only: Final = is_ipv6_only
         self.penalty: Final = penalty
         self.cost: Final = cost if isinstance(cost, int) else 1
@@ -430,7 +431,7 @@ class CompiledLimit:
             and not is_deferred
             and not self.is_shadow
         )
-        self.is_direct: Final = self.is_plain and id_of_peer is not None
+        self.is_direct: Final = self.is_plain and ids_of_peers is not None
 
     def choose(self, request: Request) -> CompiledLimit:
         """Return this limit with the factor of a request.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.types import Id
+    from penstock.web.address import PeerIds
     from penstock.web.request import Request
     from penstock.web.rule import CompiledLimit
 
@@ -119,9 +120,7 @@ class SetupChecks:
     ) -> None:
         self._reads_headers: Final = reads_headers
         self._check_processes: Final = check_processes
-        self._watched: list[
-            tuple[CompiledLimit, Callable[[Request], Id], Callable[[str], Id | None] | None]
-        ] = []
+        self._watched: list[tuple[CompiledLimit, Callable[[Request], Id], PeerIds | None]] = []
         self._count = 0
         self._peers: dict[str, int] = {}
         self._reported: set[str] = set()
@@ -131,14 +130,14 @@ class SetupChecks:
         if self._count >= _OBSERVED:
             return
         find = limit.id_of
-        self._watched.append((limit, find, limit.id_of_peer))
+        self._watched.append((limit, find, limit.ids_of_peers))
 
         def observe_and_find(request: Request) -> Id:
             if self._count < _OBSERVED:
                 self._observe(request)
             return find(request)
 
-        limit.id_of, limit.id_of_peer = observe_and_find, None
+        limit.id_of, limit.ids_of_peers = observe_and_find, None
 
     def _observe(self, request: Request) -> None:
         self._count += 1
@@ -149,8 +148,8 @@ class SetupChecks:
         if self._count >= _OBSERVED:
             self._check_peers()
             watched, self._watched = self._watched, []
-            for limit, find, find_by_peer in watched:
-                limit.id_of, limit.id_of_peer = find, find_by_peer
+            for limit, find, known in watched:
+                limit.id_of, limit.ids_of_peers = find, known
 
     def _look_at(self, request: Request) -> None:
         peer = request.peer or ""
