@@ -63,16 +63,17 @@ class AppLimits(adapter.AppLimits):
     Attributes:
         guard: The guard of the project.
         defaults: The rules of all views.
-        single_throttles: What is evaluated for the key of a throttle that is alone on its view and
-            needs nothing else of the request.
+        single_views: What is evaluated for the limits of a function, if it is the same for every
+            request.
+        single_throttles: What is evaluated for a throttle that is alone on its view and needs
+            nothing else of the request, by its class, its limit, the view's scope and class.
     """
 
     def __init__(self, guard: Guard, defaults: tuple[Rule, ...]) -> None:
         super().__init__(guard, defaults)
         self.single_throttles: Final[dict[object, RouteLimits]] = {}
+        self.single_views: Final[dict[ViewLimits, RouteLimits]] = {}
         self._is_remote: Final = guard.limiter.is_remote
-        # Limits of functions that are the same for every request.
-        self._single_views: Final[dict[ViewLimits, RouteLimits]] = {}
         self._compiled: Final[dict[tuple[object, ...], _Compiled]] = {}
 
     def limits_for_view(
@@ -85,12 +86,12 @@ class AppLimits(adapter.AppLimits):
         """
         if not self.guard.enabled:
             return None
-        if state.covered and limits in state.covered:
+        single = self.single_views.get(limits)
+        if single is not None and not state.covered:
+            return single
+        if limits in state.covered:
             state.covered = tuple(other for other in state.covered if other is not limits)
             return None
-        single = self._single_views.get(limits)
-        if single is not None:
-            return single
         # Limits of a method are reached after the authentication, and have no class here.
         is_class = owner is not None and getattr(limits.view, "__name__", "") == "dispatch"
         view_class = owner if is_class else class_of(limits.view)
@@ -117,8 +118,8 @@ class AppLimits(adapter.AppLimits):
         # Neither defaults nor a class can add limits to this function.
         is_single = not (self.defaults or owner or view_class)
         if is_single and compiled[0] is not None:
-            make_room(self._single_views)
-            self._single_views[limits] = compiled[0]
+            make_room(self.single_views)
+            self.single_views[limits] = compiled[0]
         return compiled[0]
 
     def limits_for_route(
@@ -221,10 +222,10 @@ class AppLimits(adapter.AppLimits):
     ) -> Outcome | None:
         """Return what follows from the `decision` of `state.spend`, as `evaluate`."""
         if decision is not None:
-            return state.outcome
+            return state.outcome(http)
         request = DjangoRequest(native, http)
-        outcome = limits.admit(request, state.outcome)
-        _record(outcome, request, state)
+        outcome = limits.admit(request, state.outcome(http))
+        state.record(outcome, http)
         _send(outcome, request)
         return outcome
 
@@ -237,15 +238,15 @@ class AppLimits(adapter.AppLimits):
         """
         # A user may have to be loaded first.
         if limits.is_direct and (decision := state.spend(limits, native, http)) is not None:
-            return None if decision else state.outcome
-        request, earlier = AsyncDjangoRequest(native, http), state.outcome
+            return None if decision else state.outcome(http)
+        request, earlier = AsyncDjangoRequest(native, http), state.outcome(http)
         try:
             outcome = await _admit_async(limits, request, earlier)
         except SynchronousOnlyOperation:
             # A callable of the user queries the database; so far, nothing has been spent.
             in_thread = sync_to_async(limits.admit)
             outcome = await in_thread(DjangoRequest(native, http), earlier)
-        _record(outcome, request, state)
+        state.record(outcome, http)
         await _asend(outcome, request)
         return outcome
 
@@ -273,8 +274,9 @@ class AppLimits(adapter.AppLimits):
 
     def record_denial(self, error: RateLimited, request: DjangoRequest, state: State) -> Outcome:
         """Return the outcome of a view that raised `RateLimited` itself."""
-        outcome = self.guard.denied(request, error.decision, state.outcome)
-        _record(outcome, request, state)
+        http = request.http
+        outcome = self.guard.denied(request, error.decision, state.outcome(http))
+        state.record(outcome, http)
         _send(outcome, request)
         return outcome
 
@@ -282,8 +284,9 @@ class AppLimits(adapter.AppLimits):
         self, error: RateLimited, request: DjangoRequest, state: State
     ) -> HttpResponseBase:
         """Do as `respond_to_denial` on an event loop."""
-        outcome = self.guard.denied(request, error.decision, state.outcome)
-        _record(outcome, request, state)
+        http = request.http
+        outcome = self.guard.denied(request, error.decision, state.outcome(http))
+        state.record(outcome, http)
         await _asend(outcome, request)
         return await self.arefusal_response(outcome)
 
@@ -298,7 +301,7 @@ class AppLimits(adapter.AppLimits):
                 del response.headers[name]
         if state.decision is not None:
             fields = state.limits.fields(state.decision)
-        elif (outcome := state.outcome) is not None:
+        elif (outcome := state.outcome(http)) is not None:
             if outcome.needs_response:
                 outcome.settle(response)
                 http.penstock = outcome.decision  # type: ignore[attr-defined]
@@ -310,10 +313,8 @@ class AppLimits(adapter.AppLimits):
         # As `headers[name] = value`, which takes longer.
         set_field = headers.__setitem__
         for name, value in fields:
-            if name in _LISTS and name in headers:
-                set_field(name, f"{headers[name]}, {value}")
-            else:
-                set_field(name, value)
+            is_added = name in _LISTS and name in headers
+            set_field(name, f"{headers[name]}, {value}" if is_added else value)
         return response
 
     async def aapply_headers(
@@ -322,7 +323,8 @@ class AppLimits(adapter.AppLimits):
         """Do as `apply_headers` on an event loop."""
         if state.decision is not None:
             return self.apply_headers(response, http, state)
-        settles = state.outcome is not None and state.outcome.needs_response
+        outcome = state.outcome(http)
+        settles = outcome is not None and outcome.needs_response
         call = partial(self.apply_headers, response, http, state)
         return await _on_loop(call, waits=self._is_remote and settles)
 
@@ -418,12 +420,6 @@ async def _admit_async(
     except UserNotLoaded:
         await request.load_user()
     return await admit(limits, request, earlier)
-
-
-def _record(outcome: Outcome, request: DjangoRequest, state: State) -> None:
-    """Keep an outcome for the header fields and for the view."""
-    state.outcome = outcome
-    request.http.penstock = outcome.decision  # type: ignore[attr-defined]
 
 
 def _send(outcome: Outcome, request: DjangoRequest) -> None:

@@ -104,34 +104,48 @@ class PenstockThrottle(BaseThrottle):
         """Return whether the request may proceed; evaluates all our throttles of the view."""
         http = request._request  # noqa: SLF001  the only way to Django's request
         state = state_of(http)
-        outcome: Outcome | None = None
+        app_limits = conf.current()
+        limits = None
+        if (
+            len(view.throttle_classes) == 1
+            and not isinstance(self.limit, list)
+            and app_limits.guard.enabled
+        ):
+            scope = getattr(view, "throttle_scope", None)
+            limits = app_limits.single_throttles.get((type(self), self.limit, scope, type(view)))
+        if limits is None:
+            outcome = self._evaluate_with_others(request, view, state)
+        elif decision := state.spend(limits, request, http):
+            outcome = None
+        else:
+            outcome = app_limits.conclude(decision, limits, request, http, state)
+            if outcome is not None:
+                _raise_unless_decided(outcome)
+        self._wait = None if outcome is None or outcome.refusal is None else _wait_of(outcome)
+        return self._wait is None
+
+    def _evaluate_with_others(
+        self, request: Request, view: APIView, state: State
+    ) -> Outcome | None:
+        """Evaluate all our throttles of the view, unless another one of them has done so."""
         key = self.penstock_key(getattr(view, "throttle_scope", None), type(view))
-        if state.covered_throttles and key in state.covered_throttles:
+        if key in state.covered_throttles:
             # It was evaluated with another throttle of the view; a second call counts again.
             covered = [*state.covered_throttles]
             covered.remove(key)
             state.covered_throttles = tuple(covered)
-            outcome = state.outcome
-        elif len(view.throttle_classes) == 1 and type(view).get_throttles.__module__ == _VIEWS:
-            app_limits = conf.current()
-            limits = app_limits.single_throttles.get(key)
-            if limits is None or not app_limits.guard.enabled:
-                outcome = _evaluate((self,), (key,), request, view, state)
-            else:
-                outcome = app_limits.evaluate(limits, request, http, state)
-                if outcome is not None and outcome.refusal is not None:
-                    _raise_unless_decided(outcome)
-        else:
-            throttles = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
-            keys = _keys(throttles, view)
-            if key not in keys:
-                throttles, keys = [self], (key,)
-            outcome = _evaluate(throttles, keys, request, view, state)
-            state.covered_throttles = tuple(
-                other for other in keys if other != key and other is not None
-            )
-        self._wait = None if outcome is None or outcome.refusal is None else _wait_of(outcome)
-        return self._wait is None
+            return state.outcome(request._request)  # noqa: SLF001  as above
+        if len(view.throttle_classes) == 1 and type(view).get_throttles.__module__ == _VIEWS:
+            return _evaluate((self,), (key,), request, view, state)
+        throttles = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
+        keys = _keys(throttles, view)
+        if key not in keys:
+            throttles, keys = [self], (key,)
+        outcome = _evaluate(throttles, keys, request, view, state)
+        state.covered_throttles = tuple(
+            other for other in keys if other != key and other is not None
+        )
+        return outcome
 
     def wait(self) -> float | None:
         """Return the seconds until the request could be allowed; `None` if it was."""
@@ -157,7 +171,7 @@ class PenstockThrottle(BaseThrottle):
         limits = self.limit
         if limits is not None:
             return cls, tuple(limits) if isinstance(limits, list) else limits, cls
-        if not CHOICES.isdisjoint(self.options):
+        if self.options and not CHOICES.isdisjoint(self.options):
             # The limit follows from the request.
             return cls, (), cls
         return None if scope is None else (cls, scope, view_class)
@@ -217,12 +231,13 @@ class PenstockMixin(_View):
         state = state_of(http)
         if isinstance(exc, RateLimited):
             conf.current().record_denial(exc, DjangoRequest(self.request, http), state)
-            exc = Throttled(_wait_of(state.outcome))
+            exc = Throttled(_wait_of(state.outcome(http)))
         try:
             return super().handle_exception(exc)
         except Exception:
-            if state.outcome is not None:
-                state.outcome.refund_all()
+            outcome = state.outcome(http)
+            if outcome is not None:
+                outcome.refund_all()
             raise
 
     def finalize_response(
@@ -280,8 +295,11 @@ def _evaluate(
             f"{type(view).__name__}: a limit depends on the response, which is not known here; "
             f"add PenstockMiddleware, or PenstockMixin to the view"
         )
-    if len(keys) == 1 and not (app_limits.defaults or group[1] or limits.needs_response):
-        app_limits.single_throttles[keys[0]] = limits
+    is_alone = len(keys) == 1 and type(view).get_throttles.__module__ == _VIEWS
+    if is_alone and not (app_limits.defaults or group[1] or limits.needs_response):
+        scope, limit = getattr(view, "throttle_scope", None), throttles[0].limit
+        if not isinstance(limit, list):
+            app_limits.single_throttles[type(throttles[0]), limit, scope, type(view)] = limits
     outcome = app_limits.evaluate(limits, request, http, state)
     if outcome is not None:
         _raise_unless_decided(outcome)

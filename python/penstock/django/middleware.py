@@ -118,9 +118,10 @@ class PenstockMiddleware:
         app_limits, state = conf.current(), state_of(request)
         if isinstance(exception, RateLimited):
             return app_limits.respond_to_denial(exception, DjangoRequest(request, request), state)
-        if state.outcome is not None:
+        outcome = state.outcome(request)
+        if outcome is not None:
             if is_disconnect(exception):
-                state.outcome.keep()
+                outcome.keep()
             elif not is_answer(exception):
-                state.outcome.refund_all()
+                outcome.refund_all()
         return None

@@ -11,7 +11,6 @@ from django.http import HttpRequest
 from penstock.django.signals import limit_denied
 from penstock.errors import ConfigError
 from penstock.web.request import EnvironRequest
-from penstock.web.route_limits import RequestLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,10 +26,12 @@ if TYPE_CHECKING:
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
-class State(RequestLimits):
+class State:
     """Limits of one request, as far as they have been evaluated.
 
     Attributes:
+        decision: The decision of an ordinary request, as long as nothing asks for its outcome.
+        limits: The limits of that decision.
         covered: Nested limits that were evaluated with outer ones, each for one call.
         throttles: Our throttles of the view, by the key of their rule.
         covered_throttles: Keys of throttles that were evaluated with another one, each for one
@@ -40,31 +41,34 @@ class State(RequestLimits):
         has_writer: Whether an outer decorator or the middleware writes the header fields.
     """
 
-    __slots__ = (
-        "_http",
-        "covered",
-        "covered_throttles",
-        "deferred",
-        "has_middleware",
-        "has_writer",
-        "throttles",
-    )
+    # On the class, because most requests keep them and each creates a state.
+    decision: Decision | None = None
+    covered: tuple[ViewLimits, ...] = ()
+    throttles: Mapping[Any, Any] = _EMPTY
+    covered_throttles: tuple[Any, ...] = ()
+    deferred: Deferred | None = None
+    has_middleware: bool = False
+    has_writer: bool = False
+    _outcome: Outcome | None = None
+    # Set with the decision.
+    limits: RouteLimits
 
-    # Set by `spend`.
-    _http: ref[HttpRequest]
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether a limit has been evaluated."""
+        return self._outcome is not None or self.decision is not None
 
-    def __init__(self) -> None:
-        self.decision = self._outcome = None
-        self.covered: tuple[ViewLimits, ...] = ()
-        self.throttles: Mapping[Any, Any] = _EMPTY
-        self.covered_throttles: tuple[Any, ...] = ()
-        self.deferred: Deferred | None = None
-        self.has_middleware = False
-        self.has_writer = False
+    def outcome(self, http: HttpRequest) -> Outcome | None:
+        """Return the latest outcome, merged with the earlier ones; `None` before the first."""
+        if self.decision is not None:
+            self._outcome = self.limits.conclude(DjangoRequest(http, http), self.decision)
+            self.decision = None
+        return self._outcome
 
-    def _request(self) -> DjangoRequest | None:
-        http = self._http()
-        return None if http is None else DjangoRequest(http, http)
+    def record(self, outcome: Outcome, http: HttpRequest) -> None:
+        """Keep an outcome for the header fields and for the view."""
+        self.decision, self._outcome = None, outcome
+        http.penstock = outcome.decision  # type: ignore[attr-defined]
 
     def spend(self, limits: RouteLimits, native: Any, http: HttpRequest) -> Decision | None:
         """Decide an ordinary request, whose outcome is created only when something asks for it.
@@ -83,7 +87,7 @@ class State(RequestLimits):
             user = user_id(found)
         decision = limits.spend(http.META.get("REMOTE_ADDR"), user)
         if decision is not None:
-            self.limits, self.decision, self._http = limits, decision, ref(http)
+            self.limits, self.decision = limits, decision
             http.penstock = decision  # type: ignore[attr-defined]
         return decision
 
