@@ -24,7 +24,7 @@ use token_bucket::{GROUP, Spends};
 use crate::engine::algorithm::{Algorithm, Step};
 use crate::engine::decision::Decision;
 use crate::engine::id::IdFormat;
-use crate::engine::limit::Limit;
+use crate::engine::limit::{Limit, dispatch};
 use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{BeforeOrigin, Timestamp};
@@ -281,31 +281,15 @@ impl Simulator {
         let words = &mut self.words[..];
         match &self.limits[..] {
             [] => walk.block.is_empty(),
-            [limit] => match limit {
-                Limit::TokenBucket(bucket) => {
-                    walk.each(events, words, columns, |_, cost, state, now| {
-                        Some(bucket.spend(limit.cost(cost).ok()?, state, now))
-                    })
-                }
-                Limit::LeakyBucket(bucket) => {
-                    walk.each(events, words, columns, |_, cost, state, now| {
-                        Some(bucket.spend(limit.cost(cost).ok()?, state, now))
-                    })
-                }
-                Limit::FixedWindow(window) => {
-                    walk.each(events, words, columns, |_, cost, state, now| {
-                        Some(window.spend(limit.cost(cost).ok()?, state, now))
-                    })
-                }
-                Limit::FixedRateWindow(window) => {
-                    walk.each(events, words, columns, |_, cost, state, now| {
-                        Some(window.spend(limit.cost(cost).ok()?, state, now))
-                    })
-                }
-                Limit::Unlimited => walk.each(events, words, columns, |_, cost, _, now| {
-                    limit.cost(cost).ok().map(|_| Step::unlimited(now))
+            [limit] => dispatch!(
+                limit,
+                rules => walk.each(events, words, columns, |_, cost, state, now| {
+                    Some(rules.spend(limit.cost(cost).ok()?, state, now))
                 }),
-            },
+                walk.each(events, words, columns, |_, cost, _, now| {
+                    limit.cost(cost).ok().map(|_| Step::unlimited(now))
+                })
+            ),
             limits => {
                 let limit_of = &self.limit_of;
                 walk.each(events, words, columns, |bucket, cost, state, now| {
