@@ -129,8 +129,8 @@ impl<T: Number> Source<T> for Part<'_, T> {
     }
 
     #[inline(always)]
-    fn group<const N: usize>(&self, first: usize) -> impl Fn(usize) -> T {
-        let group = &self.shared[first..first + N];
+    fn group<const N: usize>(&self, number: usize) -> impl Fn(usize) -> T {
+        let group = &self.shared.as_chunks::<N>().0[number];
         move |index| T::read(&group[index])
     }
 
@@ -171,8 +171,8 @@ impl<T: Number, V: Into<T>> Sink<V> for WritablePart<'_, T> {
     }
 
     #[inline(always)]
-    fn group<const N: usize>(&mut self, first: usize) -> impl FnMut(usize, V) {
-        let group = &self.shared[first..first + N];
+    fn group<const N: usize>(&mut self, number: usize) -> impl FnMut(usize, V) {
+        let group = &self.shared.as_chunks::<N>().0[number];
         move |index, value| value.into().write(&group[index])
     }
 }

@@ -15,8 +15,8 @@ pub trait Source<T> {
     /// Returns the value at an index below [`Source::len`].
     fn get(&self, index: usize) -> T;
 
-    /// Returns a function that reads the first `N` values from an index on.
-    fn group<const N: usize>(&self, first: usize) -> impl Fn(usize) -> T;
+    /// Returns a function that reads the values of a group of `N` by their index within the group.
+    fn group<const N: usize>(&self, number: usize) -> impl Fn(usize) -> T;
 
     /// Prefetches the value at an index, which may be beyond the end.
     fn prefetch(&self, index: usize);
@@ -33,8 +33,8 @@ impl<T: Copy> Source<T> for &[T] {
     }
 
     #[inline(always)]
-    fn group<const N: usize>(&self, first: usize) -> impl Fn(usize) -> T {
-        let group = &self[first..first + N];
+    fn group<const N: usize>(&self, number: usize) -> impl Fn(usize) -> T {
+        let group = &self.as_chunks::<N>().0[number];
         move |index| group[index]
     }
 
@@ -49,8 +49,8 @@ pub trait Sink<T> {
     /// Writes a value.
     fn put(&mut self, index: usize, value: T);
 
-    /// Returns a function that writes the first `N` values from an index on.
-    fn group<const N: usize>(&mut self, first: usize) -> impl FnMut(usize, T);
+    /// Returns a function that writes the values of a group of `N` by their index within the group.
+    fn group<const N: usize>(&mut self, number: usize) -> impl FnMut(usize, T);
 }
 
 impl<T> Sink<T> for &mut [T] {
@@ -60,8 +60,8 @@ impl<T> Sink<T> for &mut [T] {
     }
 
     #[inline(always)]
-    fn group<const N: usize>(&mut self, first: usize) -> impl FnMut(usize, T) {
-        let group = &mut self[first..first + N];
+    fn group<const N: usize>(&mut self, number: usize) -> impl FnMut(usize, T) {
+        let group = &mut self.as_chunks_mut::<N>().0[number];
         move |index, value| group[index] = value
     }
 }

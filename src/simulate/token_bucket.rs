@@ -16,6 +16,9 @@ pub(super) const GROUP: usize = 8;
 /// prefetches, but stops at every page boundary.
 const COLUMNS_AHEAD: usize = 512;
 
+/// The number of groups by which the prefetch of the buckets precedes their use.
+const GROUPS_AHEAD: usize = prefetch::DISTANCE / GROUP;
+
 /// Returns whether a spend at `now` cannot overflow. The engine saturates such sums, but this file does
 /// not check for them.
 pub(super) fn is_in_time(bucket: &TokenBucket, now: i64) -> bool {
@@ -25,8 +28,8 @@ pub(super) fn is_in_time(bucket: &TokenBucket, now: i64) -> bool {
 
 /// A group of events.
 struct Group {
-    /// The index of the first event.
-    first: usize,
+    /// The number of the group, counted from the first event.
+    number: usize,
     nows: [i64; GROUP],
     increments: [i64; GROUP],
     /// The latest TATs at which the spends are allowed.
@@ -41,36 +44,39 @@ trait Tats {
 }
 
 /// A single bucket, in a register.
-struct One {
-    tat: i64,
-    offset: i64,
+struct One<'a> {
+    spends: &'a Spends,
+    /// The earliest time at which a spend of one token is allowed. Unlike the TAT, it is compared with
+    /// the time of an event without an addition.
+    ready: i64,
 }
 
-impl Tats for One {
+impl Tats for One<'_> {
     // Each spend depends on the previous one. If the bucket stays in the same condition for all events
     // of a group, the chain of dependent operations is shorter. Traffic rarely changes between these
     // cases, so the branches are predictable.
     #[inline(always)]
     fn spend(&mut self, group: &Group, mut each: impl FnMut(usize, bool, i64)) -> bool {
-        let Group { nows, increments, latest, .. } = group;
-        let mut tat = self.tat;
-        if tat > nows[GROUP - 1] {
+        let Group { nows, increments, .. } = group;
+        let &Spends { interval, offset, offset_for_one, .. } = self.spends;
+        if self.ready > nows[GROUP - 1].wrapping_sub(offset_for_one) {
             // The bucket is never full, so the TAT does not depend on the times.
             let mut sums = 0;
             for index in 0..GROUP {
-                let allowed = tat <= latest[index];
-                let sum = tat.wrapping_add(increments[index]);
+                let beyond_one = increments[index].wrapping_sub(interval);
+                let allowed = self.ready <= nows[index].wrapping_sub(beyond_one);
+                let sum = self.ready.wrapping_add(increments[index]);
                 sums |= sum;
-                tat = select_unpredictable(allowed, sum, tat);
-                each(index, allowed, tat);
+                self.ready = select_unpredictable(allowed, sum, self.ready);
+                each(index, allowed, self.ready.wrapping_add(offset_for_one));
             }
-            self.tat = tat;
-            // No sum overflows. A sum that is used twice is computed beside the comparison; otherwise the
-            // compiler adds after it, which makes the chain longer by a half.
-            return sums >= 0;
+            // Always true, as no sum is that small. A sum with a second use is computed beside the
+            // comparison; otherwise the compiler adds after it, which makes the chain longer by a half.
+            return sums != i64::MIN;
         }
         let total = increments.iter().fold(0_i64, |sum, increment| sum.saturating_add(*increment));
-        if total <= self.offset && tat.wrapping_add(total) <= nows[0].wrapping_add(self.offset) {
+        let mut tat = self.ready.wrapping_add(offset_for_one);
+        if total <= offset && tat.wrapping_add(total) <= nows[0].wrapping_add(offset) {
             // All spends are allowed. The TAT is the larger of two: that of a bucket that was full at
             // some event, and that of a bucket that never was.
             let mut since_full = i64::MIN;
@@ -87,7 +93,7 @@ impl Tats for One {
                 each(index, allowed, tat);
             }
         }
-        self.tat = tat;
+        self.ready = tat.wrapping_sub(offset_for_one);
         true
     }
 }
@@ -103,14 +109,14 @@ struct Many<'a, N, B> {
 impl<N: Source<u32>, B: Fn(u32) -> usize> Tats for Many<'_, N, B> {
     #[inline(always)]
     fn spend(&mut self, group: &Group, mut each: impl FnMut(usize, bool, i64)) -> bool {
-        let ahead = group.first + prefetch::DISTANCE;
-        if self.words.len() >= PREFETCH_THRESHOLD && ahead + GROUP <= self.clients.len() {
+        let ahead = group.number + GROUPS_AHEAD;
+        if self.words.len() >= PREFETCH_THRESHOLD && (ahead + 1) * GROUP <= self.clients.len() {
             let client = self.clients.group::<GROUP>(ahead);
             for index in 0..GROUP {
                 prefetch(self.words.as_ptr().wrapping_add((self.bucket)(client(index))));
             }
         }
-        let client = self.clients.group::<GROUP>(group.first);
+        let client = self.clients.group::<GROUP>(group.number);
         for index in 0..GROUP {
             let Some(word) = self.words.get_mut((self.bucket)(client(index))) else { return false };
             let (allowed, tat) = group.spend(index, *word as i64);
@@ -179,9 +185,10 @@ impl Spends {
         match (&events.clients, map) {
             (None, _) => {
                 let Some(word) = words.first_mut() else { return false };
-                let mut one = One { tat: *word as i64, offset: self.offset };
+                let ready = (*word as i64).wrapping_sub(self.offset_for_one);
+                let mut one = One { spends: self, ready };
                 let is_valid = self.with_costs(events, block, &mut one, columns);
-                *word = one.tat as u64;
+                *word = one.ready.wrapping_add(self.offset_for_one) as u64;
                 is_valid
             }
             (Some(clients), None) => {
@@ -215,7 +222,7 @@ impl Spends {
             None => self.with_numbers(events, |_| None, block, tats, columns),
             Some(costs) => self.with_numbers(
                 events,
-                |first| Some(array::from_fn(costs.group::<GROUP>(first))),
+                |number| Some(array::from_fn(costs.group::<GROUP>(number))),
                 block,
                 tats,
                 columns,
@@ -242,13 +249,13 @@ impl Spends {
         let Columns { allowed, remaining, retry_after, reset_after } = columns;
         if remaining.is_none() && retry_after.is_none() && reset_after.is_none() {
             return self.spend_each(events, costs, block, tats, |group, tats| {
-                let mut allowed = allowed.group::<GROUP>(group.first);
+                let mut allowed = allowed.group::<GROUP>(group.number);
                 tats.spend(group, |index, is_allowed, _| allowed(index, is_allowed))
             });
         }
         self.spend_each(events, costs, block, tats, |group, tats| {
             let mut missing = [0; GROUP];
-            let mut allowed = allowed.group::<GROUP>(group.first);
+            let mut allowed = allowed.group::<GROUP>(group.number);
             let is_valid = tats.spend(group, |index, is_allowed, tat| {
                 allowed(index, is_allowed);
                 missing[index] = tat.wrapping_sub(group.nows[index]);
@@ -282,9 +289,9 @@ impl Spends {
         C: Source<i64>,
     {
         let mut last = self.last;
-        for first in block.step_by(GROUP) {
-            events.prefetch(first + COLUMNS_AHEAD);
-            let nows: [i64; GROUP] = array::from_fn(events.times.group::<GROUP>(first));
+        for number in block.start / GROUP..block.end / GROUP {
+            events.prefetch(number * GROUP + COLUMNS_AHEAD);
+            let nows: [i64; GROUP] = array::from_fn(events.times.group::<GROUP>(number));
             for now in nows {
                 if now < last {
                     return false;
@@ -293,7 +300,7 @@ impl Spends {
             }
             let (mut increments, mut offsets) =
                 ([self.interval; GROUP], [self.offset_for_one; GROUP]);
-            if let Some(costs) = costs(first) {
+            if let Some(costs) = costs(number) {
                 for (index, cost) in costs.into_iter().enumerate() {
                     // As an unsigned number, a negative cost exceeds every burst.
                     if cost as u64 > self.burst {
@@ -304,7 +311,7 @@ impl Spends {
                 }
             }
             let latest = array::from_fn(|index| nows[index].wrapping_add(offsets[index]));
-            if !spend(&Group { first, nows, increments, latest }, tats) {
+            if !spend(&Group { number, nows, increments, latest }, tats) {
                 return false;
             }
         }
@@ -316,7 +323,7 @@ impl Spends {
 #[inline(always)]
 fn fill<S: Sink<i64>>(column: &mut Option<S>, group: &Group, value: impl Fn(usize) -> i64) {
     if let Some(column) = column {
-        let mut put = column.group::<GROUP>(group.first);
+        let mut put = column.group::<GROUP>(group.number);
         (0..GROUP).for_each(|index| put(index, value(index)));
     }
 }

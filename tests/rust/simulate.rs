@@ -56,7 +56,7 @@ fn simulator(registry: &Registry, ids: &[&str]) -> Simulator {
 }
 
 /// Returns the simulator's results for all events, in runs that end at the indices `cuts`. All costs are
-/// 1 if `ones`.
+/// 1 if `ones`. A trace without clients has no client column.
 fn simulated(mut simulator: Simulator, trace: &Trace, ones: bool, cuts: &[usize]) -> Vec<Numbers> {
     let events = trace.times.len();
     let mut allowed = vec![false; events];
@@ -67,7 +67,7 @@ fn simulated(mut simulator: Simulator, trace: &Trace, ones: bool, cuts: &[usize]
         first = range.end;
         let events = Events {
             times: &trace.times[range.clone()],
-            clients: Some(&trace.clients[range.clone()]),
+            clients: trace.clients.get(range.clone()),
             costs: (!ones).then_some(&trace.costs[range.clone()]),
         };
         let mut columns = Columns {
@@ -170,6 +170,9 @@ proptest! {
         let mut trace = trace(&registry, start, &events);
         trace.clients.fill(0);
         let expected = simulated(simulator(&registry, &IDS), &trace, ones, &[]);
+        trace.clients.clear();
+        let result = simulated(simulator(&registry, &IDS[..1]), &trace, ones, &[]);
+        prop_assert_eq!(&result, &expected);
         // `allowed` alone is computed in a separate loop.
         let mut allowed = vec![false; trace.times.len()];
         let mut columns =
