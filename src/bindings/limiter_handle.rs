@@ -8,6 +8,8 @@ use crate::bindings::any_limiter::AnyLimiter;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::store_log::log_events;
 use crate::bindings::wait_queues::WaitQueues;
+#[cfg(all(feature = "redis", not(Py_GIL_DISABLED)))]
+use crate::store::redis::Relay;
 use crate::store::{Store, StoreError};
 use crate::sync::{AtomicBool, Ordering};
 
@@ -72,7 +74,12 @@ impl LimiterHandle {
         if !self.core.store().may_wait() {
             return call(&self.core);
         }
-        let result = py.detach(|| call(&self.core));
+        let result = {
+            // Without the GIL, threads can run at the same time.
+            #[cfg(all(feature = "redis", not(Py_GIL_DISABLED)))]
+            let _relay = Relay::start();
+            py.detach(|| call(&self.core))
+        };
         log_events(py, self.core.store(), &self.url);
         result
     }

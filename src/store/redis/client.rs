@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use once_cell::race::OnceBox;
 use redis::{Cmd, Value};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
 
 use crate::clock::Stopwatch;
@@ -27,8 +27,9 @@ use crate::store::redis::codec::{self, Spend};
 use crate::store::redis::deny_cache::DenyCache;
 use crate::store::redis::link::Link;
 use crate::store::redis::notes::{CallKind, CallResult, Notes, StoreEvent};
-use crate::store::redis::spends::{Replied, Spends, Waiting};
+use crate::store::redis::spends::{Callback, Replied, Spends, Waiting};
 use crate::store::redis::url::RedisUrl;
+use crate::store::redis::wakes::Wakes;
 use crate::store::redis::{SLACK, replies};
 use crate::store::remote::Reply;
 use crate::sync::{AtomicBool, Ordering};
@@ -120,6 +121,7 @@ pub(super) struct Engine {
 struct Shared {
     link: Link,
     spends: Spends,
+    wakes: Arc<Wakes>,
     breaker: Breaker,
     deny_cache: DenyCache,
     notes: Arc<Notes>,
@@ -133,6 +135,7 @@ impl Engine {
         let shared = Shared {
             link: Link::new(url.clone()),
             spends: Spends::new(),
+            wakes: Arc::default(),
             breaker: Breaker::new(seed),
             deny_cache: DenyCache::new(url.deny_cache),
             notes: Arc::new(Notes::new()),
@@ -210,17 +213,11 @@ impl Engine {
     /// # Errors
     /// [`StoreError`] if there is none.
     pub(super) fn spend(&self, spend: Spend) -> Result<Reply, StoreError> {
-        let (sender, receiver) = oneshot::channel();
-        let spends = &self.shared.spends;
-        // The receiver is alive, because its caller is waiting.
-        let is_first = spends.push(spend, Box::new(move |reply| drop(sender.send(reply))));
-        let reply = self.runtime().block_on(async {
-            if is_first {
-                self.shared.send_spends().await;
-            }
-            receiver.await
-        });
-        reply.unwrap_or(Err(StoreError::Closed))
+        let (sender, receiver) = self.shared.wakes.channel();
+        if self.shared.spends.push(spend, Replied::Thread(sender)) {
+            self.runtime().block_on(self.shared.send_spends());
+        }
+        receiver.wait()
     }
 
     /// Makes a call that was admitted. Never waits; `done` is called on the runtime's thread.
@@ -233,11 +230,11 @@ impl Engine {
     }
 
     /// As [`Engine::spend`], but never waits; `replied` is called on the runtime's thread.
-    pub(super) fn submit_spend(&self, spend: Spend, replied: Replied) {
+    pub(super) fn submit_spend(&self, spend: Spend, replied: Callback) {
         if let Err(error) = self.drive() {
             return replied(Err(error));
         }
-        if self.shared.spends.push(spend, replied) {
+        if self.shared.spends.push(spend, Replied::Callback(replied)) {
             let shared = Arc::clone(&self.shared);
             self.runtime().spawn(async move { shared.send_spends().await });
         }
@@ -311,10 +308,15 @@ impl Shared {
         let result = CallResult::of(&reply, is_answer);
         let keys: Vec<_> = spends.iter().map(|waiting| waiting.spend.key.as_slice()).collect();
         let replies = replies(&self.notes, reply, &keys);
+        let mut threads = Vec::with_capacity(spends.len());
         for (Waiting { stopwatch, replied, .. }, reply) in spends.into_iter().zip(replies) {
             self.notes.count(CallKind::Spend, result, stopwatch);
-            replied(reply);
+            match replied {
+                Replied::Thread(sender) => threads.push((sender, reply)),
+                Replied::Callback(callback) => callback(reply),
+            }
         }
+        self.wakes.send(threads);
     }
 
     /// Sends a command; also returns whether the server answered, even with an error.

@@ -14,6 +14,7 @@ mod link;
 mod notes;
 mod spends;
 mod url;
+mod wakes;
 
 use std::iter;
 use std::slice;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 pub use notes::{CallKind, CallResult, StoreEvent};
 pub use url::RedisUrl;
 pub(super) use url::read as read_url;
+pub use wakes::Relay;
 
 use redis::{Cmd, Value};
 

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::clock::Stopwatch;
 use crate::store::StoreError;
 use crate::store::redis::codec::Spend;
+use crate::store::redis::wakes::Sender;
 use crate::store::remote::Reply;
 use crate::sync::Mutex;
 
@@ -24,7 +25,15 @@ const MAX_WAIT: Duration = Duration::from_millis(1);
 pub(super) const MAX_SPENDS: usize = 64;
 
 /// Receives the server's reply about a bucket.
-pub(super) type Replied = Box<dyn FnOnce(Result<Reply, StoreError>) + Send>;
+pub(super) enum Replied {
+    /// A thread that waits for it.
+    Thread(Sender),
+    /// A function that is called with it.
+    Callback(Callback),
+}
+
+/// Is called with the server's reply about a bucket.
+pub(super) type Callback = Box<dyn FnOnce(Result<Reply, StoreError>) + Send>;
 
 /// A spend that has not been sent.
 pub(super) struct Waiting {
