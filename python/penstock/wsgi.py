@@ -77,32 +77,30 @@ class PenstockMiddleware:
         self.guard: Final = Guard(limiter, **guard_options)
         self._limits: Final = self.guard.route_limits([rule])
         self._needs_response: Final = self._limits.needs_response
-        self._is_served = False
 
     def __call__(self, environ: dict[str, Any], start_response: _Start) -> Iterable[bytes]:
         """Answer a request, or pass it to the application."""
         if not self.guard.enabled:
             return self.app(environ, start_response)
-        if not self._is_served:
-            self._is_served = True
-            self.guard.warn_if_multiprocess(environ)
         limits, decision = self._limits, None
         if limits.is_direct:
             decision = limits.spend(environ.get("REMOTE_ADDR"))
             if decision:
                 environ["penstock.decision"] = decision
-                fields = limits.fields
+                # A local: called as a method, it would first be looked for in the class.
+                fields_of, app = limits.fields, self.app
+                fields = fields_of(decision)
 
                 def start(
                     status: str, headers: list[tuple[str, str]], exc_info: _ExcInfo | None = None
                 ) -> Callable[[bytes], object]:
                     # A new list: the application may reuse its own.
-                    headers = [*headers, *fields(decision)]
+                    headers = [*headers, *fields]
                     if exc_info is None:
                         return start_response(status, headers)
                     return start_response(status, headers, exc_info)
 
-                return self.app(environ, start)
+                return app(environ, start)
         request = EnvironRequest(environ)
         outcome = limits.admit(request) if decision is None else limits.conclude(request, decision)
         environ["penstock.decision"] = outcome.decision

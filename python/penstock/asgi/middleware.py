@@ -110,9 +110,10 @@ class PenstockMiddleware:
     # Frameworks have types of their own for the three, which are not compatible.
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or pass it to the application."""
-        guard = self.guard
+        # Locals: called as methods, they would first be looked for in the class.
+        app, guard = self.app, self.guard
         if scope["type"] not in _LIMITED or not guard.enabled:
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
             return
         limiter = guard.limiter
         outer: RequestState | None = scope.get(STATE_KEY)
@@ -134,7 +135,7 @@ class PenstockMiddleware:
             if self._needs_response:
                 await self._serve_and_watch(outcome, state, scope, receive, send)
             else:
-                await self.app(scope, receive, send)
+                await app(scope, receive, send)
         finally:
             # The state must not stay in the scope: a reference cycle waits for the collector.
             scope[STATE_KEY] = outer

@@ -35,7 +35,7 @@ class RequestState(RequestLimits):
         progress: The request of an adapter further inside, with its progress there.
     """
 
-    __slots__ = ("_is_open", "_scope", "_send", "limiter", "outer", "progress")
+    __slots__ = ("_fields", "_is_open", "_scope", "_send", "limiter", "outer", "progress")
 
     def __init__(self, limiter: Limiter, outer: RequestState | None, send: Send) -> None:
         self.decision = self._outcome = None
@@ -60,14 +60,19 @@ class RequestState(RequestLimits):
         decision = limits.spend(client[0] if client else None)
         if decision is not None:
             self.limits, self._scope, self.decision = limits, scope, decision
+            # Now, and not with the response, when what they are made of has left the caches.
+            fields_of = limits.encoded_fields
+            self._fields = fields_of(decision)
             store_decision(scope, decision)
         return decision
 
     # Not `async def`, which would cost one coroutine more for each message.
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message, with the fields of limits if it starts the response."""
+        # A local: called as a method, it would first be looked for in the class.
+        send = self._send
         if self._is_open:
-            return self._send(message)
+            return send(message)
         kind = message["type"]
         starts = kind in STARTS
         if starts or kind == "websocket.close":
@@ -81,10 +86,9 @@ class RequestState(RequestLimits):
                 if starts:
                     message = with_fields(message, outcome)
             elif starts and self.decision is not None:
-                fields = self.limits.encoded_fields(self.decision)
                 # A new message: an application may send the same response again.
-                message = {**message, "headers": [*(message.get("headers") or ()), *fields]}
-        return self._send(message)
+                message = {**message, "headers": [*(message.get("headers") or ()), *self._fields]}
+        return send(message)
 
     async def _settle_and_send(self, outcome: Outcome, message: Message, *, starts: bool) -> None:
         """Settle limits over a server, which the event loop must not wait for."""
@@ -103,7 +107,7 @@ class RequestState(RequestLimits):
         # Only the progress of an adapter further inside refers to the request, which itself refers
         # to this state.
         if self.progress is not None:
-            self.outcome = self.progress = None
+            self.decision = self._outcome = self.progress = None
 
 
 def state_of(scope: Scope, limiter: Limiter) -> RequestState | None:

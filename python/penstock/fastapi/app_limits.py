@@ -46,7 +46,7 @@ class _Tree:
     """Limits in the dependencies of a route.
 
     Attributes:
-        dependant: The tree, referenced so that its `id()` is not reused.
+        route: The route, referenced so that its `id()` is not reused.
         limits: Those that are decided before the endpoint runs.
         scope: The name under which unnamed limits are kept.
         has_dependencies: Whether FastAPI resolves an option of one of them.
@@ -57,24 +57,26 @@ class _Tree:
 
     __slots__ = (
         "compiled",
-        "dependant",
         "has_dependencies",
         "is_async",
         "limits",
         "replaced",
+        "route",
         "scope",
     )
 
     def __init__(
         self,
         guard: Guard,
-        dependant: Dependant | None,
+        route: Any,
         overridden: Mapping[Any, Any],
         defaults: tuple[RouteLimit, ...],
         *,
+        mount: str,
         method: str,
-        path: str | None,
     ) -> None:
+        dependant: Dependant | None = getattr(route, "dependant", None)
+        path: str | None = getattr(route, "path_format", None)
         limits = () if dependant is None else per_request(limits_in(dependant, overridden))
         own = [limit for limit in limits if limit not in defaults]
         is_replaced = is_exempt(None if dependant is None else dependant.call) or any(
@@ -83,8 +85,9 @@ class _Tree:
         )
         self.replaced: Final = defaults if is_replaced else ()
         limits = tuple(limit for limit in limits if limit not in self.replaced)
-        self.dependant: Final = dependant
+        self.route: Final = route
         self.limits: Final = limits
+        path = None if path is None else f"{mount}{path}"
         self.scope: Final = _scope_of(None if dependant is None else dependant.call, path)
         self.has_dependencies: Final = any(limit.has_dependencies for limit in limits)
         self.is_async: Final = any(limit.callables.is_async for limit in limits)
@@ -128,7 +131,7 @@ class AppLimits(adapter.AppLimits):
         self._is_remote: Final = guard.limiter.is_remote
         self._rules: Final[dict[tuple[RouteLimit, str], Rule]] = {}
         self._compiled: Final[dict[tuple[tuple[RouteLimit, ...], str], RouteLimits]] = {}
-        self._trees: Final[dict[tuple[int, str | None, str], _Tree]] = {}
+        self._trees: Final[dict[tuple[int, str, str], _Tree]] = {}
 
     def registered_rules(self) -> Iterator[Rule]:
         """Yield the rules of all routes, in the order of registration."""
@@ -270,25 +273,18 @@ class AppLimits(adapter.AppLimits):
 
     def _tree(self, scope: Scope) -> _Tree:
         """Return the limits of a request's route, without those that a test replaces."""
-        route = route_of(scope)
-        dependant: Dependant | None = getattr(route, "dependant", None)
-        path: str | None = getattr(route, "path_format", None)
-        if path is not None and (
-            mounted_at := scope["root_path"].removeprefix(scope[_ROOT_PATH_KEY])
-        ):
-            path = f"{mount_template(self._app.routes, mounted_at)}{path}"
-        replaced = getattr(scope.get("app"), "dependency_overrides", None)
-        if replaced and dependant is not None:
-            defaults = limits_of_app(scope.get("app"))
-            method = scope.get("method", "GET")
-            return _Tree(self.guard, dependant, replaced, defaults, method=method, path=path)
+        app, route, method = scope.get("app"), route_of(scope), scope.get("method", "GET")
+        mounted_at = scope["root_path"].removeprefix(scope[_ROOT_PATH_KEY])
+        mount = mount_template(self._app.routes, mounted_at) if mounted_at else ""
+        replaced = getattr(app, "dependency_overrides", None)
         # A route answers few methods, and it has been found already.
-        key = id(dependant), path, scope.get("method", "GET")
-        tree = self._trees.get(key)
+        key = id(route), mount, method
+        tree = None if replaced else self._trees.get(key)
         if tree is None:
-            defaults = limits_of_app(scope.get("app"))
-            tree = _Tree(self.guard, dependant, {}, defaults, method=key[2], path=path)
-            self._trees[key] = tree
+            defaults = limits_of_app(app)
+            tree = _Tree(self.guard, route, replaced or {}, defaults, mount=mount, method=method)
+            if not replaced:
+                self._trees[key] = tree
         return tree
 
 
@@ -340,7 +336,8 @@ class Middleware(PenstockMiddleware):
             self._needs_response = app_limits.needs_response
             scope[APP_LIMITS_KEY] = app_limits
             scope[_ROOT_PATH_KEY] = scope.setdefault("root_path", "")
-        return super().__call__(scope, receive, send)
+        # Not `super()`, which takes longer.
+        return PenstockMiddleware.__call__(self, scope, receive, send)
 
 
 class LateRefusals:

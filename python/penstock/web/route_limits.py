@@ -106,7 +106,8 @@ class RouteLimits:
         Returns:
             The decision; `None` if `admit` has to decide.
         """
-        limit = self._only
+        # Locals: called as methods, they would first be looked for in the class.
+        limit, spend = self._only, self._spend
         # `None` during the checks of the set-up, which observe what `admit` reads.
         if (ids_of_peers := limit.ids_of_peers) is None or self._store.is_failing:
             return None
@@ -118,7 +119,7 @@ class RouteLimits:
         if id is None:
             return None
         try:
-            return self._spend(id)
+            return spend(id)
         except Error:
             # Nothing was taken, so `admit` decides what follows from it.
             return None
