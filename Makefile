@@ -113,7 +113,7 @@ test-rust: servers ## test the core without Python: unit tests, tests/rust, doc 
 
 # A separate build, in which loom's locks and atomics replace the real ones.
 loom: ## check models of two threads at one store, in every interleaving
-	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test --locked --no-default-features --profile loom --test loom --target-dir target/loom
+	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test --locked --no-default-features --features loom --profile loom --test loom --target-dir target/loom
 
 # Reports are tested in a real browser, installed from the system's packages if it is missing.
 CHROMIUM := $(shell for p in chromium chromium-browser google-chrome; do command -v "$$p" && break; done)
