@@ -22,6 +22,7 @@ pub use together::{NO_LIMIT, Together};
 use token_bucket::{GROUP, Spends};
 
 use crate::engine::algorithm::{Algorithm, Step};
+use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::id::IdFormat;
 use crate::engine::limit::{Limit, dispatch};
@@ -135,6 +136,11 @@ impl Simulator {
 
     /// Returns the limit that applies to a client, or `None` if the client does not exist.
     pub fn limit_of(&self, client: usize) -> Option<&Limit> {
+        self.bucket_of(client).map(|(_, limit)| limit)
+    }
+
+    /// Returns the bucket of a client and its limit, or `None` if the client does not exist.
+    fn bucket_of(&self, client: usize) -> Option<(usize, &Limit)> {
         let bucket = match &self.buckets {
             None => client,
             Some(buckets) => *buckets.by_client.get(client)? as usize,
@@ -142,7 +148,19 @@ impl Simulator {
         if bucket >= self.words.len() {
             return None;
         }
-        self.limits.get(self.limit_of.get(bucket).map_or(0, |&limit| limit as usize))
+        let limit = self.limit_of.get(bucket).map_or(0, |&limit| limit as usize);
+        Some((bucket, self.limits.get(limit)?))
+    }
+
+    /// Returns the bucket of an event, its limit, and its cost.
+    fn resolve(&self, client: u32, tokens: i64) -> Result<(usize, &Limit, Cost), Fault> {
+        let unknown = Fault::UnknownClient { found: client, clients: self.clients };
+        let (bucket, limit) = self.bucket_of(client as usize).ok_or(unknown)?;
+        let cost = limit.cost(tokens).map_err(|source| {
+            let limit = self.entry.name().to_string();
+            Fault::Call(Box::new(CallError::Cost { limit, source }))
+        })?;
+        Ok((bucket, limit, cost))
     }
 
     /// Returns the bucket of each client, or `None` if each client has its own, with the same number.
@@ -328,14 +346,7 @@ impl Simulator {
             before = found;
             let client = events.clients.as_ref().map_or(0, |clients| clients.get(position));
             let cost = events.costs.as_ref().map_or(1, |costs| costs.get(position));
-            let Some(limit) = self.limit_of(client as usize) else {
-                let clients = self.clients;
-                return Err(fault(Fault::UnknownClient { found: client, clients }));
-            };
-            limit.cost(cost).map_err(|source| {
-                let limit = self.entry.name().to_string();
-                fault(Fault::Call(Box::new(CallError::Cost { limit, source })))
-            })?;
+            self.resolve(client, cost).map_err(fault)?;
         }
         // Only reached if another thread has changed the columns since.
         Ok(())

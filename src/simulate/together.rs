@@ -5,12 +5,10 @@ use std::sync::Arc;
 use crate::engine::algorithm::Step;
 use crate::engine::batch::{self, Kind, Member};
 use crate::engine::decision::Decision;
-use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{BeforeOrigin, Timestamp};
-use crate::limiter::CallError;
 use crate::simulate::{Columns, Events, Fault, FaultAt, Ids, Simulator, Sink, Source, put};
 
 /// The value of `denied_by` for an event that no limit denies.
@@ -20,7 +18,7 @@ pub const NO_LIMIT: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     limit: usize,
-    client: usize,
+    client: u32,
     /// The cost in tokens; `None` for the cost of the event.
     cost: Option<i64>,
 }
@@ -65,7 +63,7 @@ impl Together {
                     ids.number(id.as_bytes()).ok_or(Fault::TooManyClients)?
                 }
             };
-            plan.push(Part { limit: *limit, client: client as usize, cost: *cost });
+            plan.push(Part { limit: *limit, client, cost: *cost });
         }
         self.plans.push(plan);
         Ok(self.plans.len() - 1)
@@ -122,11 +120,8 @@ impl Together {
         let mut states = Vec::with_capacity(plan.len());
         for part in plan {
             let simulator = &simulators[part.limit].0;
-            let (bucket, limit) = bucket_of(simulator, part.client)?;
-            let cost = limit.cost(part.cost.unwrap_or(cost)).map_err(|source| {
-                let limit = simulator.entry.name().to_string();
-                Fault::Call(Box::new(CallError::Cost { limit, source }))
-            })?;
+            let (bucket, limit, cost) =
+                simulator.resolve(part.client, part.cost.unwrap_or(cost))?;
             let operation = Operation { verb: Verb::Spend, limit, cost };
             members.push(Member { operation, kind: Kind::Spend, shadow: false });
             states.push(State::from_word(simulator.words[bucket]));
@@ -135,8 +130,9 @@ impl Together {
         let strictest = batch::strictest(steps.iter().map(|step| (true, &step.decision)));
         for (part, step) in plan.iter().zip(steps.iter()) {
             let simulator = &mut simulators[part.limit].0;
-            if let Some(after) = step.after.or(step.repaired) {
-                let (bucket, _) = bucket_of(simulator, part.client)?;
+            if let Some(after) = step.after.or(step.repaired)
+                && let Some((bucket, _)) = simulator.bucket_of(part.client as usize)
+            {
                 simulator.words[bucket] = after.word();
             }
         }
@@ -146,20 +142,6 @@ impl Together {
             None => (NO_LIMIT, Decision::unlimited(now)),
         })
     }
-}
-
-fn bucket_of(simulator: &Simulator, client: usize) -> Result<(usize, &Limit), Fault> {
-    let clients = simulator.clients;
-    let unknown = Fault::UnknownClient { found: client as u32, clients };
-    let bucket = match &simulator.buckets {
-        None => client,
-        Some(buckets) => match buckets.by_client.get(client) {
-            Some(&bucket) => bucket as usize,
-            None => return Err(unknown),
-        },
-    };
-    let limit = simulator.limit_of(client).ok_or(unknown)?;
-    Ok((bucket, limit))
 }
 
 impl Simulator {
@@ -192,12 +174,8 @@ impl Simulator {
             }
             self.last = arrival;
             let client = events.clients.as_ref().map_or(0, |clients| clients.get(position));
-            let (bucket, limit) = bucket_of(self, client as usize).map_err(fault)?;
             let cost = events.costs.as_ref().map_or(1, |costs| costs.get(position));
-            let cost = limit.cost(cost).map_err(|source| {
-                let limit = self.entry.name().to_string();
-                fault(Fault::Call(Box::new(CallError::Cost { limit, source })))
-            })?;
+            let (bucket, limit, cost) = self.resolve(client, cost).map_err(fault)?;
             // Earlier events of the bucket are served first.
             let mut now = arrival.max(served[bucket]);
             let state = State::from_word(self.words[bucket]);
