@@ -6,8 +6,6 @@
 //!
 //! Source: draft-ietf-httpapi-ratelimit-headers-11; RFC 9651, section 4.1, for the serialization.
 
-use std::fmt::Write;
-
 use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::time::Nanos;
@@ -75,8 +73,8 @@ pub fn item(label: &str, limit: &Limit, decision: &Decision) -> Option<String> {
 }
 
 fn push(text: &mut String, number: i64) {
-    // Writing to a String cannot fail.
-    let _ = write!(text, "{number}");
+    // Every response has them, and `Display` takes four times as many instructions.
+    text.push_str(itoa::Buffer::new().format(number));
 }
 
 /// Converts to whole seconds, rounded up.
