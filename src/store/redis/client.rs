@@ -30,7 +30,7 @@ use crate::store::redis::notes::{CallKind, CallResult, Notes, StoreEvent};
 use crate::store::redis::spends::{Callback, Replied, Spends, Waiting};
 use crate::store::redis::url::RedisUrl;
 use crate::store::redis::wakes::Wakes;
-use crate::store::redis::{SLACK, replies};
+use crate::store::redis::{SLACK, replies, wakes};
 use crate::store::remote::Reply;
 use crate::sync::{AtomicBool, Ordering};
 
@@ -168,12 +168,18 @@ impl Engine {
         self.runtime.as_ref().expect("it is taken when the engine is dropped only")
     }
 
+    /// Waits for a call. First wakes the next thread whose reply has arrived, which would wait as well.
+    fn block_on<T>(&self, call: impl Future<Output = T>) -> T {
+        wakes::pass_on();
+        self.runtime().block_on(call)
+    }
+
     /// Connects within the timeout of the URL.
     ///
     /// # Errors
     /// [`StoreError`] if there is no connection.
     pub(super) fn connect(&self) -> Result<(), StoreError> {
-        self.runtime().block_on(self.shared.link.connect())
+        self.block_on(self.shared.link.connect())
     }
 
     /// Refuses a call while the breaker is open.
@@ -189,7 +195,7 @@ impl Engine {
     /// # Errors
     /// [`StoreError`] if there is none.
     pub(super) fn call(&self, call: CallKind, command: &Cmd) -> Result<Value, StoreError> {
-        self.runtime().block_on(self.shared.ask(call, command))
+        self.block_on(self.shared.ask(call, command))
     }
 
     /// Makes calls that were admitted, in order, and waits for their replies.
@@ -198,7 +204,7 @@ impl Engine {
         call: CallKind,
         commands: &[Cmd],
     ) -> Vec<Result<Value, StoreError>> {
-        self.runtime().block_on(async {
+        self.block_on(async {
             // On one open connection, all commands are sent in order.
             self.shared.link.wake().await;
             let calls = join_all(commands.iter().map(|command| self.shared.ask(call, command)));

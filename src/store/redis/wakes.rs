@@ -45,7 +45,7 @@ impl Drop for Relay {
 }
 
 /// Wakes the next thread after a call of this thread.
-fn pass_on() {
+pub(super) fn pass_on() {
     if let Some(wakes) = OWED.take() {
         wakes.wake_next();
     }
