@@ -73,7 +73,7 @@ pub fn item(label: &str, limit: &Limit, decision: &Decision) -> Option<String> {
 }
 
 fn push(text: &mut String, number: i64) {
-    // Every response has them, and `Display` takes four times as many instructions.
+    // Every response has such numbers, and `write!` takes longer.
     text.push_str(itoa::Buffer::new().format(number));
 }
 
