@@ -6,20 +6,21 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from penstock.web.adapter import (
-    Response,
     check_on_denied,
     check_routeless,
     refusal_body,
     split_limit,
     split_options,
 )
+from penstock.web.enforce import NOTHING
 from penstock.web.guard import Guard, GuardOptions
-from penstock.web.outcome import RefundOnErrorBody
+from penstock.web.lifecycle import RequestLimits
 from penstock.web.request import EnvironRequest
+from penstock.web.response import Response
 from penstock.web.rule import LimitOptions, RuleOptions, make_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from penstock._core import Limit, Limiter
@@ -76,72 +77,35 @@ class PenstockMiddleware:
         self.app: Final = app
         self.guard: Final = Guard(limiter, **guard_options)
         self._limits: Final = self.guard.route_limits([rule])
-        self._needs_response: Final = self._limits.needs_response
 
     def __call__(self, environ: dict[str, Any], start_response: _Start) -> Iterable[bytes]:
         """Answer a request, or pass it to the application."""
         if not self.guard.enabled:
+            environ["penstock.decision"] = NOTHING
             return self.app(environ, start_response)
-        limits, decision = self._limits, None
-        if limits.is_direct:
-            decision = limits.spend(environ.get("REMOTE_ADDR"))
-            if decision:
-                environ["penstock.decision"] = decision
-                # A local: called as a method, it would first be looked for in the class.
-                fields_of, app = limits.fields, self.app
-                fields = fields_of(decision)
-
-                def start(
-                    status: str, headers: list[tuple[str, str]], exc_info: _ExcInfo | None = None
-                ) -> Callable[[bytes], object]:
-                    # A new list: the application may reuse its own.
-                    headers = [*headers, *fields]
-                    if exc_info is None:
-                        return start_response(status, headers)
-                    return start_response(status, headers, exc_info)
-
-                return app(environ, start)
-        request = EnvironRequest(environ)
-        outcome = limits.admit(request) if decision is None else limits.conclude(request, decision)
-        environ["penstock.decision"] = outcome.decision
+        # A local: called as a method, it would first be looked for in the class.
+        app = self.app
+        request = _Request(environ, environ.get("REMOTE_ADDR"))
+        request.start_response = start_response
+        outcome = request.enter(self._limits)
+        environ["penstock.decision"] = request.decision
+        if outcome is None:
+            return app(environ, request.start)
         if outcome.refusal is not None:
-            return self._refuse(outcome, environ, start_response)
-        if self._needs_response:
-            request.watch_body()
-            return self._serve_and_settle(outcome, environ, start_response)
-        return self.app(environ, _with_headers(outcome, start_response))
-
-    def _serve_and_settle(
-        self, outcome: Outcome, environ: dict[str, Any], start_response: _Start
-    ) -> Iterable[bytes]:
-        """Serve a request that is settled or refunded after its response."""
-        start_with_headers = _with_headers(outcome, start_response)
-        settled = False
-
-        def start(
-            status: str, headers: list[tuple[str, str]], exc_info: _ExcInfo | None = None
-        ) -> Callable[[bytes], object]:
-            nonlocal settled
-            # An application may start again to report an error; the first status is settled.
-            if not settled:
-                settled = True
-                outcome.settle(Response(int(status[:3]), headers))
-            return start_with_headers(status, headers, exc_info)
-
+            return self._refuse(outcome, environ, request.start)
+        request.has_started = False
+        request.request.watch_body()
         try:
-            body = self.app(environ, start)
+            body = app(environ, request.start)
         except Exception:
-            _undo(outcome, is_settled=settled)
+            request.failed()
             raise
-        if not settled:
-            return _LateBody(body, outcome, lambda: settled)
-        return RefundOnErrorBody(body, outcome) if self._limits.refunds_on_error else body
+        if request.has_started and not self._limits.refunds_on_error:
+            return body
+        return request.watched(body)
 
-    def _refuse(
-        self, outcome: Outcome, environ: dict[str, Any], start_response: _Start
-    ) -> Iterable[bytes]:
+    def _refuse(self, outcome: Outcome, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         answer = self.guard.custom_response(outcome)
-        start = _with_headers(outcome, start_response)
         if callable(answer):
             response: Iterable[bytes] = answer(environ, start)
             return response
@@ -151,55 +115,34 @@ class PenstockMiddleware:
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
 
 
-class _LateBody(RefundOnErrorBody):
-    """Body of a response that starts while the body is iterated, such as that of a generator.
+class _Request(RequestLimits):
+    """The limits of one request, and its response as the application starts it."""
 
-    Args:
-        body: The body.
-        outcome: The outcome of the request.
-        is_settled: Returns whether the response has started.
-    """
+    __slots__ = ("has_started", "start_response")
 
-    def __init__(
-        self, body: Iterable[Any], outcome: Outcome, is_settled: Callable[[], bool]
-    ) -> None:
-        super().__init__(body, outcome)
-        self._outcome: Final = outcome
-        self._is_settled: Final = is_settled
+    # Set by the middleware: a constructor of this class would be one call more for each request.
+    start_response: _Start
+    has_started: bool
 
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the parts of the body."""
-        try:
-            yield from super().__iter__()
-        except Exception:
-            _undo(self._outcome, is_settled=self._is_settled())
-            raise
-
-    def close(self) -> None:
-        """Close the body; without a response to settle it, everything stays taken."""
-        try:
-            super().close()
-        finally:
-            self._outcome.keep()
-
-
-def _undo(outcome: Outcome, *, is_settled: bool) -> None:
-    """Refund a request whose application raised, and settle it unless that has happened."""
-    outcome.refund()
-    if not is_settled:
-        outcome.settle(Response(HTTPStatus.INTERNAL_SERVER_ERROR, ()))
-
-
-def _with_headers(outcome: Outcome, start_response: _Start) -> _Start:
-    """Return a `start_response` that adds the headers of an outcome."""
+    def read(self) -> EnvironRequest:
+        """Return the request."""
+        return EnvironRequest(self.native)
 
     def start(
-        status: str, headers: list[tuple[str, str]], exc_info: _ExcInfo | None = None
+        self, status: str, headers: list[tuple[str, str]], exc_info: _ExcInfo | None = None
     ) -> Callable[[bytes], object]:
-        # A new list: the application may reuse its own.
-        merged = outcome.add_to(headers, status)
+        """Start the response; an application may do so again to report an error."""
+        start_response = self.start_response
+        limits, outcome = self.limits, self.entered
+        if outcome is None and limits is not None:
+            # As `add_to`, with one call less.
+            fields_of = limits.fields
+            headers = [*headers, *fields_of(self.decision)]
+        else:
+            if self.is_open:
+                self.has_started = True
+                self.respond(Response(int(status[:3]), headers))
+            headers = self.add_to(headers, status)
         if exc_info is None:
-            return start_response(status, merged)
-        return start_response(status, merged, exc_info)
-
-    return start
+            return start_response(status, headers)
+        return start_response(status, headers, exc_info)

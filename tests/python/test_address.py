@@ -302,6 +302,6 @@ def test_more_peers_than_are_cached_keep_their_addresses() -> None:
     known = ClientAddress().known_ipv4
     assert known is not None
     peers = [f"10.0.{number // 256}.{number % 256}" for number in range(10_000)]
-    assert [known[peer] for peer in peers] == peers
-    assert len(known) < len(peers)
-    assert known["2001:db8::1"] is None
+    assert [known.learn(peer) for peer in peers] == peers
+    assert len(known.ids) < len(peers)
+    assert known.learn("2001:db8::1") is None

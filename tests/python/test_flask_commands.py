@@ -160,15 +160,6 @@ def _login_required(view: Any) -> Any:
     return checked
 
 
-def test_all_extensions_are_shown(limiter: penstock.Limiter, make_limiter: MakeLimiter) -> None:
-    app = flask.Flask("shop")
-    ours, theirs = Penstock(app, limiter), Penstock(app, make_limiter({"PerKey": "3/minute"}))
-    app.get("/")(ours.limit("PerAddress")(theirs.limit("PerKey")(lambda: "")))
-    shown = run(app, "show").output
-    assert "    PerAddress: 5 per minute, by_address\n    PerKey: 3 per minute" in shown
-    assert json.loads(run(app, "explain", "PerKey", "ada", "--json").output)["name"] == "PerKey"
-
-
 def test_check_finds_no_faults_and_names_unused_limits(app: flask.Flask) -> None:
     done = run(app, "check")
     assert done.exit_code == 0

@@ -18,7 +18,6 @@ from penstock import errors
 from penstock.asgi import PenstockMiddleware as AsgiMiddleware
 from penstock.django.conf import KEYS
 from penstock.fastapi import install
-from penstock.flask import Penstock
 from penstock.guard import Guard
 from penstock.web.guard import GuardOptions
 from penstock.web.rule import LimitOptions, RuleOptions
@@ -49,7 +48,7 @@ def options(place: str) -> dict[str, str]:
 
 def test_options_page_has_every_option_of_an_application() -> None:
     rows = options("application")
-    own: dict[str, Callable[..., object]] = {"config_prefix": Penstock, "openapi": install}
+    own: dict[str, Callable[..., object]] = {"openapi": install}
     assert rows.keys() == {*GuardOptions.__optional_keys__, "limiter", "default", *own}
     for name, default in rows.items():
         if name != "default":

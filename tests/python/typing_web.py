@@ -29,7 +29,7 @@ limits = Penstock(
 @app.get("/orders/<int:number>")
 @limits.limit("PerAddress", id=per_route(by_address), cost=lambda: 2)
 def order(number: int) -> str:
-    assert_type(limits.decision(), penstock.Decision | None)
+    assert_type(limits.decision(), penstock.Decision)
     assert_type(limits.outcome(), Outcome | None)
     return f"{number}"
 

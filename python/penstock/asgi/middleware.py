@@ -5,17 +5,20 @@ Of several middlewares with one limiter, the outermost writes the fields of all.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from penstock.asgi.callables import AsyncCallables, AsyncLimitOptions, AsyncRuleOptions
 from penstock.asgi.exchange import Exchange
-from penstock.asgi.request import AsgiRequest
-from penstock.asgi.request_state import STATE_KEY, RequestState, state_of, store_decision
+from penstock.asgi.request_state import (
+    STATE_KEY,
+    RequestState,
+    show_nothing,
+    state_of,
+    store_decision,
+)
 from penstock.asgi.response import refuse
 from penstock.errors import ConfigError
-from penstock.web.adapter import Response, check_routeless, split_limit, split_options
-from penstock.web.async_admit import admit
+from penstock.web.adapter import check_routeless, split_limit, split_options
 from penstock.web.guard import Guard, GuardOptions
 
 if TYPE_CHECKING:
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from penstock.web.route_limits import RouteLimits
 
 _LIMITED: Final = frozenset({"http", "websocket"})
-_SERVER_ERROR: Final = 500
 
 
 class _Options(AsyncLimitOptions, GuardOptions, total=False):
@@ -74,9 +76,9 @@ class PenstockMiddleware:
         guard_options, limit_options = split_options(options, "PenstockMiddleware")
         self.app: Final = app
         self.guard: Final = _guard(limiter, guard_options)
-        self._is_remote: Final = self.guard.limiter.is_remote
         has_limit = limit is not None or "tiers" in limit_options
         self._limits: Final = self._compile(limit, limit_options) if has_limit else None
+        self._waits: Final = self.guard.limiter.is_remote or self._callables is not None
         if limit_options and not has_limit:
             raise ConfigError(f"{', '.join(sorted(limit_options))} need a limit, found limit=None")
         if limiter is None and not has_limit:
@@ -112,7 +114,11 @@ class PenstockMiddleware:
         """Answer a request, or pass it to the application."""
         # Locals: called as methods, they would first be looked for in the class.
         app, guard = self.app, self.guard
-        if scope["type"] not in _LIMITED or not guard.enabled:
+        if scope["type"] not in _LIMITED:
+            await app(scope, receive, send)
+            return
+        if not guard.enabled:
+            show_nothing(scope)
             await app(scope, receive, send)
             return
         limiter = guard.limiter
@@ -120,20 +126,26 @@ class PenstockMiddleware:
         state = None if outer is None else state_of(scope, limiter)
         is_outermost = state is None
         if state is None:
-            state = scope[STATE_KEY] = RequestState(limiter, outer, send)
+            client = scope.get("client")
+            state = scope[STATE_KEY] = RequestState(scope, client[0] if client else None)
+            state.limiter, state.outer, state.send_on = limiter, outer, send
+            state.has_started = False
             send = state.send
-        outcome = None
         try:
             limits = self._limits
-            if limits is not None and not (decision := state.spend(limits, scope)):
-                if decision is None:
-                    await self._evaluate(limits, state, scope)
-                outcome = state.outcome
-                if outcome is not None and outcome.refusal is not None:
-                    await refuse(guard, outcome, scope, receive, send)
-                    return
-            if self._needs_response:
-                await self._serve_and_watch(outcome, state, scope, receive, send)
+            outcome = None
+            if limits is None:
+                show_nothing(scope)
+            elif self._waits:
+                outcome = await self._enter_async(state, limits)
+            else:
+                outcome = state.enter(limits)
+                # As `store_decision`, with one call less.
+                scope.setdefault("state", {})["penstock"] = state.decision
+            if outcome is not None and outcome.refusal is not None:
+                await refuse(guard, outcome, scope, receive, send)
+            elif self._needs_response:
+                await self._serve_and_watch(state, scope, receive, send)
             else:
                 await app(scope, receive, send)
         finally:
@@ -142,19 +154,16 @@ class PenstockMiddleware:
             if is_outermost:
                 state.end()
 
-    async def _evaluate(self, limits: RouteLimits, state: RequestState, scope: Scope) -> None:
-        request = AsgiRequest(scope)
+    async def _enter_async(self, state: RequestState, limits: RouteLimits) -> Outcome | None:
+        """Decide limits that need a callable or a server to be awaited."""
         if self._callables is not None:
-            await self._callables.resolve(request)
-        if self._is_remote:
-            outcome = await admit(limits, request, state.outcome)
-        else:
-            outcome = limits.admit(request, state.outcome)
-        state.outcome = outcome
-        store_decision(scope, outcome.decision)
+            await self._callables.resolve(state.request)
+        outcome = await state.enter_async(limits)
+        store_decision(state.native, state.decision)
+        return outcome
 
     async def _serve_and_watch(
-        self, own: Outcome | None, state: RequestState, scope: Scope, receive: Receive, send: Send
+        self, state: RequestState, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serve a request; refund or settle it if the application raises.
 
@@ -162,27 +171,15 @@ class PenstockMiddleware:
         disconnecting before the response. Neither is a cancelled task, nor one whose response was
         sent before a background task failed.
         """
+        # Without a limit of its own, it refunds those further inside.
+        own = None if self._limits is None else state.entered
         exchange = Exchange(receive, send)
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except Exception:
             if not (exchange.is_disconnected or exchange.is_served):
-                if self._is_remote:
-                    await asyncio.to_thread(_undo, own, state)
-                else:
-                    _undo(own, state)
+                await state.failed_async(own)
             raise
-
-
-def _undo(own: Outcome | None, state: RequestState) -> None:
-    """Refund and settle a request whose application raised."""
-    if own is not None:
-        own.refund()
-    elif state.outcome is not None:
-        # This middleware has no limit of its own: refund those further inside.
-        state.outcome.refund_all()
-    if state.outcome is not None:
-        state.outcome.settle(Response(_SERVER_ERROR, ()))
 
 
 def _guard(limiter: Limiter | Guard | None, options: GuardOptions) -> Guard:

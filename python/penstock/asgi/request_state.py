@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 from penstock.asgi.request import AsgiRequest
-from penstock.asgi.response import STARTS, with_fields
-from penstock.web.adapter import Response
-from penstock.web.route_limits import RequestLimits
+from penstock.asgi.response import STARTS
+from penstock.web.enforce import NOTHING
+from penstock.web.lifecycle import RequestLimits
+from penstock.web.response import Response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from penstock._core import Decision, Limiter
     from penstock.asgi.request import Message, Scope, Send
-    from penstock.web.outcome import Outcome
-    from penstock.web.route_limits import RouteLimits
 
 STATE_KEY: Final = "penstock.state"
 """The key of a scope under which the innermost `RequestState` is stored."""
@@ -32,82 +30,68 @@ class RequestState(RequestLimits):
     Attributes:
         limiter: The limiter.
         outer: The state under another limiter, of a middleware further outside; `None` for none.
-        progress: The request of an adapter further inside, with its progress there.
+        has_started: Whether the response has started.
+        send_on: Sends a message on to the server.
     """
 
-    __slots__ = ("_fields", "_is_open", "_scope", "_send", "limiter", "outer", "progress")
+    __slots__ = ("has_started", "limiter", "outer", "send_on")
 
-    def __init__(self, limiter: Limiter, outer: RequestState | None, send: Send) -> None:
-        self.decision = self._outcome = None
-        self.progress: AsgiRequest | None = None
-        self._is_open = False
-        self.limiter: Final = limiter
-        self.outer: Final = outer
-        self._send: Final = send
+    # Set by the middleware: a constructor of this class would be one call more for each request.
+    has_started: bool
+    limiter: Limiter
+    outer: RequestState | None
+    send_on: Send
 
-    def _request(self) -> AsgiRequest:
-        return self.progress or AsgiRequest(self._scope)
-
-    def spend(self, limits: RouteLimits, scope: Scope) -> Decision | None:
-        """Decide an ordinary request, whose outcome is created only when something asks for it.
-
-        Returns:
-            The decision; `None` if the limits have to be evaluated.
-        """
-        if not limits.is_direct or self._outcome is not None or self.decision is not None:
-            return None
-        client = scope.get("client")
-        decision = limits.spend(client[0] if client else None)
-        if decision is not None:
-            self.limits, self._scope, self.decision = limits, scope, decision
-            # Now, and not with the response, when what they are made of has left the caches.
-            fields_of = limits.encoded_fields
-            self._fields = fields_of(decision)
-            store_decision(scope, decision)
-        return decision
+    def read(self) -> AsgiRequest:
+        """Return the request."""
+        return AsgiRequest(self.native)
 
     # Not `async def`, which would cost one coroutine more for each message.
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message, with the fields of limits if it starts the response."""
         # A local: called as a method, it would first be looked for in the class.
-        send = self._send
-        if self._is_open:
+        send = self.send_on
+        if self.has_started:
             return send(message)
         kind = message["type"]
         starts = kind in STARTS
         if starts or kind == "websocket.close":
-            self._is_open = True
-            outcome = self._outcome
-            if outcome is not None:
-                if outcome.needs_response:
+            self.has_started = True
+            limits = self.limits
+            if self.entered is not None:
+                if self.is_open:
                     if self.limiter.is_remote:
-                        return self._settle_and_send(outcome, message, starts=starts)
-                    outcome.settle(_head(message))
+                        return self._settle_and_send(message, starts=starts)
+                    self.respond(_head(message))
                 if starts:
-                    message = with_fields(message, outcome)
-            elif starts and self.decision is not None:
-                # A new message: an application may send the same response again.
-                message = {**message, "headers": [*(message.get("headers") or ()), *self._fields]}
+                    message = self._with_fields(message)
+            elif starts and limits is not None:
+                # As `_with_fields`, with two calls less.
+                fields_of = limits.encoded_fields
+                own = message.get("headers") or ()
+                message = {**message, "headers": [*own, *fields_of(self.decision)]}
         return send(message)
 
-    async def _settle_and_send(self, outcome: Outcome, message: Message, *, starts: bool) -> None:
+    def _with_fields(self, message: Message) -> Message:
+        own = message.get("headers") or ()
+        # A new message: an application may send the same response again.
+        return {**message, "headers": self.add_encoded_to(own, message.get("status", 0))}
+
+    async def _settle_and_send(self, message: Message, *, starts: bool) -> None:
         """Settle limits over a server, which the event loop must not wait for."""
-        await asyncio.to_thread(outcome.settle, _head(message))
-        await self._send(with_fields(message, outcome) if starts else message)
+        await self.respond_async(_head(message))
+        await self.send_on(self._with_fields(message) if starts else message)
 
     def end(self) -> None:
-        """Leave everything taken that no response has settled, and drop what refers to the request.
+        """End the request.
 
         The outermost middleware calls it, because one in between may hold the response back until
         those further inside have ended.
         """
-        outcome = self._outcome
-        if outcome is not None and outcome.needs_response:
-            outcome.keep()
-        # Only the progress of an adapter further inside refers to the request, which itself refers
-        # to this state.
-        if self.progress is not None:
-            self.decision = self._outcome = self.progress = None
+        if self.entered is not None:
+            self.finished()
+        # They refer to the scope, which refers to this state.
+        self.entered = self._request = None
 
 
 def state_of(scope: Scope, limiter: Limiter) -> RequestState | None:
@@ -118,9 +102,14 @@ def state_of(scope: Scope, limiter: Limiter) -> RequestState | None:
     return state
 
 
-def store_decision(scope: Scope, decision: Decision | None) -> None:
+def store_decision(scope: Scope, decision: Decision) -> None:
     """Store a decision where the application finds it: in `request.state.penstock`."""
     scope.setdefault("state", {})["penstock"] = decision
+
+
+def show_nothing(scope: Scope) -> None:
+    """Store that no limit has decided the request so far."""
+    scope.setdefault("state", {}).setdefault("penstock", NOTHING)
 
 
 def _head(message: Message) -> Response:

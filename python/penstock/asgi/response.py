@@ -9,7 +9,7 @@ from penstock.web.adapter import refusal_body
 from penstock.web.headers import encoded
 
 if TYPE_CHECKING:
-    from penstock.asgi.request import Message, Receive, Scope, Send
+    from penstock.asgi.request import Receive, Scope, Send
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
 
@@ -23,13 +23,6 @@ _DENIAL: Final = "websocket.http.response"
 _TRY_AGAIN_LATER: Final = 1013
 _POLICY_VIOLATION: Final = 1008
 _BAD_REQUEST: Final = 400
-
-
-def with_fields(message: Message, outcome: Outcome) -> Message:
-    """Return a message with the fields of an outcome after its own."""
-    headers = outcome.add_encoded_to(message.get("headers") or (), message.get("status", 0))
-    # A new message: an application may send the same response again.
-    return {**message, "headers": headers}
 
 
 async def refuse(

@@ -28,7 +28,6 @@ from penstock.django.view_limits import EXEMPT, LIMITS, THROTTLE, class_of, meth
 from penstock.errors import Error
 from penstock.web import adapter
 from penstock.web.adapter import nested_limits, refusal_body
-from penstock.web.async_admit import admit
 from penstock.web.guard import make_room
 from penstock.web.headers import strictest
 
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from django.http import HttpRequest
 
-    from penstock._core import Decision
     from penstock.errors import RateLimited
     from penstock.web.adapter import ViewLimits
     from penstock.web.guard import Guard
@@ -95,7 +93,7 @@ class AppLimits(adapter.AppLimits):
         # Limits of a method are reached after the authentication, and have no class here.
         is_class = owner is not None and getattr(limits.view, "__name__", "") == "dispatch"
         view_class = owner if is_class else class_of(limits.view)
-        if state.is_evaluated or state.deferred is not None:
+        if state.is_decided or state.deferred is not None:
             compiled = self._compiled.get((limits,))
             if compiled is None:
                 compiled = self._compile((limits,), limits.rules, (), view_class)
@@ -143,7 +141,7 @@ class AppLimits(adapter.AppLimits):
         if not compiled[2]:
             return compiled[0]
         state = state_of(http)
-        return None if state.is_evaluated else self._unless_deferred(compiled, state)
+        return None if state.is_decided else self._unless_deferred(compiled, state)
 
     def _unless_deferred(self, compiled: _Compiled, state: State) -> RouteLimits | None:
         """Return limits; if they wait for the user, defer them and return `None`."""
@@ -185,7 +183,7 @@ class AppLimits(adapter.AppLimits):
         if not self.guard.enabled:
             return None
         match = None
-        if state.has_middleware and not state.is_evaluated:
+        if state.has_middleware and not state.is_decided:
             match = http.resolver_match
         view = None if match is None else match.func
         method = http.method if view is not None and http.method in _METHODS else None
@@ -209,24 +207,12 @@ class AppLimits(adapter.AppLimits):
         Returns:
             The outcome; `None` for an ordinary request, which may proceed.
         """
-        decision = state.spend(limits, native, http)
-        return None if decision else self.conclude(decision, limits, native, http, state)
-
-    def conclude(
-        self,
-        decision: Decision | None,
-        limits: RouteLimits,
-        native: Any,
-        http: HttpRequest,
-        state: State,
-    ) -> Outcome | None:
-        """Return what follows from the `decision` of `state.spend`, as `evaluate`."""
-        if decision is not None:
-            return state.outcome(http)
-        request = DjangoRequest(native, http)
-        outcome = limits.admit(request, state.outcome(http))
-        state.record(outcome, http)
-        _send(outcome, request)
+        if native is not http or state.is_decided:
+            state.request = DjangoRequest(native, http)
+        outcome = state.enter(limits)
+        http.penstock = state.decision  # type: ignore[attr-defined]
+        if limit_denied.receivers:
+            _send(state.outcome, state.request)
         return outcome
 
     async def aevaluate(
@@ -236,18 +222,21 @@ class AppLimits(adapter.AppLimits):
 
         Database queries are awaited, or run in a thread.
         """
-        # A user may have to be loaded first.
-        if limits.is_direct and (decision := state.spend(limits, native, http)) is not None:
-            return None if decision else state.outcome(http)
-        request, earlier = AsyncDjangoRequest(native, http), state.outcome(http)
+        request = state.request = AsyncDjangoRequest(native, http)
         try:
-            outcome = await _admit_async(limits, request, earlier)
+            try:
+                outcome = await state.enter_async(limits)
+            except UserNotLoaded:
+                # So far, nothing has been spent.
+                await request.load_user()
+                outcome = await state.enter_async(limits)
         except SynchronousOnlyOperation:
-            # A callable of the user queries the database; so far, nothing has been spent.
-            in_thread = sync_to_async(limits.admit)
-            outcome = await in_thread(DjangoRequest(native, http), earlier)
-        state.record(outcome, http)
-        await _asend(outcome, request)
+            # A callable of the user queries the database.
+            state.request = DjangoRequest(native, http)
+            outcome = await sync_to_async(state.enter)(limits)
+        http.penstock = state.decision  # type: ignore[attr-defined]
+        if limit_denied.receivers:
+            await _asend(state.outcome, state.request)
         return outcome
 
     def refusal_response(self, outcome: Outcome) -> HttpResponseBase:
@@ -275,8 +264,9 @@ class AppLimits(adapter.AppLimits):
     def record_denial(self, error: RateLimited, request: DjangoRequest, state: State) -> Outcome:
         """Return the outcome of a view that raised `RateLimited` itself."""
         http = request.http
-        outcome = self.guard.denied(request, error.decision, state.outcome(http))
-        state.record(outcome, http)
+        outcome = self.guard.denied(request, error.decision, state.outcome)
+        state.keep(outcome)
+        state.show(http)
         _send(outcome, request)
         return outcome
 
@@ -285,8 +275,9 @@ class AppLimits(adapter.AppLimits):
     ) -> HttpResponseBase:
         """Do as `respond_to_denial` on an event loop."""
         http = request.http
-        outcome = self.guard.denied(request, error.decision, state.outcome(http))
-        state.record(outcome, http)
+        outcome = self.guard.denied(request, error.decision, state.outcome)
+        state.keep(outcome)
+        state.show(http)
         await _asend(outcome, request)
         return await self.arefusal_response(outcome)
 
@@ -299,20 +290,16 @@ class AppLimits(adapter.AppLimits):
             # the client for which it was rendered. (A 429 is another limiter's.)
             for name in self.guard.field_names:
                 del response.headers[name]
-        if state.decision is not None:
-            fields = state.limits.fields(state.decision)
-        elif (outcome := state.outcome(http)) is not None:
-            if outcome.needs_response:
-                outcome.settle(response)
-                http.penstock = outcome.decision  # type: ignore[attr-defined]
-                refund_broken_stream(response, outcome)
-            fields = outcome.headers()
-        else:
+        if not state.is_decided:
             return response
+        if state.is_open:
+            state.respond(response)
+            state.show(http)
+            refund_broken_stream(response, state)
         headers = response.headers
         # As `headers[name] = value`, which takes longer.
         set_field = headers.__setitem__
-        for name, value in fields:
+        for name, value in state.fields():
             is_added = name in _LISTS and name in headers
             set_field(name, f"{headers[name]}, {value}" if is_added else value)
         return response
@@ -321,12 +308,8 @@ class AppLimits(adapter.AppLimits):
         self, response: HttpResponseBase, http: HttpRequest, state: State
     ) -> HttpResponseBase:
         """Do as `apply_headers` on an event loop."""
-        if state.decision is not None:
-            return self.apply_headers(response, http, state)
-        outcome = state.outcome(http)
-        settles = outcome is not None and outcome.needs_response
         call = partial(self.apply_headers, response, http, state)
-        return await _on_loop(call, waits=self._is_remote and settles)
+        return await _on_loop(call, waits=self._is_remote and state.is_open)
 
     def registered_rules(self) -> Iterator[Rule]:
         """Yield the rules of all views and throttles, in the order of the URLconf."""
@@ -412,28 +395,20 @@ async def _on_loop(
     return await sync_to_async(call)()
 
 
-async def _admit_async(
-    limits: RouteLimits, request: AsyncDjangoRequest, earlier: Outcome | None
-) -> Outcome:
-    try:
-        return await admit(limits, request, earlier)
-    except UserNotLoaded:
-        await request.load_user()
-    return await admit(limits, request, earlier)
-
-
-def _send(outcome: Outcome, request: DjangoRequest) -> None:
+def _send(outcome: Outcome | None, request: DjangoRequest) -> None:
     if limit_denied.receivers and (arguments := _denial(outcome)) is not None:
         limit_denied.send_robust(_sender(request.http), request=request.native, **arguments)
 
 
-async def _asend(outcome: Outcome, request: DjangoRequest) -> None:
+async def _asend(outcome: Outcome | None, request: DjangoRequest) -> None:
     if limit_denied.receivers and (arguments := _denial(outcome)) is not None:
         await limit_denied.asend_robust(_sender(request.http), request=request.native, **arguments)
 
 
-def _denial(outcome: Outcome) -> dict[str, Any] | None:
+def _denial(outcome: Outcome | None) -> dict[str, Any] | None:
     """Return the arguments of the signal; `None` if no limit denied the request."""
+    if outcome is None:
+        return None
     denied = [part for part in outcome.parts if part.would_deny or not part.allowed]
     if outcome.refusal not in (None, "denied") or not denied:
         return None

@@ -190,15 +190,15 @@ def _serve(  # noqa: PLR0917  hot path: keyword arguments are slower
     state = state_of(http)
     is_inner, state.has_writer = state.has_writer, True
     try:
-        # As `limits_for_view` and `evaluate`, with two calls less for an ordinary request.
+        # As `limits_for_view`, with one call less for an ordinary request.
         compiled = app_limits.single_views.get(limits)
         if compiled is None or (is_inner and state.covered) or not app_limits.guard.enabled:
             compiled = app_limits.limits_for_view(
                 limits, http, state, None if owner is None else type(owner)
             )
         outcome = None
-        if compiled is not None and not (decision := state.spend(compiled, native, http)):
-            outcome = app_limits.conclude(decision, compiled, native, http, state)
+        if compiled is not None:
+            outcome = app_limits.evaluate(compiled, native, http, state)
         if outcome is not None and outcome.refusal is not None:
             response: Any = app_limits.refusal_response(outcome)
         else:

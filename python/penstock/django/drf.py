@@ -115,10 +115,8 @@ class PenstockThrottle(BaseThrottle):
             limits = app_limits.single_throttles.get((type(self), self.limit, scope, type(view)))
         if limits is None:
             outcome = self._evaluate_with_others(request, view, state)
-        elif decision := state.spend(limits, request, http):
-            outcome = None
         else:
-            outcome = app_limits.conclude(decision, limits, request, http, state)
+            outcome = app_limits.evaluate(limits, request, http, state)
             if outcome is not None:
                 _raise_unless_decided(outcome)
         self._wait = None if outcome is None or outcome.refusal is None else _wait_of(outcome)
@@ -134,7 +132,7 @@ class PenstockThrottle(BaseThrottle):
             covered = [*state.covered_throttles]
             covered.remove(key)
             state.covered_throttles = tuple(covered)
-            return state.outcome(request._request)  # noqa: SLF001  as above
+            return state.outcome
         if len(view.throttle_classes) == 1 and type(view).get_throttles.__module__ == _VIEWS:
             return _evaluate((self,), (key,), request, view, state)
         throttles = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
@@ -231,13 +229,11 @@ class PenstockMixin(_View):
         state = state_of(http)
         if isinstance(exc, RateLimited):
             conf.current().record_denial(exc, DjangoRequest(self.request, http), state)
-            exc = Throttled(_wait_of(state.outcome(http)))
+            exc = Throttled(_wait_of(state.outcome))
         try:
             return super().handle_exception(exc)
         except Exception:
-            outcome = state.outcome(http)
-            if outcome is not None:
-                outcome.refund_all()
+            state.failed(head=None)
             raise
 
     def finalize_response(

@@ -65,7 +65,7 @@ class PenstockMiddleware:
         app_limits = conf.current()
         if state.deferred is not None:
             response = await app_limits.afinish_deferred(response, request, state)
-        elif not state.is_evaluated:
+        elif not state.is_decided:
             limits = app_limits.limits_for_route(request, after_view=True)
             if limits is not None:
                 outcome = await app_limits.aevaluate(limits, request, request, state)
@@ -81,7 +81,7 @@ class PenstockMiddleware:
         app_limits = conf.current()
         if state.deferred is not None:
             response = app_limits.finish_deferred(response, request, state)
-        elif not state.is_evaluated:
+        elif not state.is_decided:
             limits = app_limits.limits_for_route(request, after_view=True)
             if limits is not None:
                 outcome = app_limits.evaluate(limits, request, request, state)
@@ -94,7 +94,7 @@ class PenstockMiddleware:
         """Apply default limits to a view without limits of its own."""
         app_limits = conf.current()
         limits = app_limits.limits_for_route(request)
-        if limits is None or (state := state_of(request)).is_evaluated:
+        if limits is None or (state := state_of(request)).is_decided:
             return None
         outcome = app_limits.evaluate(limits, request, request, state)
         if outcome is None or outcome.refusal is None:
@@ -104,7 +104,7 @@ class PenstockMiddleware:
     async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         app_limits = conf.current()
         limits = app_limits.limits_for_route(request)
-        if limits is None or (state := state_of(request)).is_evaluated:
+        if limits is None or (state := state_of(request)).is_decided:
             return None
         outcome = await app_limits.aevaluate(limits, request, request, state)
         if outcome is None or outcome.refusal is None:
@@ -118,10 +118,8 @@ class PenstockMiddleware:
         app_limits, state = conf.current(), state_of(request)
         if isinstance(exception, RateLimited):
             return app_limits.respond_to_denial(exception, DjangoRequest(request, request), state)
-        outcome = state.outcome(request)
-        if outcome is not None:
-            if is_disconnect(exception):
-                outcome.keep()
-            elif not is_answer(exception):
-                outcome.refund_all()
+        if is_disconnect(exception):
+            state.finished()
+        elif not is_answer(exception):
+            state.failed(head=None)
         return None

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import ref
 
 from django.http import HttpRequest
 
-from penstock.django.signals import limit_denied
 from penstock.errors import ConfigError
+from penstock.web.lifecycle import RequestLimits
 from penstock.web.request import EnvironRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock._core import Decision
     from penstock.types import Id
     from penstock.web.adapter import ViewLimits
     from penstock.web.outcome import Outcome
@@ -26,12 +25,10 @@ if TYPE_CHECKING:
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
-class State:
+class State(RequestLimits):
     """Limits of one request, as far as they have been evaluated.
 
     Attributes:
-        decision: The decision of an ordinary request, as long as nothing asks for its outcome.
-        limits: The limits of that decision.
         covered: Nested limits that were evaluated with outer ones, each for one call.
         throttles: Our throttles of the view, by the key of their rule.
         covered_throttles: Keys of throttles that were evaluated with another one, each for one
@@ -42,54 +39,25 @@ class State:
     """
 
     # On the class, because most requests keep them and each creates a state.
-    decision: Decision | None = None
     covered: tuple[ViewLimits, ...] = ()
     throttles: Mapping[Any, Any] = _EMPTY
     covered_throttles: tuple[Any, ...] = ()
     deferred: Deferred | None = None
     has_middleware: bool = False
     has_writer: bool = False
-    _outcome: Outcome | None = None
-    # Set with the decision.
-    limits: RouteLimits
 
-    @property
-    def is_evaluated(self) -> bool:
-        """Whether a limit has been evaluated."""
-        return self._outcome is not None or self.decision is not None
+    def __init__(self, http: HttpRequest) -> None:
+        # Weak: Django's request keeps this.
+        super().__init__(ref(http), http.META.get("REMOTE_ADDR"))
 
-    def outcome(self, http: HttpRequest) -> Outcome | None:
-        """Return the latest outcome, merged with the earlier ones; `None` before the first."""
-        if self.decision is not None:
-            self._outcome = self.limits.conclude(DjangoRequest(http, http), self.decision)
-            self.decision = None
-        return self._outcome
+    def read(self) -> DjangoRequest:
+        """Return the request; a view may set its own, such as that of REST framework."""
+        http = self.native()
+        return DjangoRequest(http, cast("HttpRequest", http))
 
-    def record(self, outcome: Outcome, http: HttpRequest) -> None:
-        """Keep an outcome for the header fields and for the view."""
-        self.decision, self._outcome = None, outcome
-        http.penstock = outcome.decision  # type: ignore[attr-defined]
-
-    def spend(self, limits: RouteLimits, native: Any, http: HttpRequest) -> Decision | None:
-        """Decide an ordinary request, whose outcome is created only when something asks for it.
-
-        Returns:
-            The decision; `None` if the limits have to be evaluated.
-        """
-        # A receiver of the signal learns of limits in shadow mode, too.
-        if self._outcome is not None or self.decision is not None or limit_denied.receivers:
-            return None
-        user = None
-        if not limits.is_direct:
-            found = getattr(native, "user", self) if limits.is_direct_by_user else self
-            if found is self:
-                return None
-            user = user_id(found)
-        decision = limits.spend(http.META.get("REMOTE_ADDR"), user)
-        if decision is not None:
-            self.limits, self.decision = limits, decision
-            http.penstock = decision  # type: ignore[attr-defined]
-        return decision
+    def show(self, http: HttpRequest) -> None:
+        """Show the decision to the view."""
+        http.penstock = self.decision  # type: ignore[attr-defined]
 
 
 class Deferred:
@@ -131,9 +99,9 @@ def state_of(http: HttpRequest) -> State:
     # `http.__dict__` would create a dictionary object and slow down later attribute access.
     state: State | None = getattr(http, "_penstock_state", None)
     if state is None:
-        state = State()
+        state = State(http)
         http._penstock_state = state  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
-        http.penstock = None  # type: ignore[attr-defined]
+        http.penstock = state.decision  # type: ignore[attr-defined]
     return state
 
 

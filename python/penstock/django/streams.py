@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asgiref.sync import sync_to_async
 from django.http import StreamingHttpResponse
 
 if TYPE_CHECKING:
@@ -12,34 +11,31 @@ if TYPE_CHECKING:
 
     from django.http.response import HttpResponseBase
 
-    from penstock.web.outcome import Outcome
+    from penstock.django.request import State
 
 
-def refund_broken_stream(response: HttpResponseBase, outcome: Outcome) -> None:
+def refund_broken_stream(response: HttpResponseBase, state: State) -> None:
     """Refund a request whose streamed body fails, if one of its limits has `refund_on_error`."""
     # The server sends files itself.
     if not isinstance(response, StreamingHttpResponse) or hasattr(response, "file_to_stream"):
         return
-    if outcome.refunds_on_error:
+    if state.entered is not None and state.entered.refunds_on_error:
         wrap: Any = _async if response.is_async else _sync
-        response.streaming_content = wrap(response.streaming_content, outcome)
+        response.streaming_content = wrap(response.streaming_content, state)
 
 
-def _sync(body: Iterator[bytes], outcome: Outcome) -> Iterator[bytes]:
+def _sync(body: Iterator[bytes], state: State) -> Iterator[bytes]:
     try:
         yield from body
     except Exception:
-        outcome.refund_all()
+        state.failed(head=None)
         raise
 
 
-async def _async(body: AsyncIterator[bytes], outcome: Outcome) -> AsyncIterator[bytes]:
+async def _async(body: AsyncIterator[bytes], state: State) -> AsyncIterator[bytes]:
     try:
         async for part in body:
             yield part
     except Exception:
-        if outcome.is_remote:
-            await sync_to_async(outcome.refund_all)()
-        else:
-            outcome.refund_all()
+        await state.failed_async(head=None)
         raise

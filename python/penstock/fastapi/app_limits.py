@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 
@@ -19,7 +19,6 @@ from penstock.fastapi.routes import (
 )
 from penstock.web import adapter
 from penstock.web.adapter import overrides_defaults
-from penstock.web.async_admit import admit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -176,9 +175,9 @@ class AppLimits(adapter.AppLimits):
         if state is None:
             # The guard is disabled.
             return None
-        request = state.progress
+        request = state.request
         if not isinstance(request, _Progress):
-            request = state.progress = _Progress(connection)
+            request = state.request = _Progress(connection)
         if values:
             request.resolved = {**(request.resolved or {}), **limit.resolved(values)}
         tree = self._tree(scope)
@@ -201,7 +200,7 @@ class AppLimits(adapter.AppLimits):
             return self._decide(limits, tree, request, state)
         if tree.compiled is None:
             tree.compiled = self._compile(limits, tree.scope)
-        _admit(tree.compiled, request, scope, state)
+        _proceed(state.enter(tree.compiled), scope, state)
         return None
 
     def denied(self, connection: HTTPConnection, error: RateLimited) -> RequestRefused:
@@ -210,8 +209,8 @@ class AppLimits(adapter.AppLimits):
         earlier = None if state is None else state.outcome
         outcome = self.guard.denied(FastapiRequest(connection), error.decision, earlier)
         if state is not None:
-            state.outcome = outcome
-        store_decision(connection.scope, outcome.decision)
+            state.keep(outcome)
+        store_decision(connection.scope, error.decision)
         return RequestRefused(outcome)
 
     def limits_of(self, limit: RouteLimit, scope: Scope) -> RouteLimits | None:
@@ -233,8 +232,8 @@ class AppLimits(adapter.AppLimits):
         for limit in limits:
             if limit.callables.is_async:
                 await limit.callables.resolve(request)
-        outcome = await admit(self._compile(limits, tree.scope), request, state.outcome)
-        _conclude(outcome, request.native.scope, state)
+        outcome = await state.enter_async(self._compile(limits, tree.scope))
+        _proceed(outcome, request.native.scope, state)
 
     async def decide_late(self, scope: Scope) -> RequestRefused | None:
         """Decide the limits that were called before another dependency refused the request.
@@ -243,7 +242,7 @@ class AppLimits(adapter.AppLimits):
             The refusal; `None` if the limits allow the request, or there are none.
         """
         state = state_of(scope, self.guard.limiter)
-        request = None if state is None else state.progress
+        request = None if state is None else state.request
         if state is None or not isinstance(request, _Progress) or request.waiting is None:
             return None
         tree, request.waiting = request.waiting, None
@@ -288,28 +287,14 @@ class AppLimits(adapter.AppLimits):
         return tree
 
 
-def _admit(limits: RouteLimits, request: FastapiRequest, scope: Scope, state: RequestState) -> None:
-    """Decide limits that nothing has to be awaited for.
-
-    Raises:
-        RequestRefused: The request is refused.
-    """
-    decision = state.spend(limits, scope)
-    if decision is None:
-        _conclude(limits.admit(request, state.outcome), scope, state)
-    elif not decision:
-        raise RequestRefused(cast("Outcome", state.outcome))
-
-
-def _conclude(outcome: Outcome, scope: Scope, state: RequestState) -> None:
-    """Show an outcome to the application, or refuse the request.
+def _proceed(outcome: Outcome | None, scope: Scope, state: RequestState) -> None:
+    """Show a decision to the application, or refuse the request.
 
     Raises:
         RequestRefused: The outcome refuses it.
     """
-    state.outcome = outcome
-    store_decision(scope, outcome.decision)
-    if outcome.refusal is not None:
+    store_decision(scope, state.decision)
+    if outcome is not None and outcome.refusal is not None:
         raise RequestRefused(outcome)
 
 

@@ -8,8 +8,8 @@ from penstock.errors import ConfigError
 from penstock.fastapi.app_limits import APP_LIMITS_KEY, AppLimits
 from penstock.fastapi.request import FastapiRequest
 from penstock.fastapi.route_limit import RouteLimit
-from penstock.web.async_admit import admit
 from penstock.web.identity import IdSource, by_address
+from penstock.web.lifecycle import ReadRequest
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -85,8 +85,8 @@ class Messages:
         request.resolved = dict(self._resolved)
         if self._limit.callables.is_async:
             await self._limit.callables.resolve(request)
-        outcome = await admit(self._limits, request)
-        return None if outcome.refusal is None else outcome
+        outcome = await ReadRequest(request).enter_async(self._limits)
+        return outcome if outcome is not None and outcome.refusal is not None else None
 
 
 class MessageLimit(RouteLimit):

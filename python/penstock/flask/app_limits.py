@@ -1,15 +1,9 @@
-"""The extension on one application: its guard, its hooks, and the limits of each route.
-
-Several extensions on one application decide independently, in the order in which they were
-installed; a request that one of them refuses keeps the tokens it took from the others. The hooks of
-the first write the header fields of all.
-"""
+"""The extension on one application: its guard, its hooks, and the limits of each route."""
 
 from __future__ import annotations
 
 import logging
 from functools import wraps
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from flask import got_request_exception
@@ -24,14 +18,11 @@ from penstock.flask.request import (
     current_request,
     refusal_error,
     state_of,
-    user_of,
 )
-from penstock.flask.routes import AttributeNames, Routes, blueprints_of, method_of
+from penstock.flask.routes import EXEMPT, LIMITS, Routes, blueprints_of, method_of
 from penstock.web import adapter
 from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
 from penstock.web.guard import make_room
-from penstock.web.headers import strictest
-from penstock.web.outcome import RefundOnErrorBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,21 +40,19 @@ _log: Final = logging.getLogger("penstock")
 
 _Compiled: TypeAlias = "tuple[RouteLimits | None, ViewLimits | None]"
 
-_STATES_KEY: Final = "penstock.states"
-"""The key of an environ under which the states are stored whose fields the response gets."""
+_STATE_KEY: Final = "penstock.state"
+"""The key of an environ under which the state is stored whose fields the response gets."""
 
 _METHODS: Final = frozenset(method.upper() for method in http_method_funcs)
 
 
 class AppLimits(adapter.AppLimits):
-    """Value of `app.extensions["penstock"]`: the first extension installed on the application.
+    """Value of `app.extensions["penstock"]`.
 
     Attributes:
         guard: The guard of the application.
         owner: The extension.
-        prefix: The prefix of its keys in the application's config.
         defaults: The rules of all routes.
-        all: All extensions on the application, in the order in which they were installed.
     """
 
     def __init__(
@@ -72,18 +61,12 @@ class AppLimits(adapter.AppLimits):
         app: Flask,
         *,
         guard: Guard,
-        prefix: str,
-        names: AttributeNames,
         routes: Routes,
         defaults: tuple[Rule, ...],
         decorated: Iterable[ViewLimits],
     ) -> None:
         super().__init__(guard, defaults)
         self.owner: Final = owner
-        self.prefix: Final = prefix
-        self.all: list[AppLimits] = [self]
-        self._names: Final = names
-        self._state: Final = names.state
         self._app: Final = app
         self._routes: Final = routes
         self._compiled: Final[dict[tuple[ViewLimits | None, str | None, str], _Compiled]] = {}
@@ -95,15 +78,11 @@ class AppLimits(adapter.AppLimits):
 
     def register_hooks(self) -> None:
         """Register the functions that evaluate limits and write header fields."""
-        first: AppLimits = self._app.extensions.setdefault("penstock", self)
-        if first is self:
-            self._wrap_response()
-            # A handler of the application has precedence, also one registered before.
-            handlers: dict[type[Exception], Any] = self._app.error_handler_spec[None][None]
-            handlers.setdefault(RateLimited, self._handle_rate_limited)
-        else:
-            first.all.append(self)
-            self.all = first.all
+        self._app.extensions["penstock"] = self
+        self._wrap_response()
+        # A handler of the application has precedence, also one registered before.
+        handlers: dict[type[Exception], Any] = self._app.error_handler_spec[None][None]
+        handlers.setdefault(RateLimited, self._handle_rate_limited)
         got_request_exception.connect(self._refund_unhandled, self._app)
         if self.defaults or self._routes.rules:
             self.limit_routes()
@@ -118,11 +97,11 @@ class AppLimits(adapter.AppLimits):
 
         @wraps(serve)
         def limited_wsgi_app(environ: dict[str, Any], start_response: Any) -> Any:
-            states: list[State] = []
-            environ[_STATES_KEY] = states
+            environ[_STATE_KEY] = None
 
             def start(status: str, headers: Fields, exc_info: Any = None) -> Any:
-                for state in states:
+                state: State | None = environ[_STATE_KEY]
+                if state is not None:
                     headers = state.add_to(headers, status)
                 if exc_info is None:
                     return start_response(status, headers)
@@ -131,8 +110,8 @@ class AppLimits(adapter.AppLimits):
             try:
                 return serve(environ, start)
             finally:
-                # A state refers to its request: a cycle waits for the garbage collector.
-                environ.pop(_STATES_KEY, None)
+                # A state refers to its environ: a cycle waits for the garbage collector.
+                del environ[_STATE_KEY]
 
         @wraps(process)
         def limited_process_response(*args: Any, **kwargs: Any) -> Any:
@@ -157,8 +136,7 @@ class AppLimits(adapter.AppLimits):
                 "the first default must be set before the application serves its first request; "
                 "call limits.default(...) where the application is created, or set PENSTOCK_DEFAULT"
             )
-        if not any(extension._limits_routes for extension in self.all):  # noqa: SLF001  same class
-            self._wrap_dispatch()
+        self._wrap_dispatch()
         self._limits_routes = True
 
     def _wrap_dispatch(self) -> None:
@@ -167,13 +145,8 @@ class AppLimits(adapter.AppLimits):
         A route whose view is not reached, because one of those functions or a login check outside
         its decorator responds, counts as well.
         """
-        app, extensions = self._app, self.all
+        app, count_unreached = self._app, self._count_unreached
         preprocess, dispatch = app.preprocess_request, app.dispatch_request
-
-        def count_unreached() -> None:
-            native = current_request()
-            for extension in extensions:
-                extension._count_unreached(native)  # noqa: SLF001  same class
 
         @wraps(preprocess)
         def limited_preprocess(*args: Any, **kwargs: Any) -> Any:
@@ -188,8 +161,7 @@ class AppLimits(adapter.AppLimits):
 
         @wraps(dispatch)
         def limited_dispatch(*args: Any, **kwargs: Any) -> Any:
-            for extension in extensions:
-                extension._before_view()  # noqa: SLF001  same class
+            self._before_view()
             try:
                 return dispatch(*args, **kwargs)
             finally:
@@ -207,7 +179,7 @@ class AppLimits(adapter.AppLimits):
         """Return the endpoints whose limits are above the route decorator and have no effect."""
         limited = [limits.view for limits in self._decorated] + self._registered_undecorated
         views = self._app.view_functions
-        effective = [limits.view for limits in nested_limits(views.values(), self._names.limits)]
+        effective = [limits.view for limits in nested_limits(views.values(), LIMITS)]
         return [
             endpoint
             for endpoint, view in views.items()
@@ -227,69 +199,43 @@ class AppLimits(adapter.AppLimits):
         """Evaluate the limits of a view, and those of its route unless that has happened.
 
         Returns:
-            The outcome; `None` for an ordinary request, which may proceed.
+            The outcome, if the view may refund it.
 
         Raises:
             HTTPException: The request is refused.
         """
         if not self.guard.enabled:
             return None
-        state = state_of(native, self._state)
-        if not state.is_evaluated:
-            first, state.covered = self._limits_for_request(limits, native)
-            return None if first is None else self._evaluate_first(first, native, state)
-        if state.covered is limits:
+        state = state_of(native)
+        further: RouteLimits | None
+        if not state.is_decided:
+            further, state.covered = self._limits_for_request(limits, native)
+        elif state.covered is limits:
             # They were evaluated with those of the class; a second call of the method counts again.
             state.covered = None
-            return state.outcome
-        further = self._limits_for_view(limits)
-        return None if further is None else self._evaluate(further, native, state)
+            return state.entered
+        else:
+            further = self._limits_for_view(limits)
+        return None if further is None else self._enter(further, state)
 
-    def _evaluate_first(self, limits: RouteLimits, native: Request, state: State) -> Outcome | None:
-        """Do as `_evaluate`, for a request without earlier limits; most need no outcome."""
-        if limits.is_direct or limits.is_direct_by_user:
-            environ = native.environ
-            user = None if limits.is_direct else user_of(environ)
-            decision = limits.spend(environ.get("REMOTE_ADDR"), user)
-            if decision is not None:
-                state.limits, state.decision = limits, decision
-                return None if decision else self._proceed(state.outcome)
-        return self._evaluate(limits, native, state)
-
-    def _evaluate(self, limits: RouteLimits, native: Request, state: State) -> Outcome | None:
-        """Evaluate limits, and return their outcome.
-
-        Raises:
-            HTTPException: The request is refused.
-        """
-        request = FlaskRequest(native.environ)
-        outcome = state.outcome = limits.admit(request, state.outcome)
-        if limits.needs_response:
-            request.watch_body()
-        return self._proceed(outcome)
-
-    def _proceed(self, outcome: Outcome | None) -> Outcome | None:
-        if outcome is not None and outcome.refusal is not None:
-            raise refusal_error(self.guard, outcome)
+    def _enter(self, limits: RouteLimits, state: State) -> Outcome | None:
+        outcome = state.enter(limits)
+        if outcome is not None:
+            if outcome.refusal is not None:
+                raise refusal_error(self.guard, outcome)
+            state.request.watch_body()
         return outcome
 
     def _before_view(self) -> None:
         """Evaluate the limits of a route whose view has no decorator."""
         native = current_request()
-        if native.endpoint is not None and self._is_open(native) and not self._is_decorated(native):
-            limits, _ = self._limits_for_request(None, native)
-            if limits is not None:
-                self._evaluate_first(limits, native, state_of(native, self._state))
+        if native.endpoint is not None and not self._is_decorated(native):
+            self._enter_route(native)
 
-    def _count_unreached(self, native: Request) -> None:
+    def _count_unreached(self) -> None:
         """Evaluate the limits of a route whose view was not reached."""
-        if not self._is_open(native):
-            return
-        limits, _ = self._limits_for_request(None, native)
-        if limits is None:
-            return
         try:
-            self._evaluate_first(limits, native, state_of(native, self._state))
+            self._enter_route(current_request())
         except (HTTPException, StoreError):
             raise
         except Exception:  # noqa: BLE001  any error of the user's code
@@ -298,68 +244,51 @@ class AppLimits(adapter.AppLimits):
                 self._is_failure_logged = True
                 _log.exception("default limits do not count requests that do not reach the view")
 
-    def _is_open(self, native: Request) -> bool:
-        """Whether limits of a request's route are still to be evaluated."""
-        return (
-            self._limits_routes
-            and self.guard.enabled
-            and not state_of(native, self._state).is_evaluated
-            # What another extension has refused does not count here.
-            and (len(self.all) == 1 or not any(limits._has_refused(native) for limits in self.all))  # noqa: SLF001
-        )
-
-    def _has_refused(self, native: Request) -> bool:
-        outcome = state_of(native, self._state).outcome
-        return outcome is not None and outcome.refusal is not None
+    def _enter_route(self, native: Request) -> None:
+        """Evaluate the limits of a request's route, unless that has happened."""
+        state = state_of(native)
+        if state.is_decided or not self.guard.enabled:
+            return
+        limits, _ = self._limits_for_request(None, native)
+        if limits is not None:
+            self._enter(limits, state)
 
     def _finish(self, response: Response) -> None:
-        """Settle the limits of all extensions, and add their header fields to a response."""
+        """Settle the limits, and have their header fields added to a response."""
         native = current_request()
         if not self._is_order_checked:
-            for extension in self.all:
-                extension._warn_of_decorator_order()  # noqa: SLF001  same class
-        state: State | None = getattr(native, self._state, None)
-        if state is not None and state.decision is not None and len(self.all) == 1:
-            states = [state]
-        else:
-            states = self._settle(native, response)
-        started: list[State] | None = native.environ.get(_STATES_KEY)
-        if started is not None:
-            started[:] = states
+            self._warn_of_decorator_order()
+        state: State | None = getattr(native, "_penstock_state", None)
+        if state is None:
             return
-        # The server calls what `app.wsgi_app` was before.
-        for state in states:
+        if state.is_open:
+            state.respond(response)
+            # The server sends files itself.
+            if response.is_streamed and not response.direct_passthrough:
+                response.response = state.watched(response.response)
+        if _STATE_KEY in native.environ:
+            native.environ[_STATE_KEY] = state
+        else:
+            # The server calls what `app.wsgi_app` was before.
             response.headers = Headers(state.add_to([*response.headers], response.status))
-
-    def _settle(self, native: Request, response: Response) -> list[State]:
-        """Settle the limits of all extensions; return their states, the deciding one last."""
-        states = [state_of(native, extension._state) for extension in self.all]  # noqa: SLF001
-        outcomes = [outcome for state in states if (outcome := state.outcome) is not None]
-        for outcome in outcomes:
-            if outcome.needs_response:
-                outcome.settle(response)
-                _refund_broken_stream(response, outcome)
-        last = _deciding(outcomes)
-        # A field with a single value keeps what is written last.
-        return sorted(states, key=lambda state: state.outcome is last)
 
     def _handle_rate_limited(self, error: RateLimited) -> Any:
         """Respond for a view that raised `RateLimited` itself."""
         native = current_request()
-        state = state_of(native, self._state)
+        state = state_of(native)
         outcome = self.guard.denied(FlaskRequest(native.environ), error.decision, state.outcome)
-        state.outcome = outcome
+        state.keep(outcome)
         # The application's error handler for 429 gets it like any other refusal.
         return self._app.handle_user_exception(refusal_error(self.guard, outcome))
 
     def _refund_unhandled(self, _app: Flask, **_: Any) -> None:
         """Refund a request whose view raised an exception without a handler."""
-        outcome = state_of(current_request(), self._state).outcome
-        if outcome is not None:
-            outcome.refund_all()
-            if self._app.testing or self._app.debug:
-                # Flask raises the exception, so that there is no response to settle.
-                outcome.settle(adapter.Response(HTTPStatus.INTERNAL_SERVER_ERROR, ()))
+        state = state_of(current_request())
+        if self._app.testing or self._app.debug:
+            # Flask raises the exception, so that there is no response to settle.
+            state.failed()
+        else:
+            state.failed(head=None)
 
     def _limits_for_request(self, limits: ViewLimits | None, native: Request) -> _Compiled:
         """Return what is evaluated first, and the nested limits that are part of it.
@@ -393,14 +322,13 @@ class AppLimits(adapter.AppLimits):
     def _method_limits(self, limits: ViewLimits, native: Request) -> ViewLimits | None:
         """Return the limits of a method whose class is limited, too, with nothing in between."""
         view = self._app.view_functions.get(native.endpoint or "")
-        inner = outermost_limits(method_of(view, native.method), self._names.limits)
+        inner = outermost_limits(method_of(view, native.method), LIMITS)
         return None if inner is limits else inner
 
     def _is_decorated(self, native: Request) -> bool:
         """Whether the view of a request has a decorator, as far as attributes show it."""
         view = self._app.view_functions.get(native.endpoint or "")
-        name = self._names.limits
-        return hasattr(view, name) or hasattr(method_of(view, native.method), name)
+        return hasattr(view, LIMITS) or hasattr(method_of(view, native.method), LIMITS)
 
     def add_default(self, rule: Rule) -> None:
         """Add a limit of all routes; `limit_routes` has been called."""
@@ -415,7 +343,7 @@ class AppLimits(adapter.AppLimits):
         for view in self._app.view_functions.values():
             methods = [method_of(view, method) for method in sorted(http_method_funcs)]
             for function in (view, *methods):
-                limits: ViewLimits | None = getattr(function, self._names.limits, None)
+                limits: ViewLimits | None = getattr(function, LIMITS, None)
                 yield from () if limits is None else limits.rules
 
     def limits_of_route(
@@ -425,7 +353,7 @@ class AppLimits(adapter.AppLimits):
         view = self._app.view_functions.get(endpoint)
         functions = (view, method_of(view, method))
         rules = self._route_rules(endpoint, method)
-        for limits in nested_limits(functions, self._names.limits):
+        for limits in nested_limits(functions, LIMITS):
             rules += limits.rules
         compiled = self.compile(rules)
         return () if compiled is None else compiled.limits
@@ -442,29 +370,12 @@ class AppLimits(adapter.AppLimits):
         view = self._app.view_functions.get(endpoint)
         functions = (view, getattr(view, "view_class", None), method_of(view, method))
         blueprints = blueprints_of(endpoint)
-        is_exempt = any(hasattr(function, self._names.exempt) for function in functions)
+        is_exempt = any(hasattr(function, EXEMPT) for function in functions)
         if is_exempt or self._routes.exempt.intersection(blueprints):
             return ()
         own: tuple[Rule, ...] = ()
         for name in reversed(blueprints):
             own += self._routes.rules.get(name, ())
-        of_view = nested_limits((view, method_of(view, method)), self._names.limits)
+        of_view = nested_limits((view, method_of(view, method)), LIMITS)
         view_rules = [rule for limits in of_view for rule in limits.rules]
         return (*self.defaults_beside((*own, *view_rules), method), *own)
-
-
-def _deciding(outcomes: list[Outcome]) -> Outcome | None:
-    """Return the outcome that refuses; without one, the outcome with the strictest decision."""
-    refused = [outcome for outcome in outcomes if outcome.refusal is not None]
-    if refused:
-        return refused[-1]
-    decisions = [outcome.decision for outcome in outcomes if outcome.decision is not None]
-    decision = strictest(decisions) if decisions else None
-    return next((outcome for outcome in outcomes if outcome.decision is decision), None)
-
-
-def _refund_broken_stream(response: Response, outcome: Outcome) -> None:
-    """Refund a request whose streamed body fails, if one of its limits has `refund_on_error`."""
-    # The server sends files itself.
-    if response.is_streamed and not response.direct_passthrough and outcome.refunds_on_error:
-        response.response = RefundOnErrorBody(response.response, *outcome.history)

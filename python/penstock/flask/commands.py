@@ -119,7 +119,7 @@ def _extensions(app: Flask) -> list[AppLimits]:
         raise click.ClickException(
             f"the application {app.name} has no Penstock; create one with Penstock(app, ...)"
         )
-    return first.all
+    return [first]
 
 
 def _limiters(name: str) -> list[Limiter]:

@@ -20,9 +20,9 @@ from werkzeug.exceptions import HTTPException
 
 from penstock.errors import ConfigError
 from penstock.flask.app_limits import AppLimits
-from penstock.flask.config import check_prefix, merge_config
+from penstock.flask.config import merge_config
 from penstock.flask.request import FlaskRequest, current_request, state_of, this_app
-from penstock.flask.routes import AttributeNames, Routes
+from penstock.flask.routes import EXEMPT, LIMITS, Routes
 from penstock.web.adapter import ViewLimits, check_on_denied, refund_failed, scope_of
 from penstock.web.guard import Guard, GuardOptions, check_options
 from penstock.web.identity import IdSource, by_address
@@ -46,16 +46,12 @@ class Penstock:
     """Flask extension that limits views, blueprints and whole applications.
 
     The application's config can set every option, as `PENSTOCK_LIMITS`, `PENSTOCK_STORE` and so on;
-    it has precedence. `PENSTOCK_DEFAULT` is a limit, or a list of limits, for all routes. Several
-    extensions on one application decide independently, each with its own decorators;
-    `app.extensions["penstock"].all` lists them.
+    it has precedence. `PENSTOCK_DEFAULT` is a limit, or a list of limits, for all routes.
 
     Args:
         app: The application; without it, call `init_app`.
         limiter: A ready limiter, in place of the options `limits`, `overrides`, `store` and
             `clock`.
-        config_prefix: The prefix of the keys in the application's config. Each further extension on
-            an application needs its own.
         options: Those of `penstock.guard.Guard`. `on_denied` may return anything that a view may
             return.
 
@@ -79,14 +75,9 @@ class Penstock:
         self,
         app: Flask | None = None,
         limiter: Limiter | None = None,
-        *,
-        config_prefix: str = "PENSTOCK_",
         **options: Unpack[GuardOptions],
     ) -> None:
-        check_prefix(config_prefix)
         check_options(options, "Penstock")
-        self._prefix: Final = config_prefix
-        self._names: Final = AttributeNames()
         self._limiter: Final = limiter
         self._options: Final = options
         self._defaults: tuple[Rule, ...] = ()
@@ -110,11 +101,12 @@ class Penstock:
             )
         if self._limits_of(app) is not None:
             raise ConfigError(f"{app!r} has this Penstock already; call init_app once")
-        first: AppLimits | None = app.extensions.get("penstock")
-        prefixes = () if first is None else [extension.prefix for extension in first.all]
-        limiter, options, default = merge_config(
-            app, self._prefix, self._limiter, self._options, is_first=self._prefix not in prefixes
-        )
+        if "penstock" in app.extensions:
+            raise ConfigError(
+                f"{app!r} has another Penstock; limits of one application share it, each with an "
+                f"id of its own, such as limit('PerPartner', id=by_partner)"
+            )
+        limiter, options, default = merge_config(app, self._limiter, self._options)
         check_on_denied(options.get("on_denied"))
         report_foreign_settings(app.config)
         guard = Guard(limiter, **options)
@@ -124,8 +116,6 @@ class Penstock:
             self,
             app,
             guard=guard,
-            prefix=self._prefix,
-            names=self._names,
             routes=routes,
             defaults=(*self._defaults, *rules),
             decorated=self._decorated,
@@ -219,19 +209,16 @@ class Penstock:
         if isinstance(target, Blueprint):
             target.record(lambda state: self._routes_of(state).exempt.add(_full_name(state)))
         else:
-            setattr(target, self._names.exempt, True)
+            setattr(target, EXEMPT, True)
         return target
 
     def outcome(self) -> Outcome | None:
         """Return the outcome of the current request so far; `None` if no limit was evaluated."""
-        return state_of(current_request(), self._names.state).outcome
+        return state_of(current_request()).outcome
 
-    def decision(self) -> Decision | None:
-        """Return the decision about the current request; `None` if no limit was evaluated."""
-        state = state_of(current_request(), self._names.state)
-        if state.decision is not None or state.outcome is None:
-            return state.decision
-        return state.outcome.decision
+    def decision(self) -> Decision:
+        """Return the decision about the current request; an unlimited one if no limit applies."""
+        return state_of(current_request()).decision
 
     def client_id(self, name: str, id: IdSource = by_address) -> Id:
         """Return the id of the current request's client under a limit, to call the limiter with.
@@ -266,7 +253,7 @@ class Penstock:
         return cast("_Target", self._wrapped(target, rule))
 
     def _wrapped(self, view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
-        limits = ViewLimits.stacked(view, rule, self._names.limits)
+        limits = ViewLimits.stacked(view, rule, LIMITS)
         inner = limits.view
         if inspect.iscoroutinefunction(inner):
 
@@ -293,7 +280,7 @@ class Penstock:
         # It keeps the attributes of the wrapper that it replaces, but not that wrapper.
         limited.__wrapped__ = inner
         limits.wrapper = limited
-        setattr(limited, self._names.limits, limits)
+        setattr(limited, LIMITS, limits)
         self._decorated.add(limits)
         for app_limits in self._apps:
             app_limits.note_decorated(inner)
@@ -319,9 +306,8 @@ class Penstock:
 
     def _limits_of(self, app: App) -> AppLimits | None:
         """Return the limits of an application; `None` if this extension is not installed there."""
-        first: AppLimits | None = app.extensions.get("penstock")
-        extensions = () if first is None else first.all
-        return next((extension for extension in extensions if extension.owner is self), None)
+        found: AppLimits | None = app.extensions.get("penstock")
+        return found if found is not None and found.owner is self else None
 
     def _routes_of(self, state: BlueprintSetupState) -> Routes:
         routes = self._routes.setdefault(state.app, Routes())

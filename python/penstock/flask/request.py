@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from flask import Flask, Request, current_app, g, request
 from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable, TooManyRequests
 
+from penstock.web.lifecycle import RequestLimits
 from penstock.web.request import EnvironRequest, id_of_key
-from penstock.web.route_limits import RequestLimits
 
 if TYPE_CHECKING:
     from penstock.types import Id
     from penstock.web.adapter import ViewLimits
     from penstock.web.guard import Guard
-    from penstock.web.headers import Fields
     from penstock.web.outcome import Outcome
 
 # Each access through a proxy costs more than a decision. Flask documents both ways round them.
@@ -96,7 +95,7 @@ def _user_id(user: object) -> Id | None:
 
 
 class State(RequestLimits):
-    """Limits of one request under one extension.
+    """Limits of one request.
 
     Attributes:
         covered: Limits of a method that were evaluated with its class's; `None` for none.
@@ -104,29 +103,23 @@ class State(RequestLimits):
 
     __slots__ = ("covered",)
 
-    def __init__(self) -> None:
-        self.decision = self._outcome = None
+    # Flask's request keeps it. A reference in return would be a cycle that waits for the garbage
+    # collector.
+    def __init__(self, environ: dict[str, Any]) -> None:
+        super().__init__(environ, environ.get("REMOTE_ADDR"))
         self.covered: ViewLimits | None = None
 
-    def add_to(self, own: Fields, status: str) -> Fields:
-        """Return the header fields of a response with those of the limits."""
-        if self.decision is not None:
-            return [*own, *self.limits.fields(self.decision)]
-        return own if self._outcome is None else self._outcome.add_to(own, status)
-
-    def _request(self) -> FlaskRequest | None:
-        try:
-            return FlaskRequest(current_request().environ)
-        except RuntimeError:
-            return None
+    def read(self) -> FlaskRequest:
+        """Return the request."""
+        return FlaskRequest(self.native)
 
 
-def state_of(native: Request, name: str) -> State:
-    """Return the state of a request under a name; it is created if necessary."""
-    state: State | None = getattr(native, name, None)
+def state_of(native: Request) -> State:
+    """Return the state of a request, which is created if necessary."""
+    state: State | None = getattr(native, "_penstock_state", None)
     if state is None:
-        state = State()
-        setattr(native, name, state)
+        state = State(native.environ)
+        native._penstock_state = state  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
     return state
 
 

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from penstock.web.rule import Rule
 
-_numbers: Final = count(1)
-
-
-class AttributeNames:
-    """Names of the attributes that one extension sets on views and requests.
-
-    Each extension has its own, so that several can limit one view.
-
-    Attributes:
-        limits: On a view: its `ViewLimits`.
-        exempt: On a view or a class: set if it is exempt from the defaults.
-        state: On a request: its `State`.
-    """
-
-    def __init__(self) -> None:
-        number = next(_numbers)
-        self.limits: Final = f"__penstock_{number}__"
-        self.exempt: Final = f"__penstock_{number}_exempt__"
-        self.state: Final = f"_penstock_{number}_state"
+LIMITS: Final = "__penstock__"
+"""The attribute of a view that holds its `ViewLimits`."""
+EXEMPT: Final = "__penstock_exempt__"
+"""The attribute of a view or a class that is exempt from the defaults."""
 
 
 class Routes:

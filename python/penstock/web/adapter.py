@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -37,20 +36,6 @@ if TYPE_CHECKING:
 
 _TYPE: Final = "Content-Type"
 _TEXT: Final = "text/plain; charset=utf-8"
-
-
-@dataclass(frozen=True)
-class Response:
-    """Head of a response that has not been sent yet, as `deduct_when` gets it.
-
-    Attributes:
-        status_code: The status, such as 401. For a WebSocket: 101 if it is accepted, 403 if it is
-            closed instead.
-        headers: The header fields that the application set.
-    """
-
-    status_code: int
-    headers: Sequence[tuple[str, str]]
 
 
 def split_options(

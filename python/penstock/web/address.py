@@ -94,24 +94,24 @@ def _unmapped(network: _Network) -> _Network:
     return ipaddress.ip_network(f"{mapped}/{network.prefixlen - _MAPPED_BITS}")
 
 
-class PeerIds(dict[str, str | None]):
+class PeerIds:
     """Ids by the address of a peer, each found once.
 
-    `lru_cache` is slower, because it reorders its entries at each look-up. A full cache is emptied.
+    `lru_cache` is slower, because it reorders its entries at each look-up. Full ones are emptied.
 
     Args:
         find: Returns the id of a peer; `None` if more of the request is needed.
     """
 
     def __init__(self, find: Callable[[str], str | None]) -> None:
-        super().__init__()
         self._find: Final = find
+        self.ids: Final[dict[str | None, str | None]] = {}
 
-    def __missing__(self, peer: str) -> str | None:
-        """Find the id of a peer."""
-        if len(self) >= _CACHE_SIZE:
-            self.clear()
-        found = self[peer] = self._find(peer)
+    def learn(self, peer: str | None) -> str | None:
+        """Find the id of a peer that is not in `ids`."""
+        if len(self.ids) >= _CACHE_SIZE:
+            self.ids.clear()
+        found = self.ids[peer] = self._find(peer or "")
         return found
 
 
@@ -172,8 +172,6 @@ class ClientAddress:
         self._ipv4: Final = PeerIds(_ipv4_of)
         self.known_ipv4: Final = self._ipv4 if self._direct else None
         """The addresses of IPv4 peers, `None` for other peers; `None` if headers are read."""
-        self.known_marked: Final = PeerIds(self._marked_of) if self._direct else None
-        """The ids of anonymous users at the addresses of peers; `None` as above."""
         self._trusts: Final = lru_cache(_CACHE_SIZE)(self._is_trusted)
         self._walked: Final = lru_cache(_CACHE_SIZE)(self._walk)
         self._trusts_peer: Final = lru_cache(_CACHE_SIZE)(self._is_trusted_peer)
@@ -232,10 +230,11 @@ class ClientAddress:
 
         if not self._direct:
             return find_any
-        known = self._ipv4
+        known, learn = self._ipv4.ids, self._ipv4.learn
 
         def find(request: Request) -> str:
-            address = known[request.peer or ""]
+            peer = request.peer
+            address = known[peer] if peer in known else learn(peer)
             return find_any(request) if address is None else address
 
         return find
@@ -318,10 +317,6 @@ class ClientAddress:
 
     def _id_of(self, text: str) -> str | None:
         return _canonical(text, self.ipv6_prefix)
-
-    def _marked_of(self, text: str) -> str | None:
-        address = self._id_of(text)
-        return None if address is None else f"{ADDRESS_MARK}{address}"
 
 
 def client_address(

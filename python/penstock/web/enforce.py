@@ -1,20 +1,22 @@
 """Decides the limits of a request in one call, also while the store fails.
 
-What asks the store is a generator, which yields its calls: a thread makes them itself, and an event
-loop awaits the answers of a server.
+Decisions are generators that yield store calls. A thread executes them; an event loop awaits the
+replies.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from penstock._core import Transaction
+from penstock._core import Limiter, Transaction
+from penstock.aio import AsyncLimiter
 from penstock.web.headers import strictest
 from penstock.web.outcome import Outcome
 from penstock.web.penalty import denial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from penstock._core import Decision
     from penstock.errors import StoreError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.web.outcome import ResponseSettings
     from penstock.web.request import Request
     from penstock.web.rule import Entry
+    from penstock.web.setup_checks import Watch
 
 
 Call: TypeAlias = tuple[Literal["one", "all", "run"], Any]
@@ -31,34 +34,22 @@ Steps: TypeAlias = "Generator[Call, Any, Outcome]"
 """Yields calls to the store, is sent their answers, and returns an outcome."""
 
 
+# As an empty batch is decided.
+NOTHING: Final = Limiter({}).spend_all(()).replace(settle=lambda _: None)
+"""The decision of a request that no limit applies to: allowed, and unlimited."""
+UNLIMITED: Final = NOTHING.replace(degraded="the store failed; the request was allowed")
+"""The decision of a request that a limit would have decided, if the store had not failed."""
+
+
 class Enforcer:
     """Decides entries of a request, each a limit with an id and a cost."""
 
-    def __init__(self, settings: ResponseSettings, events: Events) -> None:
+    def __init__(self, settings: ResponseSettings, events: Events, watch: Watch) -> None:
         self.events: Final = events
         self.settings: Final = settings
         self.store: Final = settings.store
         self._is_remote: Final = self.store.limiter.is_remote
-        self._calls: Final[dict[str, Callable[[Any], Any]]] = {
-            "one": _decide_one,
-            "all": self.store.limiter.spend_all,
-            "run": _run,
-        }
-
-    def take(self, steps: Steps) -> Outcome:
-        """Take steps in this thread."""
-        try:
-            verb, given = next(steps)
-            while True:
-                try:
-                    answer = self._calls[verb](given)
-                except Exception as error:  # noqa: BLE001  the steps decide about it
-                    verb, given = steps.throw(error)
-                else:
-                    verb, given = steps.send(answer)
-        except StopIteration as done:
-            outcome: Outcome = done.value
-            return outcome
+        self.watch: Final = watch
 
     def decide(self, request: Request, entries: tuple[Entry, ...]) -> Steps:
         """Decide all or nothing; shadow mode never denies.
@@ -73,7 +64,7 @@ class Enforcer:
         if len(entries) == 1 and not blocks:
             parts = ((yield "one", entries[0]),)
         else:
-            batch = [_transaction(entry) for entry in entries if not entry[0].is_shadow_deferred]
+            batch = [transaction(entry) for entry in entries if not entry[0].is_shadow_deferred]
             whole = yield "all", [*batch, *(check for _, check in blocks)]
             decided = iter(whole.parts)
             parts = []
@@ -212,7 +203,57 @@ class Enforcer:
         return tuple(found.values())
 
 
-def _transaction(entry: Entry) -> AnyTransaction:
+def take(limiter: Limiter, steps: Steps) -> Outcome:
+    """Take steps in this thread."""
+    spend_all = limiter.spend_all
+    try:
+        verb, given = next(steps)
+        while True:
+            try:
+                if verb == "all":
+                    answer: Any = spend_all(given)
+                else:
+                    answer = _ask(given) if verb == "one" else given()
+            except Exception as error:  # noqa: BLE001  the steps decide about it
+                verb, given = steps.throw(error)
+            else:
+                verb, given = steps.send(answer)
+    except StopIteration as done:
+        outcome: Outcome = done.value
+        return outcome
+
+
+def _ask(entry: Entry) -> Decision:
+    limit, id, cost = entry
+    return limit.bound.check(id, cost) if limit.is_deferred else limit.bound.spend(id, cost)
+
+
+async def take_async(limiter: Limiter, steps: Steps) -> Outcome:
+    """Take steps on an event loop."""
+    waiting = AsyncLimiter(limiter)
+    try:
+        verb, given = next(steps)
+        while True:
+            try:
+                if verb == "all":
+                    answer: Any = await waiting.spend_all(given)
+                elif verb == "one":
+                    limit, id, cost = given
+                    ask = waiting.check if limit.is_deferred else waiting.spend
+                    answer = await ask(limit.name, id, cost, limit.factor)
+                else:
+                    answer = await asyncio.to_thread(given)
+            except Exception as error:  # noqa: BLE001  the steps decide about it
+                verb, given = steps.throw(error)
+            else:
+                verb, given = steps.send(answer)
+    except StopIteration as done:
+        outcome: Outcome = done.value
+        return outcome
+
+
+def transaction(entry: Entry) -> AnyTransaction:
+    """Return an entry as a part of a batch."""
     limit, id, cost = entry
     if limit.factor is None:
         return limit.name, id, cost, limit.kind
@@ -237,14 +278,3 @@ def _without_blocks(entries: tuple[Entry, ...], parts: Sequence[Decision]) -> De
     ]
     decision = strictest(enforced)
     return decision if len(parts) == 1 else decision.replace(parts=parts)
-
-
-def _run(function: Callable[[], object]) -> object:
-    return function()
-
-
-def _decide_one(entry: Entry) -> Decision:
-    limit, id, cost = entry
-    if limit.is_deferred:
-        return limit.bound.check(id, cost)
-    return limit.bound.spend(id, cost)

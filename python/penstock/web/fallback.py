@@ -16,7 +16,7 @@ from penstock.locks import fork_safe
 from penstock.web.reservations import OpenReservations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock._core import Decision, Limit
     from penstock.types import Factor, Id, TransactionKind
@@ -121,6 +121,7 @@ class StoreAccess:
         limiter: The limiter.
         local: The limiter of the policy `"local"`.
         is_failing: Whether the store failed the last time it was asked.
+        on_failure: Called when it begins to fail.
         degraded: Decisions made by a policy because the store failed.
         bad_requests: Requests refused because their id or cost is invalid.
         reservations: Tokens that a response has yet to settle.
@@ -130,6 +131,7 @@ class StoreAccess:
         self.limiter: Final = limiter
         self.local: Final = LocalLimiter(limiter, processes)
         self.is_failing = False
+        self.on_failure: Callable[[], object] = lambda: None
         self.degraded: Final = Counter()
         self.bad_requests: Final = Counter()
         self.reservations: Final = OpenReservations(self._release)
@@ -138,6 +140,7 @@ class StoreAccess:
         """Log that the store fails: once, not for each request."""
         if not self.is_failing:
             self.is_failing = True
+            self.on_failure()
             _log.warning("the store fails, on_store_error applies: %s", error)
 
     def report_success(self) -> None:

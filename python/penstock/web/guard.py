@@ -42,7 +42,6 @@ from penstock.web.identity import (
     OptionalId,
     ReadyId,
     by_address,
-    by_user,
     compile_id,
 )
 from penstock.web.messages import Translations, describe_limit, make_translator
@@ -52,14 +51,13 @@ from penstock.web.penalty import Penalty
 from penstock.web.request import MissingId
 from penstock.web.route_limits import RouteLimits
 from penstock.web.rule import CompiledLimit, Rule, check_policy
-from penstock.web.setup_checks import SetupChecks, has_sibling_workers, report
+from penstock.web.setup_checks import SetupChecks, Watch, has_sibling_workers, report
 from penstock.web.switch import switch
 
 if TYPE_CHECKING:
     import enum
 
     from penstock._core import Decision
-    from penstock.web.address import PeerIds
     from penstock.web.request import Request
 
 _log: Final = logging.getLogger("penstock")
@@ -261,7 +259,11 @@ class Guard:
             self.store_access,
         )
         self._events: Final = Events(limiter.clock, on_decision, near_limit)
-        self._enforcer: Final = Enforcer(self._settings, self._events)
+        checks = SetupChecks(
+            reads_headers=bool(trusted_proxies or hops), check_processes=self._check_processes
+        )
+        watch = Watch(checks, self.store_access)
+        self._enforcer: Final = Enforcer(self._settings, self._events, watch)
         self._missing_id_bucket: Final = None if on_missing_id == "refuse" else on_missing_id
         self._policies: Final = _policies(on_store_error, limiter.limits)
         self._lock: Final = fork_safe(Lock())
@@ -271,9 +273,6 @@ class Guard:
         self._reuses_texts = False
         # With expected_processes set, the operator knows that counts are per process.
         self._may_be_multiprocess = expected_processes == 1 and not limiter.is_shared
-        self._setup_checks: Final = SetupChecks(
-            reads_headers=bool(trusted_proxies or hops), check_processes=self._check_processes
-        )
 
     def check(self, rules: Iterable[Rule]) -> None:
         """Check rules at startup, so that they do not fail at the first request.
@@ -414,20 +413,18 @@ class Guard:
 
     def _compile(self, rule: Rule, bound: BoundLimit, base: str | None = None) -> CompiledLimit:
         default = self._policies.get(base or "", self._policies[""])
-        limit = CompiledLimit(
+        return CompiledLimit(
             rule,
             bound,
             self._id_of(rule.id, bound),
             rule.on_store_error or self._policies.get(bound.name, default),
-            ids_of_peers=self._ids_of_peers(rule.id),
+            ids_of_peers=self.address.known_ipv4 if isinstance(rule.id, ByAddress) else None,
             is_ipv6_only=self._is_ipv6_only(rule, bound.name),
             factor=None if callable(rule.factor) else rule.factor,
             penalty=Penalty(self.limiter, bound.name, rule.blocks, count_denied=rule.count_denied)
             if rule.count_denied or rule.blocks
             else None,
         )
-        self._setup_checks.watch(limit)
-        return limit
 
     def _choices_of(self, rule: Rule) -> tuple[ChosenLimit, ...]:
         with self._lock:
@@ -485,12 +482,6 @@ class Guard:
                 return bucket
 
         return find_or_share
-
-    def _ids_of_peers(self, source: IdSource) -> PeerIds | None:
-        """Return `CompiledLimit.ids_of_peers` for an id."""
-        if isinstance(source, ByAddress):
-            return self.address.known_ipv4
-        return self.address.known_marked if source is by_user else None
 
     def _has_text_ids(self, name: str) -> bool:
         with suppress(InvalidId):

@@ -285,6 +285,14 @@ class Writer:
         )
         """Return the same as `one`, as bytes."""
 
+    def together(self, decision: Decision) -> Fields:
+        """Return the fields of a decision of several limits that refuses nothing."""
+        return self.many(decision.parts, decision, refused=False)
+
+    def together_encoded(self, decision: Decision) -> EncodedFields:
+        """Return the same as bytes."""
+        return encoded(self.together(decision))
+
     def _one(self, decision: Decision) -> Fields:
         return self.many((decision,), decision, refused=False)
 

@@ -255,11 +255,6 @@ class _PerRoute(ReadyId):
         return f"per_route({self.inner!r})"
 
 
-def known_user(user: Id) -> Id | None:
-    """Return the id of a user who is logged in; `None` if `by_user` has to look at it."""
-    return _marked(user) if type(user) is str and user else None
-
-
 def _marked(id: str) -> str:
     """Return the id of a user, with a mark if it could be taken for another client's."""
     is_ambiguous = id.startswith(_MARKS) or (

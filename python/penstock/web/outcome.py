@@ -22,7 +22,7 @@ from penstock.web.problem import Problem, bad_request, quota_exceeded, reduced_c
 from penstock.web.reservations import ViewCost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from penstock._core import Decision
     from penstock.types import Id
@@ -94,7 +94,7 @@ class Outcome:
         self.entries = entries
         # Read for every request, and an attribute of the instance is found faster.
         self.refusal: Refusal | None = None
-        # `None` for one decision about one limit, as long as nothing is added to it.
+        # `None` for those of the decision itself, as long as nothing is added to them.
         self._parts = parts
         self._settings = settings
 
@@ -167,6 +167,7 @@ class Outcome:
         if (
             decision is None
             or self._parts is not None
+            or len(self.entries) != 1
             or self.refusal is not None
             or settings.exposed is not None
         ):
@@ -263,7 +264,8 @@ class Outcome:
                 for index, entry in enumerate(self.entries)
                 if entry[0].rule.is_settled and self._has_taken(index)
             ]
-            if taken:
+            # What this process decides is not the store's to release.
+            if taken and not self.is_degraded:
                 reservations = self._settings.store.reservations
                 self._reservation = reservations.open(taken, decision.now_ns, self)
             if any(limit.rule.is_settled_by_view for limit, _, _ in taken):
@@ -419,31 +421,3 @@ class Outcome:
             extra = wait * self._settings.spread * random.random()  # noqa: S311  not a secret
             self._wait_ns = wait + int(extra)
         return self._wait_ns
-
-
-class RefundOnErrorBody:
-    """A WSGI body that refunds its request if iterating it fails.
-
-    Args:
-        body: The body; closed with this one.
-        outcomes: The outcomes of the request.
-    """
-
-    def __init__(self, body: Iterable[Any], *outcomes: Outcome) -> None:
-        self._body = body
-        self._outcomes = outcomes
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the parts of the body."""
-        try:
-            yield from self._body
-        except Exception:
-            for outcome in self._outcomes:
-                outcome.refund()
-            raise
-
-    def close(self) -> None:
-        """Close the body."""
-        close = getattr(self._body, "close", None)
-        if close is not None:
-            close()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CostTooHigh, Error, InvalidId, StoreError, TransactionError
-from penstock.web.identity import by_user, known_user
+from penstock.web.address import PeerIds
+from penstock.web.enforce import take, transaction
 from penstock.web.messages import COST_TOO_HIGH, MALFORMED_COST, MALFORMED_ID, MISSING_ID
 from penstock.web.outcome import Outcome
 from penstock.web.request import MissingCost, MissingId
 from penstock.web.rule import CompiledLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock._core import Decision
     from penstock.types import Id
@@ -26,27 +27,27 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("penstock")
 
 
-class _Admit(Protocol):
-    def __call__(self, request: Request, earlier: Outcome | None = None) -> Outcome: ...
+_UNKNOWN: Final = PeerIds(lambda _: None)
 
 
 class RouteLimits:
-    """Limits of a route, decided together.
+    """Limits of a route, decided together; `RequestLimits.enter` applies them to a request.
 
     Attributes:
-        admit: Returns the outcome of a request. A second argument is an earlier outcome of the same
-            request; buckets that other rules applied to it are not spent again. Raises `StoreError`
-            if the store fails and a policy is `"raise"`, and whatever a callable of the user
-            raises. On an event loop, use `penstock.web.async_admit.admit`.
         limits: The limits.
-        is_direct: Whether `spend` can decide most requests by the address of the peer.
-        is_direct_by_user: Whether it can if it also gets the user.
-        fields: Returns the header fields of a decision of `spend`, which are all lists.
+        known: The id under all of them by the address of a peer; `None` if the request has to be
+            read.
+        learn: Adds the id of a peer to `known`, and returns it.
+        id_of: Reads that id; `None` if more of the request has to be read.
+        spend: Decides all of them for that id.
+        fields: Returns the header fields of such a decision.
         encoded_fields: Returns the same as bytes.
+        is_followed: Whether a decision has consequences beyond its header fields.
+        watch: Looks at decided requests, while it is awake.
+        limiter: The limiter that decides.
+        is_remote: Whether a server decides, so that an event loop must not call `spend`.
         needs_response: Whether a limit is settled or refunded after the response.
         refunds_on_error: Whether a limit is refunded if the view raises.
-        limiter: The limiter that decides.
-        is_remote: Whether a server decides, so that `admit` waits.
     """
 
     def __init__(self, enforcer: Enforcer, limits: Sequence[CompiledLimit | ChosenLimit]) -> None:
@@ -61,122 +62,88 @@ class RouteLimits:
         self._has_shadow: Final = any(limit.is_shadow for limit in limits)
         self.limiter: Final = enforcer.store.limiter
         self.is_remote: Final = self.limiter.is_remote
+        self.watch: Final = enforcer.watch
         self._enforcer: Final = enforcer
-        self._settings: Final = enforcer.settings
+        self.settings: Final = enforcer.settings
         self._store: Final = enforcer.store
         self._events: Final = enforcer.events
         self._logged: Final[set[tuple[str, type]]] = set()
-        self.admit: _Admit
-        only = limits[0] if len(limits) == 1 else None
-        if isinstance(only, CompiledLimit) and only.is_plain:
-            self._only: Final = only
-            spend = only.bound.spend
-            # The core reads an argument more slowly than it takes the default.
-            self._spend: Final = spend if only.cost == 1 else partial(spend, cost=only.cost)
-            self.admit = self._admit_one
-        else:
-            self.admit = self._admit_all
-        self._admit: Final = self.admit
-        writer = self._settings.writer
-        is_direct = (
-            isinstance(only, CompiledLimit)
-            and only.is_direct
-            and not (self.is_remote or self.needs_response or self._events.is_observed)
-            and self._settings.exposed is None
-            and not writer.has_single_fields
+        # A limit that a default and a route both name counts once, as the route defines it.
+        plain = {each.name: each for each in limits if isinstance(each, CompiledLimit)}
+        self._plain: Final = (
+            tuple(plain.values()) if all(limit.is_plain for limit in limits) else ()
         )
-        reads_user = any(limit.rule.id is by_user for limit in limits)
-        self.is_direct: Final = is_direct and not reads_user
-        self.is_direct_by_user: Final = is_direct and reads_user
-        self.fields: Final = writer.one
-        self.encoded_fields: Final = writer.one_encoded
-        if self._events.is_observed:
-            self.admit = self._admit_and_report
+        peers = _peers(self._plain)
+        self.known: Final[Mapping[str | None, Id | None]] = peers.ids
+        self.learn: Final[Callable[[str | None], Id | None]] = peers.learn
+        self.id_of: Final = self._plain[0].id_of if len(self._plain) == 1 else None
+        self.spend: Final = self._spend_of(self._plain)
+        writer = self.settings.writer
+        is_one = len(self._plain) == 1
+        self.fields: Final = writer.one if is_one else writer.together
+        self.encoded_fields: Final = writer.one_encoded if is_one else writer.together_encoded
+        # Fields that have one value, or come with further ones, are merged with the response's.
+        is_merged = self.settings.exposed is not None or writer.has_single_fields
+        self.is_followed: Final = is_merged or self.needs_response or self._events.is_observed
 
-    def spend(self, peer: str | None, user: Id | None = None) -> Decision | None:
-        """Decide an ordinary request from what its adapter has read.
+    def _spend_of(self, plain: tuple[CompiledLimit, ...]) -> Callable[[Id], Decision]:
+        if len(plain) == 1:
+            (limit,) = plain
+            # The core reads an argument more slowly than it takes the default.
+            spend = limit.bound.spend
+            return spend if limit.cost == 1 else partial(spend, cost=limit.cost)
+        spend_all, calls = self.limiter.spend_all, [(limit.name, limit.cost) for limit in plain]
+        if any(limit.factor is not None for limit in plain):
+            return lambda id: spend_all([transaction((x, id, x.cost)) for x in plain])
+        return lambda id: spend_all([(name, id, cost, "spend") for name, cost in calls])
 
-        Nothing else is created for such a request; `conclude` makes an outcome of the decision if
-        it denies the request, or if other limits follow.
+    def admit(self, request: Request, earlier: Outcome | None = None) -> Outcome:
+        """Return the outcome of a request, without a response to follow it.
 
         Args:
-            peer: The address of the socket's peer.
-            user: The user who is logged in, if `is_direct_by_user`; `None` if anonymous.
+            request: The request.
+            earlier: An earlier outcome of it; buckets that other rules applied to it are not spent
+                again.
 
-        Returns:
-            The decision; `None` if `admit` has to decide.
+        Raises:
+            StoreError: The store fails, and a policy is `"raise"`.
         """
-        # Locals: called as methods, they would first be looked for in the class.
-        limit, spend = self._only, self._spend
-        # `None` during the checks of the set-up, which observe what `admit` reads.
-        if (ids_of_peers := limit.ids_of_peers) is None or self._store.is_failing:
-            return None
-        id: Id | None
-        if user is None:
-            id = ids_of_peers[peer or ""]
-        else:
-            id = user if type(user) is int else known_user(user)
-        if id is None:
-            return None
-        try:
-            return spend(id)
-        except Error:
-            # Nothing was taken, so `admit` decides what follows from it.
-            return None
+        return take(self.limiter, self.steps(request, earlier))
 
-    def conclude(self, request: Request, decision: Decision) -> Outcome:
-        """Return the outcome of a request that `spend` has decided."""
-        return self._admit_one(request, None, decision)
+    def _entries(self, id: Id) -> tuple[Entry, ...]:
+        return tuple([(limit, id, limit.cost) for limit in self._plain])
 
-    def _admit_one(
-        self, request: Request, earlier: Outcome | None = None, decision: Decision | None = None
-    ) -> Outcome:
-        """Fast path: one limit, which needs only the id of the request, and may have decided."""
-        if earlier is not None:
-            return self._admit_all(request, earlier)
-        limit = self._only
-        cost = limit.cost
-        try:
-            id = limit.id_of(request)
-            if decision is None:
-                try:
-                    decision = self._spend(id)
-                except StoreError as error:
-                    outcome = self._decide_without_store(request, ((limit, id, cost),), error, None)
-                    return self._reported(outcome)
-        except (MissingId, InvalidId, CostTooHigh) as error:
-            return self._reported(self._bad_request(request, limit, error, None))
-        if self._store.is_failing:
-            self._store.report_success()
-        outcome = Outcome(self._settings, request, decision, ((limit, id, cost),))
+    def outcome_of(self, request: Request, id: Id, decision: Decision) -> Outcome:
+        """Return the outcome of a decision of `spend`."""
+        return Outcome(self.settings, request, decision, self._entries(id))
+
+    def follow(self, request: Request, id: Id, decision: Decision) -> Outcome:
+        """Return the outcome of a decision of `spend`, and do what follows from it."""
+        outcome = self.outcome_of(request, id, decision)
         if not decision:
             outcome.refusal = "denied"
-            self._events.refused(outcome)
-        if self.needs_response:
-            outcome.needs_response = True
-            outcome.reserve()
-        return outcome
+        return self._reported(self._conclude(outcome), None)
 
-    def _reported(self, outcome: Outcome) -> Outcome:
+    def _reported(self, outcome: Outcome, earlier: Outcome | None) -> Outcome:
         if outcome.refusal is not None:
             self._events.refused(outcome)
-        return outcome
-
-    def _admit_and_report(self, request: Request, earlier: Outcome | None = None) -> Outcome:
-        outcome = self._admit(request, earlier)
-        if outcome is not earlier:
-            self._events.decided(outcome)
-        return outcome
-
-    def _admit_all(self, request: Request, earlier: Outcome | None = None) -> Outcome:
-        return self._reported(self._enforcer.take(self._evaluate(request, earlier)))
-
-    def steps(self, request: Request, earlier: Outcome | None = None) -> Steps:
-        """Decide as `admit`, for an event loop, which must not wait for the store."""
-        outcome = self._reported((yield from self._evaluate(request, earlier)))
         if self._events.is_observed and outcome is not earlier:
             self._events.decided(outcome)
         return outcome
+
+    def steps(self, request: Request, earlier: Outcome | None = None) -> Steps:
+        """Read a request and decide it step by step."""
+        return self._reported((yield from self._evaluate(request, earlier)), earlier)
+
+    def recover(self, request: Request, id: Id | None, error: Error) -> Steps:
+        """Do what follows from an error of `id_of`, if `id` is `None`, or of `spend`."""
+        if id is not None:
+            outcome = yield from self._recover(request, self._entries(id), error, None)
+        elif isinstance(error, MissingId | InvalidId | CostTooHigh):
+            outcome = self._bad_request(request, self._plain[0], error, None)
+        else:
+            raise error
+        return self._reported(outcome, None)
 
     def _evaluate(self, request: Request, earlier: Outcome | None) -> Steps:
         applied = {} if earlier is None else earlier.buckets()
@@ -208,26 +175,35 @@ class RouteLimits:
         self, request: Request, entries: tuple[Entry, ...], earlier: Outcome | None
     ) -> Steps:
         if not entries:
-            return earlier or Outcome(self._settings, request, None, (), ())
+            return earlier or Outcome(self.settings, request, None, (), ())
         try:
             outcome = self._enforcer.decide_blocked(request, entries) if self._penalizes else None
             if outcome is None:
                 outcome = yield from self._enforcer.decide(request, entries)
             if self._penalizes and outcome.refusal == "denied" and not outcome.is_blocked:
                 yield "run", partial(self._enforcer.penalize, outcome)
-        except StoreError as error:
-            return self._decide_without_store(request, entries, error, earlier)
-        except TransactionError:
-            distinct = self._enforcer.distinct(entries)
-            if len(distinct) == len(entries):
-                raise
-            return (yield from self._decide(request, distinct, earlier))
-        except (InvalidId, CostTooHigh) as error:
-            enforced = tuple(entry for entry in entries if not entry[0].is_shadow)
-            if len(enforced) < len(entries):
-                return (yield from self._decide(request, enforced, earlier))
-            return self._bad_request(request, entries[0][0], error, earlier)
+        except Error as error:
+            return (yield from self._recover(request, entries, error, earlier))
         return self._conclude(outcome).merge_earlier(earlier)
+
+    def _recover(
+        self, request: Request, entries: tuple[Entry, ...], error: Error, earlier: Outcome | None
+    ) -> Steps:
+        """Do what follows from an error of the store or of a callable; nothing was taken."""
+        match error:
+            case StoreError():
+                return self._decide_without_store(request, entries, error, earlier)
+            case TransactionError():
+                distinct = self._enforcer.distinct(entries)
+                if len(distinct) == len(entries):
+                    raise error
+                return (yield from self._decide(request, distinct, earlier))
+            case InvalidId() | CostTooHigh():
+                enforced = tuple(entry for entry in entries if not entry[0].is_shadow)
+                if len(enforced) < len(entries):
+                    return (yield from self._decide(request, enforced, earlier))
+                return self._bad_request(request, entries[0][0], error, earlier)
+        raise error
 
     def _conclude(self, outcome: Outcome) -> Outcome:
         if self._has_shadow:
@@ -247,7 +223,9 @@ class RouteLimits:
         outcome = self._enforcer.decide_without_store(request, entries, error)
         if self._has_shadow:
             outcome.mark_shadow()
-        outcome.needs_response = self.needs_response
+        if self.needs_response:
+            outcome.needs_response = True
+            outcome.reserve()
         return outcome.merge_earlier(earlier)
 
     def _bad_request(
@@ -262,7 +240,7 @@ class RouteLimits:
             # Once for each cause: clients must not be able to fill the log.
             self._logged.add(cause)
             _log.warning("requests are refused under the limit %s: %s", limit.name, error)
-        outcome = Outcome(self._settings, request, None, (), ()).merge_earlier(earlier)
+        outcome = Outcome(self.settings, request, None, (), ()).merge_earlier(earlier)
         if limit.is_shadow:
             return outcome
         self._store.bad_requests.add(limit.name)
@@ -278,45 +256,12 @@ class RouteLimits:
                 return outcome.refuse("request", MISSING_ID)
 
 
-class RequestLimits:
-    """Limits of one request, as far as they have been evaluated.
-
-    Each adapter decides ordinary requests itself, with `RouteLimits.spend`: one call less.
-
-    Attributes:
-        decision: The decision of an ordinary request, as long as nothing asks for its outcome.
-        limits: The limits of that decision.
-    """
-
-    # One is created for each request, which is faster without a dictionary of its own.
-    __slots__ = ("_outcome", "decision", "limits")
-
-    # The constructors of the adapters set them to `None`, which is faster than one of this class.
-    decision: Decision | None
-    _outcome: Outcome | None
-    # Set with the decision.
-    limits: RouteLimits
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """The latest outcome, merged with the earlier ones; `None` before the first."""
-        if self.decision is not None and (request := self._request()) is not None:
-            self.outcome = self.limits.conclude(request, self.decision)
-        return self._outcome
-
-    @outcome.setter
-    def outcome(self, outcome: Outcome | None) -> None:
-        self.decision = None
-        self._outcome = outcome
-
-    @property
-    def is_evaluated(self) -> bool:
-        """Whether a limit has been evaluated."""
-        return self._outcome is not None or self.decision is not None
-
-    def _request(self) -> Request | None:
-        """Return the request, from which an outcome is made; `None` if it has ended."""
-        raise NotImplementedError
+def _peers(plain: tuple[CompiledLimit, ...]) -> PeerIds:
+    """Return the ids of peers, which are all `None` unless they are the same under all limits."""
+    peers = plain[0].ids_of_peers if plain else None
+    if peers is None or any(limit.ids_of_peers is not peers for limit in plain):
+        return _UNKNOWN
+    return peers
 
 
 def _cost(found: object) -> int:

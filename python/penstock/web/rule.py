@@ -371,15 +371,14 @@ class CompiledLimit:
     Attributes:
         name: The limit's name.
         id_of: Returns the id of a request.
-        ids_of_peers: The ids of anonymous requests by the address of the peer; an id is `None` if
-            `id_of` has to look at the address. `None` if more of the request is needed.
+        ids_of_peers: The ids of requests by the address of the peer; an id is `None` if `id_of` has
+            to look at the address. `None` if more of the request is needed.
         is_ipv6_only: Whether its ids are addresses, and it does not apply to IPv4.
         factor: What the size of a leaky bucket is divided by; `None` for no factor.
         penalty: What happens to clients that exceed it; `None` for nothing.
         is_deferred: Whether it is only checked before the view, and spent after it.
         is_chosen: Whether `choose` returns the limit that applies to a request.
         is_plain: Whether a request has to be read for its id only, and is decided at once.
-        is_direct: Whether that id is known from its peer or user.
     """
 
     def __init__(
@@ -402,9 +401,8 @@ class CompiledLimit:
         self.bound: Final = (
             bound if factor is None else cast("BoundLimit", _FactoredLimit(bound, factor))
         )
-        # The checks of the set-up replace them for the first requests.
-        self.id_of = id_of
-        self.ids_of_peers = ids_of_peers
+        self.id_of: Final = id_of
+        self.ids_of_peers: Final = ids_of_peers
         self.is_ipv6_only: Final = is_ipv6_only
         self.penalty: Final = penalty
         self.cost: Final = cost if isinstance(cost, int) else 1
@@ -431,7 +429,6 @@ class CompiledLimit:
             and not is_deferred
             and not self.is_shadow
         )
-        self.is_direct: Final = self.is_plain and ids_of_peers is not None
 
     def choose(self, request: Request) -> CompiledLimit:
         """Return this limit with the factor of a request.

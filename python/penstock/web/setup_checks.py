@@ -18,10 +18,8 @@ from penstock.web.address import forwarded_addresses
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.types import Id
-    from penstock.web.address import PeerIds
+    from penstock.web.fallback import StoreAccess
     from penstock.web.request import Request
-    from penstock.web.rule import CompiledLimit
 
 _log: Final = logging.getLogger("penstock")
 
@@ -107,8 +105,35 @@ def report_foreign_settings(names: Iterable[str]) -> None:
         )
 
 
+class Watch:
+    """Looks at decided requests while there is something to see: at first, and while a store fails.
+
+    Attributes:
+        is_awake: Whether `look` has something to do.
+    """
+
+    def __init__(self, checks: SetupChecks, store: StoreAccess) -> None:
+        self.is_awake = True
+        self._checks: Final = checks
+        self._store: Final = store
+        store.on_failure = self.wake
+
+    def wake(self) -> None:
+        """Look at the next requests, because the store fails."""
+        self.is_awake = True
+
+    def look(self, request: Request, *, is_decided: bool = True) -> None:
+        """Look at a request, which the store has decided or not."""
+        store, checks = self._store, self._checks
+        if is_decided and store.is_failing:
+            store.report_success()
+        if checks.is_open:
+            checks.observe(request)
+        self.is_awake = checks.is_open or store.is_failing
+
+
 class SetupChecks:
-    """Observes the first requests of a guard, and costs nothing after them.
+    """Observes the first requests of a guard.
 
     Args:
         reads_headers: Whether headers of proxies are read.
@@ -120,36 +145,24 @@ class SetupChecks:
     ) -> None:
         self._reads_headers: Final = reads_headers
         self._check_processes: Final = check_processes
-        self._watched: list[tuple[CompiledLimit, Callable[[Request], Id], PeerIds | None]] = []
         self._count = 0
         self._peers: dict[str, int] = {}
         self._reported: set[str] = set()
 
-    def watch(self, limit: CompiledLimit) -> None:
-        """Observe the requests of a limit until enough of the guard were seen."""
-        if self._count >= _OBSERVED:
-            return
-        find = limit.id_of
-        self._watched.append((limit, find, limit.ids_of_peers))
+    @property
+    def is_open(self) -> bool:
+        """Whether more requests are to be observed."""
+        return self._count < _OBSERVED
 
-        def observe_and_find(request: Request) -> Id:
-            if self._count < _OBSERVED:
-                self._observe(request)
-            return find(request)
-
-        limit.id_of, limit.ids_of_peers = observe_and_find, None
-
-    def _observe(self, request: Request) -> None:
+    def observe(self, request: Request) -> None:
+        """Look at a request that has been decided."""
         self._count += 1
         # Later again, because the other workers may start after the first request.
         if self._count in {1, _OBSERVED // 10}:
             self._check_processes(request)
         self._look_at(request)
-        if self._count >= _OBSERVED:
+        if self._count == _OBSERVED:
             self._check_peers()
-            watched, self._watched = self._watched, []
-            for limit, find, known in watched:
-                limit.id_of, limit.ids_of_peers = find, known
 
     def _look_at(self, request: Request) -> None:
         peer = request.peer or ""

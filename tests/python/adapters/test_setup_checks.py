@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -270,3 +271,30 @@ def decisions(limiter: penstock.Limiter) -> int:
     """Return how often a limit has decided."""
     spends = [counts["spends"] for counts in limiter.counts().values()]
     return sum(each["allowed"] + each["denied"] for each in spends)
+
+
+@only(lambda driver: driver in {Wsgi, InFlask})
+def test_first_request_walks_the_road_of_all_later_ones(serve: Serve) -> None:
+    app = serve(Route("/", (limited("Large", cost=0),)))
+    walked: list[set[str]] = []
+
+    def walk() -> None:
+        seen: set[str] = set()
+
+        def note(frame: Any, event: str, _: object) -> None:
+            if event == "call" and "/penstock/" in frame.f_code.co_filename:
+                seen.add(frame.f_code.co_qualname)
+
+        sys.setprofile(note)
+        app.ask()
+        sys.setprofile(None)
+        walked.append(seen)
+
+    walk()
+    app.statuses(1000)
+    walk()
+    first, later = walked
+    # What is done at once, and what looks on.
+    looks = {name for name in first - later if name.startswith(("Watch", "SetupChecks"))}
+    assert looks
+    assert later <= first
