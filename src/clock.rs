@@ -1,8 +1,5 @@
 //! Clocks. Only this file reads the time.
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
-mod recent;
-
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,14 +9,8 @@ use crate::sync::{AtomicI64, Ordering};
 /// A source of time. Implementations never panic and never block. The time may stay the same or go
 /// backwards.
 pub trait Clock: Send + Sync {
-    /// Returns the time in nanoseconds since the clock's origin. It may have been read up to about a
-    /// microsecond before.
+    /// Returns the time in nanoseconds since the clock's origin.
     fn now(&self) -> Timestamp;
-
-    /// Returns the time, read during this call.
-    fn read(&self) -> Timestamp {
-        self.now()
-    }
 }
 
 /// A steady clock of the machine, shifted to the Unix epoch.
@@ -31,10 +22,6 @@ pub struct SystemClock {
     kernel: Kernel,
     /// The difference between the wall clock and the kernel's clock, in nanoseconds.
     offset: i64,
-    /// The reading that calls which follow each other closely share; `None` if each reads the kernel's
-    /// clock.
-    #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
-    recent: Option<&'static recent::Recent>,
 }
 
 impl SystemClock {
@@ -43,33 +30,15 @@ impl SystemClock {
         SystemClock {
             kernel: Kernel::Monotonic,
             offset: wall().saturating_sub(Kernel::Monotonic.read()),
-            #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
-            recent: None,
-        }
-    }
-
-    /// Makes calls that follow each other within about a microsecond share a reading, where the kernel's
-    /// clock allows it. Meant for calls that seldom overlap: threads contend for the shared reading.
-    #[must_use]
-    pub fn with_shared_readings(self) -> SystemClock {
-        SystemClock {
-            #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
-            recent: recent::of(self.kernel),
-            ..self
         }
     }
 
     /// Returns a clock that shows the time since boot plus `offset` nanoseconds, which is the same in
-    /// all processes. It shares readings if this one does.
+    /// all processes.
     #[cfg(unix)]
     #[must_use]
     pub fn since_boot(self, offset: i64) -> SystemClock {
-        SystemClock {
-            kernel: Kernel::SinceBoot,
-            offset,
-            #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
-            recent: self.recent.and_then(|_| recent::of(Kernel::SinceBoot)),
-        }
+        SystemClock { kernel: Kernel::SinceBoot, offset }
     }
 
     #[inline(always)]
@@ -87,15 +56,6 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline(always)]
     fn now(&self) -> Timestamp {
-        #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
-        if let Some(recent) = self.recent {
-            return self.shifted(recent.reading(self.kernel));
-        }
-        self.read()
-    }
-
-    #[inline]
-    fn read(&self) -> Timestamp {
         self.shifted(self.kernel.read())
     }
 }
@@ -114,13 +74,6 @@ impl Clock for AnyClock {
     fn now(&self) -> Timestamp {
         match self {
             AnyClock::System(clock) => clock.now(),
-            AnyClock::Manual(clock) => clock.now(),
-        }
-    }
-
-    fn read(&self) -> Timestamp {
-        match self {
-            AnyClock::System(clock) => clock.read(),
             AnyClock::Manual(clock) => clock.now(),
         }
     }
@@ -160,7 +113,7 @@ impl Kernel {
     fn read(self) -> i64 {
         use rustix::time::{ClockId, clock_gettime};
         // The processor's counter is faster to read, but quanta, minstant and fastant calibrate it only
-        // once, so they drift from the kernel's clock. `recent` does not convert it to time.
+        // once, so they drift from the kernel's clock.
         let now = clock_gettime(match self {
             // On macOS, CLOCK_MONOTONIC includes suspended time.
             #[cfg(not(target_os = "macos"))]

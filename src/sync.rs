@@ -35,6 +35,7 @@ pub(crate) mod counting {
     //! Locks and atomics for counters and process-local data. They order no other access and affect no
     //! decision, so loom does not model them: every access would multiply the number of orders.
 
+    #[cfg(feature = "python")]
     pub(crate) use once_cell::race::OnceBox;
     #[cfg(target_os = "linux")]
     pub(crate) use parking_lot::Mutex;
@@ -106,10 +107,6 @@ mod modelled {
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().expect("a model stops at its first panic")
-        }
-
-        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-            self.0.try_lock().ok()
         }
     }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::bindings::any_limiter::AnyLimiter;
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
@@ -136,31 +135,17 @@ impl BoundLimit {
     }
 
     /// Does the same as [`BoundLimit::call_text`] if the call is valid, need not wait and needs no
-    /// allocation. Otherwise reads and writes nothing and returns `None`.
+    /// new decision. Otherwise reads and writes nothing and returns `None`.
     #[inline(never)]
     pub(crate) fn try_call<'py>(
         &self,
         call: Call<'_>,
         id: &Bound<'py, PyAny>,
     ) -> Option<Bound<'py, Decision>> {
-        self.try_decide(call.cost, id, |core, bound, data| {
-            if bound.has_verdict(&call) {
-                return data.decide(core, bound, call);
-            }
-            let is_decided = core.try_decide(bound, call, &mut data.decided);
-            is_decided.then(|| data.verdict = None)
-        })
+        self.try_call_here(call, id)
     }
 
-    /// Whether the limit is one for [`BoundLimit::try_one`].
-    #[inline(always)]
-    pub(crate) fn is_plain(&self, py: Python<'_>) -> bool {
-        self.current.with(py, |current| current.bound.is_plain())
-    }
-
-    /// As [`BoundLimit::try_call`], for a spend or check of one token under a plain limit, as nearly all
-    /// calls are.
-    // For each verb a function of its own, in which nothing depends on the call.
+    /// [`BoundLimit::try_call`], compiled for a spend or check of one token.
     #[inline(never)]
     pub(crate) fn try_one<'py, const VERB: u8>(
         &self,
@@ -168,17 +153,14 @@ impl BoundLimit {
         id: &Bound<'py, PyAny>,
     ) -> Option<Bound<'py, Decision>> {
         let verb = if VERB == Verb::Spend as u8 { Verb::Spend } else { Verb::Check };
-        let call = Call::new(verb, text, 1);
-        self.try_decide(1, id, |core, bound, data| data.decide(core, bound, call))
+        self.try_call_here(Call::new(verb, text, 1), id)
     }
 
-    /// Has `decide` fill an idle decision about `id`; `None` if there is none, or `decide` returns that.
     #[inline(always)]
-    fn try_decide<'py>(
+    fn try_call_here<'py>(
         &self,
-        cost: i64,
+        call: Call<'_>,
         id: &Bound<'py, PyAny>,
-        decide: impl FnOnce(&AnyLimiter, &limiter::BoundLimit, &mut DecisionData) -> Option<()>,
     ) -> Option<Bound<'py, Decision>> {
         let (py, core) = (id.py(), &self.handle.core);
         let idle = self.decisions.idle(py)?;
@@ -186,10 +168,13 @@ impl BoundLimit {
             if current.generation != core.generation() {
                 return None;
             }
-            idle.fill(|data| {
-                decide(core, &current.bound, data)?;
-                Some(data.refill(cost, id, &current.entry))
-            })
+            idle.fill(
+                #[inline(always)]
+                |data| {
+                    core.try_answer(&current.bound, call, &mut data.answered)?;
+                    Some(data.refill((call.verb, call.cost), id, &current.entry))
+                },
+            )
         })?;
         stale.drop(py);
         Some(decision)
@@ -213,9 +198,9 @@ impl BoundLimit {
         id: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, Decision>> {
         let (bound, entry) = self.snapshot(id.py())?;
-        let decided = self.handle.run(id.py(), |core| core.decide(&bound, call));
-        let decided = decided?;
-        self.decisions.make(id.py(), *DecisionData::boxed(decided, call.cost, id, entry))
+        let answered = self.handle.run(id.py(), |core| core.answer(&bound, call))?;
+        let data = DecisionData::new(answered, call.verb, call.cost, id, entry);
+        self.decisions.make(id.py(), data)
     }
 
     /// Takes `cost` tokens if they are available and this limiter has no waiters.
@@ -338,9 +323,8 @@ impl BoundLimit {
         let factor = factor.map_or(Ok(None), arguments::factor)?;
         let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
         let call = Call { factor: factor.as_ref(), ..Call::spend(&text, estimate) };
-        let decided = self.handle.run(id.py(), |core| core.decide(&snapshot.0, call));
-        let decided = decided?;
-        Reservation::new(&self.handle, snapshot, &kept_id(id, &text), estimate, factor, decided)
+        let answered = self.handle.run(id.py(), |core| core.answer(&snapshot.0, call))?;
+        Reservation::new(&self.handle, snapshot, &kept_id(id, &text), estimate, factor, answered)
     }
 
     /// Wait until the bucket of `id` has `cost` tokens, and take them.

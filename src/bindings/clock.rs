@@ -9,7 +9,6 @@ use pyo3::types::PyType;
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::errors::not_picklable;
-use crate::bindings::pool::system_clock;
 use crate::clock::{self, AnyClock, Clock};
 use crate::engine::time::Timestamp;
 use crate::sync::Mutex;
@@ -40,7 +39,7 @@ pub(crate) struct SystemClock {
 impl SystemClock {
     #[new]
     fn new() -> SystemClock {
-        SystemClock { clock: system_clock() }
+        SystemClock { clock: clock::SystemClock::new() }
     }
 
     /// Return the time in nanoseconds since the Unix epoch.

@@ -13,9 +13,11 @@ use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::once::Once;
 use crate::bindings::pickled_decision::PickledDecision;
+use crate::engine::answer::Answer;
 use crate::engine::cost::CostError;
+use crate::engine::operation::Verb;
 use crate::engine::time::Nanos;
-use crate::limiter::{CallError, DecidedAll};
+use crate::limiter::{Answered, AnsweredAll, CallError};
 use crate::rate_limit_fields;
 
 /// Outcome of a rate-limit check, with the values for its response headers.
@@ -40,9 +42,8 @@ impl Decision {
     }
 
     /// Returns whether the cost was taken from a bucket.
-    pub(crate) fn is_taken(&self) -> bool {
-        let decision = &self.data.decided.decision;
-        self.data.is_allowed_by_limit() && (self.data.verdict.is_some() || !decision.unlimited)
+    pub(crate) fn is_taken(&self, py: Python<'_>) -> bool {
+        self.data.is_allowed_by_limit() && !self.data.decision(py).unlimited
     }
 
     fn fields<'py>(&self, py: Python<'py>, form: Form) -> PyResult<Bound<'py, PyList>> {
@@ -84,7 +85,7 @@ impl Decision {
     /// allowed if tokens were returned.
     #[getter]
     fn allowed(&self) -> bool {
-        self.data.is_allowed_by_limit() || self.data.decided.shadow
+        self.data.is_allowed_by_limit() || self.data.answered.shadow
     }
 
     /// Whether a limit in shadow mode would have denied the request.
@@ -92,8 +93,8 @@ impl Decision {
     /// For a decision about several limits: whether any of them would have.
     #[getter]
     fn would_deny(&self, py: Python<'_>) -> bool {
-        match &self.data.parts {
-            None => self.data.decided.shadow && !self.data.is_allowed_by_limit(),
+        match self.data.parts() {
+            None => self.data.answered.shadow && !self.data.is_allowed_by_limit(),
             Some(parts) => parts
                 .bind(py)
                 .iter_borrowed()
@@ -106,7 +107,7 @@ impl Decision {
     /// False for a refund, and for a decision about several limits.
     #[getter]
     fn shadow_mode(&self) -> bool {
-        self.data.parts.is_none() && self.data.decided.shadow
+        self.data.parts().is_none() && self.data.answered.shadow
     }
 
     /// Tokens left in the bucket after this decision; 2**63 - 1 if no limit applies.
@@ -201,7 +202,7 @@ impl Decision {
     /// Why a fallback policy decided instead of the store; `None` if the store decided.
     #[getter]
     fn degraded(&self) -> Option<&str> {
-        self.data.degraded.as_deref()
+        self.data.degraded()
     }
 
     /// The limit's description from the limits file; `None` if it has none.
@@ -227,7 +228,7 @@ impl Decision {
     /// The decisions of all transactions, in order; for a single call, only this decision.
     #[getter]
     fn parts<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        match &slf.get().data.parts {
+        match slf.get().data.parts() {
             Some(parts) => Ok(parts.bind(slf.py()).clone()),
             None => PyTuple::new(slf.py(), [slf]),
         }
@@ -325,7 +326,7 @@ impl Decision {
         for name in NAMES {
             fields.set_item(name, slf.getattr(name)?)?;
         }
-        if let Some(parts) = &slf.get().data.parts {
+        if let Some(parts) = slf.get().data.parts() {
             let list = PyList::empty(py);
             for part in parts.bind(py) {
                 list.append(Decision::as_dict(part.cast::<Decision>()?)?)?;
@@ -380,7 +381,7 @@ impl Decision {
             let source = CostError::Negative { found: actual };
             return Err(Box::new(CallError::Cost { limit, source }).into());
         }
-        match &self.data.settle {
+        match self.data.rare.as_ref().and_then(|rare| rare.settle.as_ref()) {
             Some(settle) => settle.bind(py).call1((actual,)).map(drop),
             None => {
                 let message = "the request has no reservation; use reserve=True on its limit";
@@ -430,25 +431,25 @@ impl Decision {
     ) -> PyResult<Bound<'py, Decision>> {
         let py = slf.py();
         let mut data = slf.get().data.clone_ref(py);
-        data.decided.decision = slf.get().data.decision(py);
-        data.verdict = None;
-        if let Some(settle) = settle {
-            data.settle = Some(settle.unbind());
-        }
-        if let Some(parts) = parts {
-            data.parts = Some(PyTuple::new(py, parts)?.unbind());
-        }
-        data.decided.shadow = shadow_mode.unwrap_or(data.decided.shadow);
-        let decision = &mut data.decided.decision;
+        let mut decision = slf.get().data.decision(py);
         decision.allowed = allowed.unwrap_or(decision.allowed);
         decision.retry_after = retry_after_ns.map_or(decision.retry_after, Nanos::clamped);
         if let Some(remaining) = remaining {
             decision.remaining = remaining.max(0);
             decision.next_token_after = decision.retry_after;
         }
+        data.give(decision);
+        if let Some(settle) = settle {
+            data.rare_mut().settle = Some(settle.unbind());
+        }
+        if let Some(parts) = parts {
+            data.rare_mut().parts = Some(PyTuple::new(py, parts)?.unbind());
+        }
+        data.answered.shadow = shadow_mode.unwrap_or(data.answered.shadow);
         data.cost = cost.unwrap_or(data.cost);
         if let Some(degraded) = degraded.given() {
-            data.degraded = degraded.extract::<Option<String>>()?.map(String::into_boxed_str);
+            let degraded = degraded.extract::<Option<String>>()?;
+            data.rare_mut().degraded = degraded.map(String::into_boxed_str);
         }
         Bound::new(py, Decision::new(data))
     }
@@ -465,7 +466,7 @@ impl Decision {
             && left.limit(py)?.limit == right.limit(py)?.limit
             && left.would_deny(py) == right.would_deny(py)
             && left.data.cost == right.data.cost
-            && left.data.degraded == right.data.degraded
+            && left.data.degraded() == right.data.degraded()
             && name(left) == name(right)
             && left.id(py)? == right.id(py)?)
     }
@@ -488,7 +489,7 @@ impl Decision {
         });
         let outcome = if self.allowed() { "allowed" } else { "denied" };
         let shadow = if self.would_deny(py) { " (would deny)" } else { "" };
-        let degraded = if self.data.degraded.is_some() { " (degraded)" } else { "" };
+        let degraded = if self.data.degraded().is_some() { " (degraded)" } else { "" };
         // An allowed decision is shown without retry_after, which would look like a required wait.
         let retry = match decision.allowed {
             true => String::new(),
@@ -536,18 +537,25 @@ pub(crate) type Part = (Py<PyAny>, i64, Py<LimitEntry>);
 /// Creates the decision about several transactions, with the numbers of the binding one.
 pub(crate) fn several(
     py: Python<'_>,
-    decided: DecidedAll,
+    verb: Verb,
+    answered: AnsweredAll,
     parts: Vec<Part>,
 ) -> PyResult<Bound<'_, Decision>> {
-    let parts = decided.parts.into_iter().zip(parts);
-    let parts: Vec<_> = parts
-        .map(|(part, (id, cost, entry))| DecisionData::single(part, cost, id.bind(py), entry))
-        .collect();
-    let binding = decided.binding.and_then(|index| parts.get(index));
-    let mut data = binding.map_or_else(DecisionData::default, |part| part.clone_ref(py));
-    data.decided.decision = decided.decision;
+    let AnsweredAll { binding, now, parts: answers } = answered;
+    let parts = answers.into_iter().zip(parts).map(|(answered, (id, cost, entry))| {
+        DecisionData::new(answered, verb, cost, id.bind(py), entry)
+    });
+    let parts: Vec<_> = parts.collect();
+    let binding = binding.and_then(|index| parts.get(index));
+    let mut data = binding.map_or_else(
+        || DecisionData {
+            answered: Answered { answer: Answer::new(None, now, true), ..Answered::default() },
+            ..DecisionData::default()
+        },
+        |part| part.clone_ref(py),
+    );
     let parts = parts.into_iter().map(|part| Bound::new(py, Decision::new(part)));
     let parts = PyTuple::new(py, parts.collect::<PyResult<Vec<_>>>()?)?;
-    data.parts = Some(parts.unbind());
+    data.rare_mut().parts = Some(parts.unbind());
     Bound::new(py, Decision::new(data))
 }

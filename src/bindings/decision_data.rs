@@ -5,31 +5,42 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::bindings::any_limiter::AnyLimiter;
 use crate::bindings::arguments::seconds;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
+use crate::engine::answer::Answer;
 use crate::engine::decision;
 use crate::engine::limit;
+use crate::engine::operation::Verb;
 use crate::engine::registry::{Entry, Rule};
 use crate::engine::time::Nanos;
-use crate::limiter::{self, Call, Decided, Verdict};
+use crate::limiter::{Answered, Decided};
 
 /// The data of a decision, converted to Python values on access.
 ///
-/// The id is kept as given. Its canonical form, rule and limit are looked up on access, because few
-/// callers read them and storing them would cost every decision an allocation.
+/// The id is kept as given. Its canonical form, rule, limit and all numbers are computed on access, because
+/// few callers read them and storing them would cost every decision an allocation.
 #[derive(Debug, Default)]
 pub(crate) struct DecisionData {
-    /// The verdict from which the numbers are computed on access; `None` if `decided` has them.
-    pub(crate) verdict: Option<Verdict>,
-    pub(crate) decided: Decided,
+    /// What the store found and did.
+    pub(crate) answered: Answered,
+    pub(crate) verb: Verb,
     pub(crate) cost: i64,
     /// The id as given; `None` if no limit applied.
     pub(crate) id: Option<Py<PyAny>>,
     /// The limit's name, rules and formats; `None` if no limit applied.
     pub(crate) entry: Option<Py<LimitEntry>>,
+    /// What few decisions have.
+    pub(crate) rare: Option<Box<Rare>>,
+}
+
+/// What few decisions have.
+#[derive(Debug, Default)]
+pub(crate) struct Rare {
+    /// Numbers in place of those that follow from the answer: of a fallback policy, a wait queue, a
+    /// settled reservation, or another process that pickled the decision.
+    pub(crate) given: Option<decision::Decision>,
     /// The decisions of the transactions; `None` for a single call.
     pub(crate) parts: Option<Py<PyTuple>>,
     /// The reason why a fallback policy decided instead of the store; `None` if the store decided.
@@ -46,83 +57,108 @@ pub(crate) struct StaleRefs {
 }
 
 impl DecisionData {
-    /// Creates the data of a single call's decision.
-    pub(crate) fn single(
-        decided: Decided,
+    /// Creates the data of a call's decision.
+    pub(crate) fn new(
+        answered: Answered,
+        verb: Verb,
         cost: i64,
         id: &Bound<'_, PyAny>,
         entry: Py<LimitEntry>,
     ) -> DecisionData {
         let (id, entry) = (Some(id.clone().unbind()), Some(entry));
-        DecisionData { decided, cost, id, entry, ..DecisionData::default() }
+        DecisionData { answered, verb, cost, id, entry, rare: None }
     }
 
-    /// Does the same as `single`, but boxed, so that the fast path moves only a pointer.
-    #[cold]
-    pub(crate) fn boxed(
+    /// Creates the data of a decision whose numbers do not follow from an answer.
+    pub(crate) fn given(
         decided: Decided,
         cost: i64,
         id: &Bound<'_, PyAny>,
         entry: Py<LimitEntry>,
-    ) -> Box<DecisionData> {
-        Box::new(DecisionData::single(decided, cost, id, entry))
+    ) -> DecisionData {
+        let Decided { decision, shadow, effective_limit } = decided;
+        let (id, entry) = (Some(id.clone().unbind()), Some(entry));
+        let answered = Answered { shadow, effective_limit, ..Answered::default() };
+        let mut data = DecisionData { answered, cost, id, entry, ..DecisionData::default() };
+        data.give(decision);
+        data
     }
 
-    /// Decides a call that has a verdict, as [`Limiter::try_verdict`](limiter::Limiter::try_verdict) does.
-    #[inline(always)]
-    pub(crate) fn decide(
-        &mut self,
-        core: &AnyLimiter,
-        bound: &limiter::BoundLimit,
-        call: Call<'_>,
-    ) -> Option<()> {
-        let verdict = self.verdict.get_or_insert_default();
-        core.try_verdict(bound, call, verdict)?;
-        (self.decided.shadow, self.decided.effective_limit) = (verdict.shadow, None);
-        Some(())
+    /// Replaces the numbers.
+    pub(crate) fn give(&mut self, decision: decision::Decision) {
+        self.answered.answer = Answer::new(None, decision.now, decision.allowed);
+        self.rare_mut().given = Some(decision);
     }
 
-    /// Reuses the data of a single call's decision for another call, whose outcome is already stored.
+    pub(crate) fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// Reuses the data of a single call's decision for another call, whose answer is already stored.
     /// Returns the references that it replaces.
     #[inline(always)]
     pub(crate) fn refill(
         &mut self,
-        cost: i64,
+        (verb, cost): (Verb, i64),
         id: &Bound<'_, PyAny>,
         entry: &Py<LimitEntry>,
     ) -> StaleRefs {
         let py = id.py();
+        (self.verb, self.cost) = (verb, cost);
+        // The decisions of a pool are those of single calls, which have nothing rare.
         let id = self.id.replace(id.clone().unbind());
         // The limit is almost always the same, so the reference is reused.
         let is_same = self.entry.as_ref().is_some_and(|kept| kept.is(entry));
         let entry = if is_same { None } else { self.entry.replace(entry.clone_ref(py)) };
-        self.cost = cost;
         StaleRefs { id, entry }
     }
 
     pub(crate) fn clone_ref(&self, py: Python<'_>) -> DecisionData {
         DecisionData {
-            verdict: self.verdict,
-            decided: self.decided.clone(),
+            answered: self.answered.clone(),
+            verb: self.verb,
             cost: self.cost,
             id: self.id.as_ref().map(|id| id.clone_ref(py)),
             entry: self.entry.as_ref().map(|entry| entry.clone_ref(py)),
-            parts: self.parts.as_ref().map(|parts| parts.clone_ref(py)),
-            degraded: self.degraded.clone(),
-            settle: self.settle.as_ref().map(|settle| settle.clone_ref(py)),
+            rare: self.rare.as_ref().map(|rare| {
+                Box::new(Rare {
+                    given: rare.given,
+                    parts: rare.parts.as_ref().map(|parts| parts.clone_ref(py)),
+                    degraded: rare.degraded.clone(),
+                    settle: rare.settle.as_ref().map(|settle| settle.clone_ref(py)),
+                })
+            }),
         }
     }
 
+    /// Computes the numbers.
     pub(crate) fn decision(&self, py: Python<'_>) -> decision::Decision {
-        let Some(verdict) = self.verdict else { return self.decided.decision };
-        // The lookup cannot fail, because the same lookup succeeded when the call was decided.
-        let decision = self.with_limit(py, |limit, _| verdict.decision(limit, self.cost));
-        decision.unwrap_or(self.decided.decision)
+        let rare = self.rare.as_deref();
+        if let Some(given) = rare.and_then(|rare| rare.given) {
+            return given;
+        }
+        let (Some(id), Some(entry)) = (&self.id, &self.entry) else {
+            return decision::Decision::unlimited(self.answered.answer.now);
+        };
+        let effective = self.answered.effective_limit.as_deref();
+        // The text cannot fail, because it was taken from the same id when the call was decided.
+        let text = id_text(id.bind(py)).unwrap_or_default();
+        entry.get().entry.numbers(self.verb, &text, self.cost, effective, &self.answered.answer)
     }
 
     /// Returns whether the limit allowed the request, ignoring shadow mode.
     pub(crate) fn is_allowed_by_limit(&self) -> bool {
-        self.verdict.map_or(self.decided.decision.allowed, |verdict| verdict.allowed)
+        self.answered.answer.allowed()
+    }
+
+    /// Returns the decisions of the transactions; `None` for a single call.
+    pub(crate) fn parts(&self) -> Option<&Py<PyTuple>> {
+        self.rare.as_ref().and_then(|rare| rare.parts.as_ref())
+    }
+
+    /// Returns why a fallback policy decided; `None` if the store did.
+    pub(crate) fn degraded(&self) -> Option<&str> {
+        self.rare.as_ref().and_then(|rare| rare.degraded.as_deref())
     }
 
     /// Returns the instant `wait` after the decision, in seconds.
@@ -157,7 +193,7 @@ impl DecisionData {
         py: Python<'_>,
         read: impl FnOnce(&limit::Limit, bool) -> R,
     ) -> PyResult<R> {
-        if let Some(limit) = &self.decided.effective_limit {
+        if let Some(limit) = &self.answered.effective_limit {
             return Ok(read(limit, false));
         }
         // Without overrides, no lookup of the id is needed.

@@ -117,28 +117,28 @@ impl Decisions {
         let costs = convert_costs(costs, ids.len())?;
         let (bound, mut entry) = limit()?;
         let mut rows = Rows::new(costs.len());
-        // Many ids of type `str` are decided without a list of their texts.
-        let decided = match handle.core.store().may_wait() {
-            true => None,
-            false => handle.core.try_decide_each(
-                &bound,
-                &StrIds::new(&ids),
-                &costs,
-                #[inline(always)]
-                |index, decision, shadow| rows.set(index, decision, shadow),
-            ),
-        };
-        let outcome = match decided {
-            Some(outcome) => outcome,
-            None => {
-                let texts = id_texts(&ids)?;
-                // Again, because the conversion may run Python code that reloads or closes.
-                let bound;
-                (bound, entry) = limit()?;
-                let set = |index, decision: &_, shadow| rows.set(index, decision, shadow);
-                handle.run(py, |core| core.decide_each(&bound, &texts, &costs, set))
-            }
-        };
+        // Many ids of type `str` are decided without a list of their texts. If one is of another type,
+        // nothing has been spent yet.
+        let mut outcome = Ok(());
+        let is_decided = !handle.core.store().may_wait()
+            && handle
+                .core
+                .decide_each(
+                    &bound,
+                    &StrIds::new(&ids),
+                    &costs,
+                    #[inline(always)]
+                    |index, decision, shadow| rows.set(index, decision, shadow),
+                )
+                .is_ok();
+        if !is_decided {
+            let texts = id_texts(&ids)?;
+            // Again, because the conversion may run Python code that reloads or closes.
+            let bound;
+            (bound, entry) = limit()?;
+            let set = |index, decision: &_, shadow| rows.set(index, decision, shadow);
+            outcome = handle.run(py, |core| core.decide_each(&bound, &texts[..], &costs, set));
+        }
         outcome
             .map_err(|(index, error)| at_position(py, error.into(), "id", index, costs.len()))?;
         let Rows { now, flags, numbers } = rows;
@@ -380,7 +380,7 @@ impl Decisions {
         };
         let decided = Decided { decision, shadow: rule.shadow, effective_limit: None };
         let entry = self.entry.clone_ref(py);
-        let data = DecisionData::single(decided, self.costs[at], id, entry);
+        let data = DecisionData::given(decided, self.costs[at], id, entry);
         Bound::new(py, Decision::new(data))
     }
 

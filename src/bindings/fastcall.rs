@@ -247,12 +247,7 @@ fn call_with_id<'py, const VERB: u8>(
     bound: &BoundLimit,
     id: &Bound<'py, PyAny>,
 ) -> Option<Bound<'py, Decision>> {
-    let text = utf8(id)?;
-    if bound.is_plain(id.py()) {
-        bound.try_one::<VERB>(text, id)
-    } else {
-        bound.try_call(Call::new(verb(VERB), text, 1), id)
-    }
+    bound.try_one::<VERB>(utf8(id)?, id)
 }
 
 fn call<'py>(

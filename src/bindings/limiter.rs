@@ -21,7 +21,6 @@ use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::limit_or_text;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::limits::Limits;
-use crate::bindings::pool::make_core;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
 use crate::bindings::transaction::CallArgs;
@@ -88,7 +87,8 @@ impl Limiter {
             AnyClock::System(clock) => Bound::new(py, SystemClock { clock: *clock })?.into_any(),
             AnyClock::Manual(_) => clock,
         };
-        let core = make_core(Limits::registry_of(limits)?, opened.store, opened.clock);
+        let registry = Limits::registry_of(limits)?;
+        let core = crate::limiter::Limiter::new(registry, opened.store, opened.clock);
         Ok(Limiter {
             handle: Arc::new(LimiterHandle::new(core, &clock, url_parts::without_password(url))),
             bound: PyDict::new(py).unbind(),
@@ -120,13 +120,13 @@ impl Limiter {
     ) -> PyResult<Bound<'py, Decision>> {
         let py = transactions.py();
         let (transactions, parts) = self.transactions(transactions)?;
-        let decided = self.handle.run(py, |core| core.decide_all(verb, &transactions))?;
+        let answered = self.handle.run(py, |core| core.answer_all(verb, &transactions))?;
         if verb == Verb::Refund {
             for transaction in &transactions {
                 self.handle.wake_after_refund(py, &transaction.limit, &transaction.id)?;
             }
         }
-        several(py, decided, parts)
+        several(py, verb, answered, parts)
     }
 
     /// Converts transactions. All use the limits that are active after the last conversion.

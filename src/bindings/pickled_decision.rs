@@ -6,13 +6,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::bindings::decision_data::DecisionData;
+use crate::bindings::decision_data::{DecisionData, Rare};
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::engine::decision;
 use crate::engine::registry::{Entry, Rule};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::Decided;
+use crate::limiter::Answered;
 
 /// The state of a pickled decision.
 #[derive(FromPyObject, IntoPyObject)]
@@ -42,7 +42,7 @@ impl PickledDecision {
         Ok(PickledDecision {
             allowed: decision.allowed,
             unlimited: decision.unlimited,
-            shadow: data.decided.shadow,
+            shadow: data.answered.shadow,
             remaining: decision.remaining,
             retry_after_ns: decision.retry_after.get(),
             reset_after_ns: decision.reset_after.get(),
@@ -54,8 +54,8 @@ impl PickledDecision {
             id: data.id(py)?,
             description: data.rule_text(py, |rule| rule.description.clone())?,
             docs: data.rule_text(py, |rule| rule.docs.clone())?,
-            degraded: data.degraded.as_deref().map(str::to_owned),
-            parts: data.parts.as_ref().map(|parts| parts.clone_ref(py)),
+            degraded: data.degraded().map(str::to_owned),
+            parts: data.parts().map(|parts| parts.clone_ref(py)),
         })
     }
 
@@ -82,14 +82,20 @@ impl PickledDecision {
             next_token_after: Nanos::clamped(state.next_token_after_ns),
             now: Timestamp::clamped(state.now_ns),
         };
-        Ok(DecisionData {
-            decided: Decided { decision, shadow: state.shadow, effective_limit: None },
+        let rare = Rare {
+            parts: state.parts,
+            degraded: state.degraded.map(String::into_boxed_str),
+            ..Rare::default()
+        };
+        let mut data = DecisionData {
+            answered: Answered { shadow: state.shadow, ..Answered::default() },
             cost: state.cost,
             id: state.id.map(|id| PyString::new(py, &id).into_any().unbind()),
             entry: entry.transpose()?,
-            parts: state.parts,
-            degraded: state.degraded.map(String::into_boxed_str),
+            rare: Some(Box::new(rare)),
             ..DecisionData::default()
-        })
+        };
+        data.give(decision);
+        Ok(data)
     }
 }

@@ -1,14 +1,14 @@
-//! Costs that the GIL makes unnecessary: allocation of decisions, locks around values that are
-//! replaced while they are read, the locks of a store, and most readings of the clock.
+//! Costs that the GIL makes unnecessary: allocation of decisions, and locks around values that are
+//! replaced while they are read.
 //!
 //! With the GIL, a call holds it from its first line to its last, so no other call can run in between.
-//! A free-threaded build (`Py_GIL_DISABLED`) allocates each decision, guards each shared value with a
-//! read-write lock, uses the store's locks, and reads the clock for each call.
+//! A free-threaded build (`Py_GIL_DISABLED`) allocates each decision, and guards each shared value with a
+//! read-write lock.
 
 #[cfg(not(Py_GIL_DISABLED))]
-pub(crate) use with_lock::{DecisionPool, Shared, make_core, system_clock};
+pub(crate) use with_lock::{DecisionPool, Shared};
 #[cfg(Py_GIL_DISABLED)]
-pub(crate) use without_lock::{DecisionPool, Shared, make_core, system_clock};
+pub(crate) use without_lock::{DecisionPool, Shared};
 
 #[cfg(not(Py_GIL_DISABLED))]
 mod with_lock {
@@ -18,35 +18,9 @@ mod with_lock {
     use pyo3::ffi;
     use pyo3::prelude::*;
 
-    use crate::bindings::any_limiter::AnyLimiter;
     use crate::bindings::decision::Decision;
     use crate::bindings::decision_data::DecisionData;
-    use crate::clock::{AnyClock, SystemClock};
-    use crate::engine::registry::Registry;
-    use crate::limiter;
-    use crate::store::Store;
-    use crate::store::any::AnyStore;
-    use crate::store::memory::Serialized;
     use crate::sync::{AtomicPtr, Ordering};
-
-    /// Creates a limiter. Its calls are serialized unless its store may wait.
-    pub(crate) fn make_core(registry: Registry, store: AnyStore, clock: AnyClock) -> AnyLimiter {
-        if store.may_wait() {
-            return limiter::Limiter::new(registry, store, clock);
-        }
-        // SAFETY: only methods of Python classes use the store of a limiter. They detach from the
-        // interpreter while using it only in `LimiterHandle::run`, and only if the store may wait. So a
-        // call holds the GIL from its first line to its last, and does not run other Python code in
-        // between.
-        let evidence = unsafe { Serialized::promise() };
-        let store = store.without_locks(evidence);
-        limiter::Limiter::new(registry, store, clock).assume_serialized()
-    }
-
-    /// The machine's clock, for calls that seldom overlap.
-    pub(crate) fn system_clock() -> SystemClock {
-        SystemClock::new().with_shared_readings()
-    }
 
     /// Decisions that are reused when nothing else refers to them.
     ///
@@ -176,24 +150,9 @@ mod without_lock {
 
     use pyo3::prelude::*;
 
-    use crate::bindings::any_limiter::AnyLimiter;
     use crate::bindings::decision::Decision;
     use crate::bindings::decision_data::DecisionData;
-    use crate::clock::{AnyClock, SystemClock};
-    use crate::engine::registry::Registry;
-    use crate::limiter;
-    use crate::store::any::AnyStore;
     use crate::sync::RwLock;
-
-    /// Creates a limiter whose calls may run concurrently.
-    pub(crate) fn make_core(registry: Registry, store: AnyStore, clock: AnyClock) -> AnyLimiter {
-        limiter::Limiter::new(registry, store, clock)
-    }
-
-    /// The machine's clock.
-    pub(crate) fn system_clock() -> SystemClock {
-        SystemClock::new()
-    }
 
     /// A pool that is always empty, because without the GIL it is unknown whether a decision is in use.
     #[derive(Debug, Default)]

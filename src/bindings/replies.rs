@@ -29,13 +29,14 @@ use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
 use crate::bindings::store_log::log_events;
+use crate::engine::answer::Answer;
 use crate::engine::operation::Verb;
-use crate::limiter::{self, Call, Decided, Submitted, SubmittedAll};
+use crate::limiter::{self, Answered, Call, Submitted, SubmittedAll};
 use crate::store::StoreError;
-use crate::store::remote::{RemoteCall, Reply};
+use crate::store::remote::RemoteCall;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-type Outcome = Result<Vec<Reply>, StoreError>;
+type Outcome = Result<Vec<Answer>, StoreError>;
 
 /// Replies that the event loop has not taken yet.
 struct Inbox {
@@ -121,14 +122,14 @@ impl Submission {
     ) -> PyResult<Bound<'py, Decision>> {
         match self {
             Submission::One { call, id, cost, entry } => {
-                let decided = handle.core.conclude_reply(call, replies);
-                let decided = decided?;
-                let data = DecisionData::boxed(decided, cost, id.bind(py), entry);
-                Bound::new(py, Decision::new(*data))
+                let verb = call.verb();
+                let answered = handle.core.conclude_reply(call, replies)?;
+                let data = DecisionData::new(answered, verb, cost, id.bind(py), entry);
+                Bound::new(py, Decision::new(data))
             }
             Submission::All { call, parts } => {
-                let decided = handle.core.conclude_replies(&call, replies);
-                several(py, decided?, parts)
+                let answered = handle.core.conclude_replies(&call, replies)?;
+                several(py, call.verb(), answered, parts)
             }
         }
     }
@@ -255,7 +256,7 @@ impl Replies {
             let future = future.bind(py);
             if future.call_method0(done)?.is_truthy()? {
                 // The caller was cancelled. A spend keeps its tokens; an acquire returns them.
-                let is_taken = decision.is_ok_and(|decision| decision.get().is_taken());
+                let is_taken = decision.is_ok_and(|decision| decision.get().is_taken(py));
                 if let Some(undo) = undo.filter(|_| is_taken) {
                     undo.submit(&handle);
                 }
@@ -297,11 +298,11 @@ impl Replies {
         let id = kept_id(id, &text);
         let exact = |error| with_cost(error, cost.given());
         let (limit, entry) = bound.snapshot(py)?;
-        let mut decided = Decided::default();
         let call = Call { verb, id: &text, cost: tokens, factor: factor.as_ref() };
-        if bound.handle.core.try_decide(&limit, call, &mut decided) {
-            let data = DecisionData::boxed(decided, tokens, &id, entry);
-            return Ok(Some(Bound::new(py, Decision::new(*data))?.into_any()));
+        let mut answered = Answered::default();
+        if bound.handle.core.try_answer(&limit, call, &mut answered).is_some() {
+            let data = DecisionData::new(answered, verb, tokens, &id, entry);
+            return Ok(Some(Bound::new(py, Decision::new(data))?.into_any()));
         }
         let submission = bound.handle.core.submission(&limit, call);
         let (remote, call) = submission.map_err(|error| exact(error.into()))?;

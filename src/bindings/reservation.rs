@@ -12,7 +12,8 @@ use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::engine::factor::Factor;
-use crate::limiter::{self, Call, Decided, Progress, Stage};
+use crate::engine::operation::Verb;
+use crate::limiter::{self, Answered, Call, Progress, Stage};
 
 /// Tokens taken before the actual cost is known.
 ///
@@ -44,18 +45,18 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Creates a reservation for the decision `decided` about the estimate.
+    /// Creates a reservation for the answer to a spend of the estimate.
     pub(crate) fn new<'py>(
         handle: &Arc<LimiterHandle>,
         (bound, entry): ActiveLimit,
         id: &Bound<'py, PyAny>,
         estimate: i64,
         factor: Option<Factor>,
-        decided: Decided,
+        answered: Answered,
     ) -> PyResult<Bound<'py, Reservation>> {
         let py = id.py();
-        let is_taken = decided.decision.allowed;
-        let data = DecisionData::boxed(decided, estimate, id, entry.clone_ref(py));
+        let is_taken = answered.answer.allowed();
+        let data = DecisionData::new(answered, Verb::Spend, estimate, id, entry.clone_ref(py));
         let reservation = Reservation {
             handle: Arc::clone(handle),
             bound,
@@ -63,7 +64,7 @@ impl Reservation {
             id: id.clone().unbind(),
             estimate,
             factor,
-            decision: Py::new(py, Decision::new(*data))?,
+            decision: Py::new(py, Decision::new(data))?,
             is_taken,
             progress: Progress::new(),
         };
@@ -82,8 +83,8 @@ impl Reservation {
             PyErr::from(error)
         })?;
         let entry = self.entry.clone_ref(py);
-        let data = DecisionData::boxed(decided, actual, self.id.bind(py), entry);
-        let decision = Bound::new(py, Decision::new(*data))?;
+        let data = DecisionData::given(decided, actual, self.id.bind(py), entry);
+        let decision = Bound::new(py, Decision::new(data))?;
         self.handle.wake_after_refund(py, &self.bound, &text)?;
         Ok(decision)
     }

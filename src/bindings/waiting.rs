@@ -114,8 +114,8 @@ pub(crate) fn too_late(
         let (bound, entry) = handle.active(py, &waiter.entry)?;
         let check = Call::check(id, waiter.cost);
         let decided = handle.run(py, |core| core.decide(&bound, check))?;
-        let data = DecisionData::boxed(decided, waiter.cost, waiter.id.bind(py), entry);
-        let decision = Bound::new(py, Decision::new(*data))?;
+        let data = DecisionData::given(decided, waiter.cost, waiter.id.bind(py), entry);
+        let decision = Bound::new(py, Decision::new(data))?;
         Ok(PyErr::from_value(rate_limited_error(&decision, wait.get())?))
     };
     build().unwrap_or_else(|error| error)
@@ -300,8 +300,8 @@ fn serve(
         (decided, charge.entry.clone_ref(py))
     });
     decided.decision.allowed = true;
-    let data = DecisionData::boxed(decided, waiter.cost, waiter.id.bind(py), entry);
-    Py::new(py, Decision::new(*data))
+    let data = DecisionData::given(decided, waiter.cost, waiter.id.bind(py), entry);
+    Py::new(py, Decision::new(data))
 }
 
 fn return_charge(

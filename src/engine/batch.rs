@@ -1,10 +1,11 @@
 //! One decision over several buckets, all or nothing.
 
 use crate::engine::algorithm::Step;
+use crate::engine::answer::{Answer, Outcome};
 use crate::engine::decision::Decision;
-use crate::engine::operation::Operation;
-use crate::engine::state::State;
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::operation::{Operation, Verb};
+use crate::engine::state::{State, Write};
+use crate::engine::time::Timestamp;
 
 /// The role of a transaction in the decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -37,6 +38,48 @@ impl Member<'_> {
     }
 }
 
+/// Decides a batch at one instant: fills the answers and the writes, which are `Keep` before. `full`
+/// holds, for each bucket for which a full store has no space, the instant until which that is so;
+/// it may be empty. Returns whether the batch is allowed.
+///
+/// Spends and checks are all or nothing: if a member that decides is denied, nothing is written.
+/// Refunds and charges are independent of each other.
+pub fn decide(
+    members: &[Member<'_>],
+    found: &[Option<State>],
+    full: &[Option<Timestamp>],
+    now: Timestamp,
+    answers: &mut [Answer],
+    writes: &mut [Write],
+) -> bool {
+    let mut allowed = true;
+    for (index, (member, &state)) in members.iter().zip(found).enumerate() {
+        let verb = member.operation.verb;
+        answers[index] = match full.get(index) {
+            Some(&Some(until)) => Answer::refused(until, now),
+            _ => {
+                let (allowed, write) = member.operation.apply(state, now);
+                if member.kind != Kind::Check || verb == Verb::Refund {
+                    writes[index] = write;
+                }
+                Answer::new(state, now, allowed)
+            }
+        };
+        let decides = matches!(verb, Verb::Spend | Verb::Check) && member.decides();
+        allowed &= answers[index].allowed() || !decides;
+    }
+    if !allowed {
+        for (index, member) in members.iter().enumerate() {
+            writes[index] = Write::Keep;
+            if member.kind != Kind::Check && answers[index].allowed() {
+                // Nothing was taken from this bucket.
+                answers[index].outcome = Outcome::Spared;
+            }
+        }
+    }
+    allowed
+}
+
 /// Decides a batch of spends; returns whether it is allowed, and each member's step in `steps`.
 pub fn spend(
     members: &[Member<'_>],
@@ -44,11 +87,21 @@ pub fn spend(
     now: Timestamp,
     steps: &mut Vec<Step>,
 ) -> bool {
-    apply(members, states, now, steps);
-    all_or_nothing(members, states, now, steps)
+    let mut answers = vec![Answer::default(); members.len()];
+    let mut writes = vec![Write::Keep; members.len()];
+    let allowed = decide(members, states, &[], now, &mut answers, &mut writes);
+    steps.clear();
+    let outcomes = answers.iter().zip(&writes);
+    steps.extend(members.iter().zip(outcomes).map(|(member, (answer, write))| {
+        let operation = &member.operation;
+        let after = write.state().map(|(state, _)| state);
+        let lifetime = operation.limit.lifetime(after.or(answer.found));
+        Step { decision: operation.numbers(answer), after, lifetime }
+    }));
+    allowed
 }
 
-/// Applies the operations independently of each other, as for refunds.
+/// Applies the operations independently of each other.
 pub fn apply(
     members: &[Member<'_>],
     states: &[Option<State>],
@@ -61,40 +114,12 @@ pub fn apply(
     );
 }
 
-/// Revises the steps of a batch: if a member that decides is denied, nothing is spent, and the
-/// decisions of the others show their unchanged buckets. Returns whether the batch is allowed.
-pub fn all_or_nothing(
-    members: &[Member<'_>],
-    states: &[Option<State>],
-    now: Timestamp,
-    steps: &mut [Step],
-) -> bool {
-    let allowed = members
-        .iter()
-        .zip(&*steps)
-        .all(|(member, step)| step.decision.allowed || !member.decides());
-    for ((member, &state), step) in members.iter().zip(states).zip(steps.iter_mut()) {
-        if member.kind == Kind::Check {
-            (step.after, step.repaired) = (None, None);
-        } else if !allowed {
-            step.after = None;
-            if step.decision.allowed {
-                // Nothing was taken from this bucket, so an identical request could be allowed
-                // immediately.
-                let peek = member.operation.peek(state, now);
-                step.decision = Decision { allowed: true, retry_after: Nanos::ZERO, ..peek };
-            }
-        }
-    }
-    allowed
-}
-
 /// Returns the index of the strictest decision among those that decide, the last of equal ones;
 /// `None` if none decides.
-pub fn strictest<'a>(decisions: impl Iterator<Item = (bool, &'a Decision)>) -> Option<usize> {
-    let mut found: Option<(usize, &Decision)> = None;
+pub fn strictest(decisions: impl Iterator<Item = (bool, Decision)>) -> Option<usize> {
+    let mut found: Option<(usize, Decision)> = None;
     for (index, (decides, decision)) in decisions.enumerate() {
-        if decides && found.is_none_or(|(_, strictest)| !strictest.is_stricter_than(decision)) {
+        if decides && found.is_none_or(|(_, strictest)| !strictest.is_stricter_than(&decision)) {
             found = Some((index, decision));
         }
     }

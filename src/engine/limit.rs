@@ -12,7 +12,8 @@ use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::limit_error::LimitError;
-use crate::engine::state::State;
+use crate::engine::operation::{Operation, Verb};
+use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
 
 /// Evaluates `$call` with the algorithm of `$limit` as `$rules`, or `$unlimited` if there is none.
@@ -180,19 +181,55 @@ impl Limit {
         dispatch!(self, rules => Some(rules), None)
     }
 
-    /// Takes `cost` tokens from a bucket if it has them. A denied spend changes nothing, except
-    /// that it repairs an invalid state.
+    /// Applies an operation to a state: whether it is allowed, and what it writes. A check returns
+    /// the write of a spend.
+    #[inline]
+    pub(super) fn apply(
+        &self,
+        verb: Verb,
+        cost: Cost,
+        found: Option<State>,
+        now: Timestamp,
+    ) -> (bool, Write) {
+        dispatch!(self, rules => rules.apply(verb, cost, found, now), (true, Write::Keep))
+    }
+
+    /// Returns the numbers of a call that left the state `after`.
+    #[inline]
+    pub(super) fn numbers(
+        &self,
+        verb: Verb,
+        cost: Cost,
+        allowed: bool,
+        after: Option<State>,
+        now: Timestamp,
+    ) -> Decision {
+        dispatch!(
+            self,
+            rules => rules.numbers(verb, cost, allowed, after, now),
+            Decision::unlimited(now)
+        )
+    }
+
+    /// Returns how long a store must keep `state`.
+    #[inline]
+    pub fn lifetime(&self, state: Option<State>) -> Lifetime {
+        let state = state.unwrap_or(State::from_instant(Timestamp::ORIGIN));
+        dispatch!(self, rules => rules.lifetime(state), Lifetime::INSTANT)
+    }
+
+    /// Takes `cost` tokens from a bucket if it has them. A denied spend changes nothing.
     ///
     /// `state` is the stored state; `None` means a full bucket. `now` must come from the clock that
     /// wrote `state`; if it is earlier than the last spend, the bucket appears emptier.
+    #[inline]
     pub fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        dispatch!(self, rules => rules.spend(cost, state, now), Step::unlimited(now))
+        Operation { verb: Verb::Spend, limit: self, cost }.step(state, now)
     }
 
     /// Returns `cost` tokens to a bucket, up to a full one.
     pub fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        let rules = self.rules();
-        rules.map_or(Step::unlimited(now), |rules| rules.refund(cost, state, now))
+        Operation { verb: Verb::Refund, limit: self, cost }.step(state, now)
     }
 
     /// Undoes an allowed spend of `cost`, for example one of a batch in which another bucket
@@ -225,8 +262,11 @@ impl Limit {
         state: Option<State>,
         now: Timestamp,
     ) -> Step {
-        let rules = self.rules();
-        rules.map_or(Step::unlimited(now), |rules| rules.charge(cost, overdraft, state, now))
+        let verb = match overdraft {
+            Overdraft::AllOrNothing => Verb::Charge,
+            Overdraft::Partial => Verb::ChargePartial,
+        };
+        Operation { verb, limit: self, cost }.step(state, now)
     }
 
     /// Returns the cost of a partial charge: `tokens`, but at most what a full bucket can be

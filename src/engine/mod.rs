@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod algorithm;
+pub mod answer;
 pub mod batch;
 pub mod cost;
 pub mod decision;

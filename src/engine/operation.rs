@@ -1,16 +1,21 @@
 //! Operations on buckets.
 
-use crate::engine::algorithm::{Overdraft, Step};
+use crate::engine::algorithm::Algorithm;
+use crate::engine::algorithm::Step;
+use crate::engine::answer::{Answer, Outcome};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
-use crate::engine::state::State;
-use crate::engine::time::Timestamp;
+use crate::engine::state::{State, Write};
+use crate::engine::time::{Nanos, Timestamp};
 
 /// The kind of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+// As wide as the other fields of a call, for the same reason as `Outcome`.
+#[repr(u64)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Take tokens.
+    #[default]
     Spend,
     /// Ask without taking tokens.
     Check,
@@ -34,22 +39,58 @@ pub struct Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Applies the operation to a state. Pure.
-    pub fn step(&self, state: Option<State>, now: Timestamp) -> Step {
-        match self.verb {
-            Verb::Spend => self.limit.spend(self.cost, state, now),
-            Verb::Check => {
-                let step = self.limit.spend(self.cost, state, now);
-                Step { after: None, repaired: None, ..step }
-            }
-            Verb::Refund => self.limit.refund(self.cost, state, now),
-            Verb::Charge => self.limit.charge(self.cost, Overdraft::AllOrNothing, state, now),
-            Verb::ChargePartial => self.limit.charge(self.cost, Overdraft::Partial, state, now),
+    /// Applies the operation to a state: whether it is allowed, and what it writes.
+    #[inline(always)]
+    pub fn apply(&self, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        match (self.verb, self.limit) {
+            // Inlined into the store, because almost every call is one.
+            (Verb::Spend, Limit::TokenBucket(bucket)) => bucket.spend(self.cost, found, now),
+            _ => self.apply_other(found, now),
         }
     }
 
-    /// Returns the current numbers of the bucket, with nothing spent.
-    pub(crate) fn peek(&self, state: Option<State>, now: Timestamp) -> Decision {
-        self.limit.spend(Cost::ZERO, state, now).decision
+    #[inline(never)]
+    fn apply_other(&self, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        let (allowed, write) = self.limit.apply(self.verb, self.cost, found, now);
+        (allowed, if self.verb == Verb::Check { Write::Keep } else { write })
+    }
+
+    /// Computes the decision from what a store found and did.
+    pub fn numbers(&self, answer: &Answer) -> Decision {
+        let Answer { found, now, outcome } = *answer;
+        let numbers =
+            |verb, cost, allowed, after| self.limit.numbers(verb, cost, allowed, after, now);
+        match outcome {
+            // Denied changes nothing, except that a partial charge takes what it can.
+            Outcome::Denied if self.verb != Verb::ChargePartial => {
+                numbers(self.verb, self.cost, false, found)
+            }
+            Outcome::Allowed | Outcome::Denied => {
+                let (_, write) = self.limit.apply(self.verb, self.cost, found, now);
+                let after = write.state().map(|(state, _)| state).or(found);
+                numbers(self.verb, self.cost, outcome == Outcome::Allowed, after)
+            }
+            // An identical request could be allowed immediately.
+            Outcome::Spared => {
+                let peek = numbers(Verb::Check, Cost::ZERO, true, found);
+                Decision { retry_after: Nanos::ZERO, ..peek }
+            }
+            // There is nothing to return in a bucket that does not exist.
+            Outcome::Refused if self.verb == Verb::Refund => {
+                numbers(self.verb, self.cost, false, None)
+            }
+            Outcome::Refused => Decision::refused(found.map_or(now, State::instant), now),
+        }
+    }
+
+    /// Applies the operation, with its numbers.
+    #[inline]
+    pub fn step(&self, found: Option<State>, now: Timestamp) -> Step {
+        let (allowed, write) = self.limit.apply(self.verb, self.cost, found, now);
+        let after = write.state().map(|(state, _)| state);
+        let decision = self.limit.numbers(self.verb, self.cost, allowed, after.or(found), now);
+        let lifetime = self.limit.lifetime(after.or(found));
+        let after = after.filter(|_| self.verb != Verb::Check);
+        Step { decision, after, lifetime }
     }
 }

@@ -104,6 +104,33 @@ impl Lifetime {
     }
 }
 
+/// The write of a call to a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Write {
+    /// Nothing: the bucket keeps its state.
+    #[default]
+    Keep,
+    /// A new state, and how long to keep it.
+    Put(State, Lifetime),
+}
+
+impl Write {
+    /// Returns the state to write; `None` to keep the existing one.
+    #[inline(always)]
+    pub fn state(self) -> Option<(State, Lifetime)> {
+        match self {
+            Write::Keep => None,
+            Write::Put(state, lifetime) => Some((state, lifetime)),
+        }
+    }
+
+    /// Returns the write of a state if something changes.
+    #[inline(always)]
+    pub(crate) fn put_if(changes: bool, state: State, lifetime: Lifetime) -> Write {
+        if changes { Write::Put(state, lifetime) } else { Write::Keep }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

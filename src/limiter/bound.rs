@@ -16,28 +16,26 @@ use crate::engine::time::Timestamp;
 use crate::limiter::call::Call;
 use crate::limiter::counters::{Counters, CountersByName};
 use crate::limiter::error::{CallError, Failure, invalid_id, store_failed, unknown_limit};
-use crate::limiter::plain::PlainLimit;
 use crate::store::{Keyspace, Store, StoreError};
 
 /// An active limit with the keyspaces of its buckets.
+// What every call reads comes first, on as few cache lines as possible.
+#[repr(C)]
 #[derive(Debug)]
 pub struct BoundLimit {
     pub(super) entry: Arc<Entry>,
-    /// One keyspace for each of [`AlgorithmName::ALL`], because an override may have a different
-    /// algorithm from the default.
-    keyspaces: [Keyspace; AlgorithmName::ALL.len()],
-    /// The data of the fast path; `None` if the limit does not qualify for it.
-    pub(super) plain: Option<PlainLimit>,
     /// Shared with previous and later limits of this name in the same limiter.
     pub(super) counters: Arc<Counters>,
+    /// One keyspace for each of [`AlgorithmName::ALL`], because an override may have a different
+    /// algorithm from the default.
+    pub(super) keyspaces: [Keyspace; AlgorithmName::ALL.len()],
 }
 
 impl BoundLimit {
     fn new(entry: &Arc<Entry>, store: &impl Store, counters: Arc<Counters>) -> BoundLimit {
         let keyspaces =
             AlgorithmName::ALL.map(|algorithm| store.keyspace(algorithm, entry.prefix()));
-        let plain = PlainLimit::of(entry, store);
-        BoundLimit { entry: Arc::clone(entry), keyspaces, plain, counters }
+        BoundLimit { entry: Arc::clone(entry), keyspaces, counters }
     }
 
     /// Returns the entry of the registry.
@@ -204,5 +202,5 @@ pub(super) fn lifetimes(
 
 /// Returns how long `state` affects decisions under `limit`.
 fn lifetime_of(limit: &Limit, state: State) -> Lifetime {
-    limit.spend(Cost::ZERO, Some(state), state.tally_instant()).lifetime
+    limit.lifetime(Some(state))
 }

@@ -1,13 +1,12 @@
 //! Many independent decisions in one call.
 
 use crate::clock::Clock;
-use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::operation::{Operation, Verb};
-use crate::limiter::store_ops::BucketStep;
+use crate::limiter::bound::Resolved;
 use crate::limiter::{BoundLimit, Call, Failure, Limiter};
 use crate::prefetch::{DISTANCE, prefetch};
-use crate::store::{Bucket, Store};
+use crate::store::{Bucket, Keyspace, Store};
 
 /// The ids of a call, which are as many as its costs.
 pub trait Ids {
@@ -16,6 +15,26 @@ pub trait Ids {
 
     /// Calls `visit` with each id in order, until it returns `None`.
     fn try_for_each(&self, visit: impl FnMut(&str) -> Option<()>) -> Option<()>;
+}
+
+impl<T: AsRef<str>> Ids for Vec<T> {
+    fn id(&self, index: usize) -> &str {
+        self[index].as_ref()
+    }
+
+    fn try_for_each(&self, visit: impl FnMut(&str) -> Option<()>) -> Option<()> {
+        self[..].try_for_each(visit)
+    }
+}
+
+impl<T: AsRef<str>, const N: usize> Ids for [T; N] {
+    fn id(&self, index: usize) -> &str {
+        self[index].as_ref()
+    }
+
+    fn try_for_each(&self, visit: impl FnMut(&str) -> Option<()>) -> Option<()> {
+        self[..].try_for_each(visit)
+    }
 }
 
 impl<T: AsRef<str>> Ids for [T] {
@@ -35,6 +54,9 @@ impl<T: AsRef<str>> Ids for [T] {
     }
 }
 
+/// The number of buckets that a store without waits is asked for at a time.
+const BLOCK: usize = 256;
+
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Spends for many ids independently, at one instant. `costs` has one element per id. `each`
     /// receives an index, its decision, and whether the limit is in shadow mode.
@@ -43,110 +65,69 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// The same as [`Limiter::decide`], with the index of the failing id. All ids and costs are
     /// validated first. So tokens are spent only if the error is a store error, and exactly for the
     /// decisions passed to `each`.
+    #[inline(always)]
     pub fn decide_each(
-        &self,
-        bound: &BoundLimit,
-        ids: &[impl AsRef<str>],
-        costs: &[i64],
-        mut each: impl FnMut(usize, &Decision, bool),
-    ) -> Result<(), (usize, Failure)> {
-        let each: &mut dyn FnMut(usize, &Decision, bool) = &mut each;
-        if let Some(outcome) = self.try_decide_each(bound, ids, costs, &mut *each) {
-            return outcome;
-        }
-        let stripe = self.stripe(bound);
-        let count = |allowed, shadow, id: &str| {
-            bound.counters.count(stripe, Verb::Spend, allowed, shadow, id);
-        };
-        let resolved = ids.iter().zip(costs).enumerate().map(|(index, (id, &cost))| {
-            bound.resolve(Call::spend(id.as_ref(), cost)).map_err(|error| (index, error))
-        });
-        let resolved = resolved.collect::<Result<Vec<_>, _>>()?;
-        let mut calls = Vec::with_capacity(resolved.len());
-        for (index, one) in resolved.iter().enumerate() {
-            match bound.keyspace(one.limit()) {
-                Some(keyspace) => {
-                    calls.push((index, (Bucket { keyspace, id: &one.id }, one.limit(), one.cost)));
-                }
-                None => {
-                    count(true, one.rule.shadow, &one.id);
-                    each(index, &Decision::unlimited(self.clock().now()), one.rule.shadow);
-                }
-            }
-        }
-        let hashes: Vec<u64> = calls.iter().map(|(_, (bucket, ..))| bucket.hash()).collect();
-        let bucket = |call: usize| calls[call].1.0;
-        let operation = |call: usize| {
-            let (_, limit, cost) = calls[call].1;
-            Operation { verb: Verb::Spend, limit, cost }
-        };
-        self.spend_each(bound, &hashes, bucket, operation, |call, decision| {
-            let index = calls[call].0;
-            count(decision.allowed, resolved[index].rule.shadow, &resolved[index].id);
-            each(index, decision, resolved[index].rule.shadow);
-        })
-        .map_err(|(call, error)| (calls[call].0, error))
-    }
-
-    /// Does the same as [`Limiter::decide_each`] if the limit is plain and the ids and costs are valid.
-    /// Otherwise writes nothing and returns `None`.
-    pub fn try_decide_each(
         &self,
         bound: &BoundLimit,
         ids: &(impl Ids + ?Sized),
         costs: &[i64],
         mut each: impl FnMut(usize, &Decision, bool),
-    ) -> Option<Result<(), (usize, Failure)>> {
-        let plain = bound.plain.as_ref()?;
-        let hashes = plain.hashes(ids, costs)?;
-        let stripe = self.stripe(bound);
-        let rule = |index: usize| plain.rules.rule_for(|| hashes[index]);
-        let bucket = |index: usize| Bucket { keyspace: &plain.keyspace, id: ids.id(index) };
-        let operation = |index: usize| {
-            let cost = plain.rules.cost(costs[index]).unwrap_or(Cost::ZERO);
-            Operation { verb: Verb::Spend, limit: &rule(index).limit, cost }
-        };
-        // Each of the closures is called in one loop for each kind of store.
-        Some(self.spend_each(
-            bound,
-            &hashes,
-            bucket,
-            operation,
-            #[inline(always)]
-            |index, decision| {
-                let shadow = rule(index).shadow;
-                // Only the ids of denied calls are counted.
-                let id = if decision.allowed { "" } else { ids.id(index) };
-                bound.counters.count(stripe, Verb::Spend, decision.allowed, shadow, id);
-                each(index, decision, shadow);
-            },
-        ))
-    }
-
-    /// Runs one operation per bucket, all at one instant. `hashes` are the hashes of the buckets.
-    #[inline(always)]
-    fn spend_each<'a>(
-        &'a self,
-        bound: &BoundLimit,
-        hashes: &[u64],
-        bucket: impl Fn(usize) -> Bucket<'a>,
-        operation: impl Fn(usize) -> Operation<'a>,
-        mut each: impl FnMut(usize, &Decision),
     ) -> Result<(), (usize, Failure)> {
-        let mut outcome = Ok(());
-        let step = |index| BucketStep { operation: operation(index), clock: self.clock() };
-        let now = self.clock().now();
-        self.store().update_each(
-            hashes,
-            bucket,
-            step,
-            now,
-            #[inline(always)]
-            |index, answer| match answer {
-                Ok(answer) => each(index, answer),
-                Err(error) => outcome = Err((index, bound.store_failed(error))),
-            },
-        );
+        let (mut index, mut failed) = (0, None);
+        ids.try_for_each(|id| {
+            failed = bound.resolve(Call::spend(id, costs[index])).err();
+            index += 1;
+            failed.is_none().then_some(())
+        });
+        if let Some(error) = failed {
+            return Err((index - 1, error));
+        }
+        let (stripe, now, mut outcome) = (self.stripe(bound), self.clock().now(), Ok(()));
+        // Few at a time, which stay in the processor's cache. A store that waits gets them all at once.
+        let len = if self.store().may_wait() { costs.len().max(1) } else { BLOCK };
+        let mut block = Vec::with_capacity(len.min(costs.len()));
+        for first in (0..costs.len()).step_by(len) {
+            block.clear();
+            for (index, &cost) in costs.iter().enumerate().skip(first).take(len) {
+                let one = bound.resolve(Call::spend(ids.id(index), cost));
+                let one = one.map_err(|error| (index, error))?;
+                if let Some(keyspace) = bound.keyspace(one.limit()) {
+                    block.push((index, keyspace, one));
+                } else {
+                    bound.counters.count(stripe, Verb::Spend, true, one.rule.shadow, &one.id);
+                    each(index, &Decision::unlimited(now), one.rule.shadow);
+                }
+            }
+            let call = |at: usize| {
+                let (_, keyspace, one): &(usize, &Keyspace, Resolved<'_>) = &block[at];
+                let operation = Operation { verb: Verb::Spend, limit: one.limit(), cost: one.cost };
+                (Bucket { keyspace, id: &one.id }, operation)
+            };
+            let mut allowed = 0;
+            self.store().update_each(
+                block.len(),
+                call,
+                now,
+                #[inline(always)]
+                |at, answer| match answer {
+                    Ok(answer) => {
+                        let (index, _, Resolved { id, rule, .. }) = &block[at];
+                        let decision = call(at).1.numbers(answer);
+                        if decision.allowed {
+                            allowed += 1;
+                        } else {
+                            bound.counters.count(stripe, Verb::Spend, false, rule.shadow, id);
+                        }
+                        each(*index, &decision, rule.shadow);
+                    }
+                    Err(error) => outcome = Err((block[at].0, bound.store_failed(error))),
+                },
+            );
+            bound.counters.count_allowed_spends(stripe, allowed);
+            if outcome.is_err() {
+                break;
+            }
+        }
         outcome
     }
 }

@@ -8,14 +8,11 @@ mod call;
 mod counters;
 mod error;
 mod independent;
-mod plain;
-mod plain_rules;
 mod queue;
 mod record;
 mod settle;
 mod store_ops;
 mod submit;
-mod thread_slot;
 mod top_denied;
 mod turns;
 
@@ -26,7 +23,6 @@ pub use call::Call;
 pub use counters::{Counts, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
 pub use independent::Ids;
-pub use plain::Verdict;
 pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
@@ -37,9 +33,10 @@ use smallvec::SmallVec;
 
 use bound::Resolved;
 use counters::{CountersByName, Stripe};
-use store_ops::{BatchStep, BucketStep};
+use store_ops::Members;
 
 use crate::clock::{Clock, Stopwatch};
+use crate::engine::answer::Answer;
 use crate::engine::batch::{self, Kind, Member};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -48,13 +45,24 @@ use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::Registry;
 use crate::engine::time::Timestamp;
-use crate::store::{Bucket, Stats, Store, StoreError};
+use crate::store::{Answers, Bucket, Stats, Store, StoreError};
 use crate::sync::{AtomicU64, Ordering, RwLock};
 
 /// A list with one element per transaction. Most batches are small enough to need no allocation.
 type BatchVec<T> = SmallVec<[T; 4]>;
 
-/// A decision, and the limit it was made under.
+/// The answer to a call, and the limit it was decided under. The numbers follow from both.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// What the store found and did.
+    pub answer: Answer,
+    /// Whether the limit is in shadow mode; false for a refund, which denies nothing.
+    pub shadow: bool,
+    /// The limit that was applied, if it differs from that of the id's rule.
+    pub effective_limit: Option<Box<Limit>>,
+}
+
+/// An answer with its numbers, for callers that need them immediately.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decided {
     /// The decision.
@@ -104,6 +112,22 @@ impl Transaction {
     ) -> Transaction {
         Transaction { limit: Arc::clone(limit), id: id.into(), cost, kind, factor: None }
     }
+
+    /// Computes the decision on this transaction.
+    fn numbers(&self, verb: Verb, effective: Option<&Limit>, answer: &Answer) -> Decision {
+        self.limit.entry.numbers(verb, &self.id, self.cost, effective, answer)
+    }
+}
+
+/// The answers on several transactions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnsweredAll {
+    /// The index of the strictest transaction; `None` if no transaction decides.
+    pub binding: Option<usize>,
+    /// The instant of the decision.
+    pub now: Timestamp,
+    /// The answer of each transaction, in order.
+    pub parts: Vec<Answered>,
 }
 
 /// The decision on several transactions.
@@ -127,6 +151,31 @@ pub struct Prepared<'a> {
     resolved: Resolved<'a>,
 }
 
+impl<'a> Prepared<'a> {
+    /// Returns the bucket and the operation, or `None` if the id is not limited.
+    #[inline(always)]
+    fn operation(&self) -> Option<(Bucket<'_>, Operation<'_>)> {
+        let Prepared { bound, call, resolved, .. } = self;
+        let limit = resolved.limit();
+        let bucket = Bucket { keyspace: bound.keyspace(limit)?, id: &resolved.id };
+        Some((bucket, Operation { verb: call.verb, limit, cost: resolved.cost }))
+    }
+}
+
+impl AnsweredAll {
+    /// Computes the numbers.
+    pub fn decided(self, verb: Verb, transactions: &[Transaction]) -> DecidedAll {
+        let parts = self.parts.into_iter().zip(transactions).map(|(part, transaction)| {
+            let Answered { answer, shadow, effective_limit } = part;
+            let decision = transaction.numbers(verb, effective_limit.as_deref(), &answer);
+            Decided { decision, shadow, effective_limit }
+        });
+        let parts: Vec<Decided> = parts.collect();
+        let decision = self.binding.map_or(Decision::unlimited(self.now), |at| parts[at].decision);
+        DecidedAll { decision, binding: self.binding, parts }
+    }
+}
+
 /// Limits, a store and a clock.
 #[derive(Debug)]
 pub struct Limiter<S: Store, C: Clock> {
@@ -136,7 +185,6 @@ pub struct Limiter<S: Store, C: Clock> {
     /// The number of times `loaded` was replaced. Holders of a bound limit use it to detect that the
     /// limit is no longer active.
     generation: AtomicU64,
-    is_serialized: bool,
 }
 
 #[derive(Debug)]
@@ -157,15 +205,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             clock,
             loaded: RwLock::new(Loaded { snapshot, defined: Vec::new(), counters }),
             generation: AtomicU64::new(0),
-            is_serialized: false,
         }
-    }
-
-    /// Asserts that calls are serialized and that each sees the effects of the previous ones, as under
-    /// the GIL. Counting then skips the lookup of the thread's slot.
-    #[must_use]
-    pub fn assume_serialized(self) -> Limiter<S, C> {
-        Limiter { is_serialized: true, ..self }
     }
 
     /// Returns the clock.
@@ -260,17 +300,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     /// Asks the store if it can answer without waiting. Otherwise reads and writes nothing and returns
-    /// `false`; [`Limiter::ask`] must then be called where waiting is allowed. Reads the clock once.
+    /// `None`; [`Limiter::ask`] must then be called where waiting is allowed. Reads the clock once.
     ///
     /// # Errors
-    /// [`CallError::Store`]; `decision` is then unspecified.
+    /// [`CallError::Store`].
     #[inline(always)]
-    pub fn try_ask(&self, call: &Prepared<'_>, decision: &mut Decision) -> Result<bool, Failure> {
-        let Some((bucket, step)) = self.step(call) else {
-            *decision = Decision::unlimited(self.clock.now());
-            return Ok(true);
+    pub fn try_ask(&self, call: &Prepared<'_>) -> Result<Option<Answer>, Failure> {
+        let now = self.clock.now();
+        let Some((bucket, operation)) = call.operation() else {
+            return Ok(Some(Answer::new(None, now, true)));
         };
-        let asked = self.store.try_update(bucket, |_| step, &self.clock, decision);
+        let asked = self.store.try_update(bucket, &operation, now);
         asked.map_err(|error| call.bound.store_failed(error))
     }
 
@@ -278,40 +318,33 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ///
     /// # Errors
     /// As [`Limiter::try_ask`].
-    #[inline(always)]
-    pub fn ask(&self, call: &Prepared<'_>, decision: &mut Decision) -> Result<(), Failure> {
+    #[inline]
+    pub fn ask(&self, call: &Prepared<'_>) -> Result<Answer, Failure> {
         let now = self.clock.now();
-        let Some((bucket, step)) = self.step(call) else {
-            *decision = Decision::unlimited(now);
-            return Ok(());
+        let Some((bucket, operation)) = call.operation() else {
+            return Ok(Answer::new(None, now, true));
         };
-        let asked = self.store.update(bucket, &step, now, decision);
+        let asked = self.store.update(bucket, &operation, now);
         asked.map_err(|error| call.bound.store_failed(error))
     }
 
-    /// Returns the bucket and the step of a call, or `None` if the id is not limited.
+    /// Counts the answer, and adds what the caller needs to know of the limit.
     #[inline(always)]
-    fn step<'a>(&'a self, call: &'a Prepared<'_>) -> Option<(Bucket<'a>, BucketStep<'a, C>)> {
-        let Prepared { bound, call, resolved, .. } = call;
-        let limit = resolved.limit();
-        let bucket = Bucket { keyspace: bound.keyspace(limit)?, id: &resolved.id };
-        let operation = Operation { verb: call.verb, limit, cost: resolved.cost };
-        Some((bucket, BucketStep { operation, clock: &self.clock }))
-    }
-
-    /// Counts the decision in `decided`, and adds the shadow mode and effective limit to it.
-    #[inline(always)]
-    pub fn conclude(&self, call: Prepared<'_>, decided: &mut Decided) {
+    pub fn conclude(&self, call: Prepared<'_>, answer: Answer, answered: &mut Answered) {
         let Prepared { bound, stripe, stopwatch, call: Call { verb, factor, .. }, resolved } = call;
         let Resolved { id, rule, effective_limit, .. } = resolved;
-        // A refund denies nothing.
-        decided.shadow = rule.shadow && verb != Verb::Refund;
-        // A phase per key is part of the configured limit. Only a factor makes the limit a different one.
-        decided.effective_limit = effective_limit.filter(|_| factor.is_some());
-        bound.counters.count(stripe, verb, decided.decision.allowed, rule.shadow, &id);
+        bound.counters.count(stripe, verb, answer.allowed(), rule.shadow, &id);
         if let Some(stopwatch) = stopwatch {
             bound.counters.count_latency(stopwatch);
-            self.store.tidy(decided.decision.now);
+            self.store.tidy(answer.now);
+        }
+        answered.answer = answer;
+        // A refund denies nothing.
+        answered.shadow = rule.shadow && verb != Verb::Refund;
+        // A phase per key is part of the configured limit. Only a factor makes the limit a different one.
+        let effective_limit = effective_limit.filter(|_| factor.is_some());
+        if effective_limit.is_some() || answered.effective_limit.is_some() {
+            answered.effective_limit = effective_limit;
         }
     }
 
@@ -320,36 +353,49 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// # Errors
     /// [`CallError`] if the id, the cost or the factor is invalid or the store does not answer.
     /// Nothing is then written.
-    pub fn decide(&self, bound: &BoundLimit, call: Call<'_>) -> Result<Decided, Failure> {
-        // With a store that may wait, the caller has already tried `try_verdict`.
-        let mut verdict = Verdict::default();
-        if !self.store.may_wait()
-            && bound.has_verdict(&call)
-            && self.try_verdict(bound, call, &mut verdict).is_some()
-        {
-            let decision = verdict.decision(&bound.entry.rule_for(call.id).limit, call.cost);
-            return Ok(Decided { decision, shadow: verdict.shadow, effective_limit: None });
-        }
-        let mut decided = Decided::default();
+    pub fn answer(&self, bound: &BoundLimit, call: Call<'_>) -> Result<Answered, Failure> {
         let call = self.prepare(bound, call)?;
-        self.ask(&call, &mut decided.decision)?;
-        self.conclude(call, &mut decided);
-        Ok(decided)
+        let (answer, mut answered) = (self.ask(&call)?, Answered::default());
+        self.conclude(call, answer, &mut answered);
+        Ok(answered)
     }
 
-    /// Does the same as [`Limiter::decide`] if the call is valid and the store can answer without
-    /// waiting. Otherwise reads and writes nothing and returns `false`; [`Limiter::decide`] then waits
+    /// Does the same as [`Limiter::answer`] if the call is valid and the store can answer without
+    /// waiting. Otherwise reads and writes nothing and returns `None`; [`Limiter::answer`] then waits
     /// or returns the error.
     ///
-    /// Writes to `decided`, because moving a decision costs as much as computing it.
+    /// Writes to `answered`, because moving an answer costs as much as deciding.
+    #[inline(always)]
     #[must_use]
-    pub fn try_decide(&self, bound: &BoundLimit, call: Call<'_>, decided: &mut Decided) -> bool {
-        let Ok(call) = self.prepare(bound, call) else { return false };
-        let is_answered = matches!(self.try_ask(&call, &mut decided.decision), Ok(true));
-        if is_answered {
-            self.conclude(call, decided);
-        }
-        is_answered
+    pub fn try_answer(
+        &self,
+        bound: &BoundLimit,
+        call: Call<'_>,
+        answered: &mut Answered,
+    ) -> Option<()> {
+        let call = self.prepare(bound, call).ok()?;
+        let answer = self.try_ask(&call).ok()??;
+        self.conclude(call, answer, answered);
+        Some(())
+    }
+
+    /// Does the same as [`Limiter::answer`], with the numbers.
+    ///
+    /// # Errors
+    /// As [`Limiter::answer`].
+    pub fn decide(&self, bound: &BoundLimit, call: Call<'_>) -> Result<Decided, Failure> {
+        let call = self.prepare(bound, call)?;
+        let answer = self.ask(&call)?;
+        let operation = Operation {
+            verb: call.call.verb,
+            limit: call.resolved.limit(),
+            cost: call.resolved.cost,
+        };
+        let decision = operation.numbers(&answer);
+        let mut answered = Answered::default();
+        self.conclude(call, answer, &mut answered);
+        let Answered { shadow, effective_limit, .. } = answered;
+        Ok(Decided { decision, shadow, effective_limit })
     }
 
     /// Decides several transactions together: all of them are applied or none. Refunds are
@@ -358,38 +404,50 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// # Errors
     /// [`CallError`] if a transaction is invalid, two transactions have the same bucket, or the store
     /// does not answer. Nothing is then written.
+    pub fn answer_all(
+        &self,
+        verb: Verb,
+        transactions: &[Transaction],
+    ) -> Result<AnsweredAll, Failure> {
+        let stopwatch = self.stopwatch(transactions);
+        self.answer_all_by(verb, transactions, stopwatch, |buckets, batch, now| {
+            let answers = self.store.update_all(buckets, batch, now, &self.clock);
+            answers.map_err(|error| record::store_failed(transactions, error))
+        })
+    }
+
+    /// Does the same as [`Limiter::answer_all`], with the numbers.
+    ///
+    /// # Errors
+    /// As [`Limiter::answer_all`].
     pub fn decide_all(
         &self,
         verb: Verb,
         transactions: &[Transaction],
     ) -> Result<DecidedAll, Failure> {
-        let stopwatch = self.stopwatch(transactions);
-        self.decide_all_by(verb, transactions, stopwatch, |buckets, batch, now| {
-            let decisions = self.store.update_all(buckets, batch, now, &self.clock);
-            decisions.map_err(|error| record::store_failed(transactions, error))
-        })
+        Ok(self.answer_all(verb, transactions)?.decided(verb, transactions))
     }
 
-    /// Decides several transactions together. `ask` returns the decisions of those with a bucket.
-    fn decide_all_by(
+    /// Decides several transactions together. `ask` returns the answers of those with a bucket.
+    fn answer_all_by(
         &self,
         verb: Verb,
         transactions: &[Transaction],
         stopwatch: Option<Stopwatch>,
-        ask: impl FnOnce(&[Bucket<'_>], &BatchStep<'_, C>, Timestamp) -> Result<Vec<Decision>, Failure>,
-    ) -> Result<DecidedAll, Failure> {
+        ask: impl FnOnce(&[Bucket<'_>], &Members<'_>, Timestamp) -> Result<Answers, Failure>,
+    ) -> Result<AnsweredAll, Failure> {
         self.with_batch(verb, transactions, |resolved, indices, buckets, batch| {
             let now = self.clock.now();
-            let decisions = if buckets.is_empty() { Vec::new() } else { ask(buckets, batch, now)? };
-            self.count_all(verb, transactions, resolved, indices.iter().zip(&decisions));
-            let deciding = batch.members.iter().zip(&decisions);
-            let deciding = deciding
-                .map(|(member, decision)| (verb == Verb::Refund || member.decides(), decision));
-            let binding = batch::strictest(deciding);
-            let decision = binding.map_or(Decision::unlimited(now), |index| decisions[index]);
-            let binding = binding.map(|index| indices[index]);
-            let parts = resolved.iter().zip(transactions).map(|(found, transaction)| Decided {
-                decision: Decision::unlimited(now),
+            let answers =
+                if buckets.is_empty() { Answers::new() } else { ask(buckets, batch, now)? };
+            self.count_all(verb, transactions, resolved, indices.iter().zip(&answers));
+            let deciding = batch.0.iter().zip(&answers);
+            let deciding = deciding.map(|(member, answer)| {
+                (verb == Verb::Refund || member.decides(), member.operation.numbers(answer))
+            });
+            let binding = batch::strictest(deciding).map(|index| indices[index]);
+            let parts = resolved.iter().zip(transactions).map(|(found, transaction)| Answered {
+                answer: Answer::new(None, now, true),
                 shadow: found.rule.shadow
                     && verb != Verb::Refund
                     && transaction.kind != Kind::SpendOnly,
@@ -398,15 +456,15 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                     None => None,
                 },
             });
-            let mut parts: Vec<Decided> = parts.collect();
-            for (&index, decision) in indices.iter().zip(decisions) {
-                parts[index].decision = decision;
+            let mut parts: Vec<Answered> = parts.collect();
+            for (&index, answer) in indices.iter().zip(answers) {
+                parts[index].answer = answer;
             }
             if let Some(stopwatch) = stopwatch {
                 record::count_latency(transactions, stopwatch);
                 self.store.tidy(now);
             }
-            Ok(DecidedAll { decision, binding, parts })
+            Ok(AnsweredAll { binding, now, parts })
         })
     }
 
@@ -416,12 +474,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self,
         verb: Verb,
         transactions: &[Transaction],
-        then: impl FnOnce(
-            &[Resolved<'_>],
-            &[usize],
-            &[Bucket<'_>],
-            &BatchStep<'_, C>,
-        ) -> Result<T, Failure>,
+        then: impl FnOnce(&[Resolved<'_>], &[usize], &[Bucket<'_>], &Members<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let mut resolved = BatchVec::with_capacity(transactions.len());
         for transaction in transactions {
@@ -451,8 +504,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             }
         }
         check_duplicates(transactions, &resolved, &indices)?;
-        let batch = BatchStep { verb, members: &members, clock: &self.clock };
-        then(&resolved, &indices, &buckets, &batch)
+        then(&resolved, &indices, &buckets, &Members(&members))
     }
 
     /// Removes a bucket from the store. Returns whether it existed.

@@ -1,14 +1,13 @@
 //! Counting of batch decisions, and reading of the counters.
 
 use crate::clock::{Clock, Stopwatch};
+use crate::engine::answer::Answer;
 use crate::engine::batch::Kind;
-use crate::engine::decision::Decision;
 use crate::engine::key::{LimitName, bucket_key};
 use crate::engine::operation::Verb;
 use crate::limiter::bound::{BoundLimit, Resolved};
 use crate::limiter::counters::{Counts, Stripe};
 use crate::limiter::error::{self, Failure, unknown_limit};
-use crate::limiter::thread_slot::thread_slot;
 use crate::limiter::top_denied::HeavyHitter;
 use crate::limiter::{Limiter, Transaction};
 use crate::store::{Store, StoreError};
@@ -56,9 +55,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// Returns the stripe in which this thread counts.
     #[inline(always)]
     pub(super) fn stripe<'a>(&self, bound: &'a BoundLimit) -> &'a Stripe {
-        // Serialized calls all use the first slot, because looking up the thread's slot costs more than
-        // counting.
-        bound.counters.stripe(if self.is_serialized { 0 } else { thread_slot() })
+        bound.counters.stripe()
     }
 
     /// Returns a running stopwatch if this batch is timed, which the sampling of its first limit
@@ -74,12 +71,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         verb: Verb,
         transactions: &[Transaction],
         resolved: &[Resolved<'_>],
-        decided: impl Iterator<Item = (&'a usize, &'a Decision)>,
+        decided: impl Iterator<Item = (&'a usize, &'a Answer)>,
     ) {
         let mut decided = decided.peekable();
         for (index, (transaction, one)) in transactions.iter().zip(resolved).enumerate() {
             let decision = decided.next_if(|&(&bucket, _)| bucket == index);
-            let allowed = decision.is_none_or(|(_, decision)| decision.allowed);
+            let allowed = decision.is_none_or(|(_, answer)| answer.allowed());
             let verb = match (verb, transaction.kind) {
                 (Verb::Spend, Kind::Check) => Verb::Check,
                 _ => verb,

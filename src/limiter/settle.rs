@@ -6,7 +6,6 @@ use crate::clock::Clock;
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
 use crate::engine::operation::{Operation, Verb};
-use crate::limiter::store_ops::BucketStep;
 use crate::limiter::{BoundLimit, Call, CallError, Decided, Failure, Limiter};
 use crate::store::{Bucket, Store};
 use crate::sync::{AtomicU8, Ordering};
@@ -110,10 +109,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         if let Some(keyspace) = bound.keyspace(limit) {
             let bucket = Bucket { keyspace, id: &resolved.id };
             let operation = Operation { verb, limit, cost };
-            let step = BucketStep { operation, clock: self.clock() };
-            self.store()
-                .update(bucket, &step, now, &mut decision)
+            let answer = self
+                .store()
+                .update(bucket, &operation, now)
                 .map_err(|error| bound.store_failed(error))?;
+            decision = operation.numbers(&answer);
             decision.allowed = match verb {
                 Verb::ChargePartial => decision.allowed && cost.get() == more,
                 _ => true,

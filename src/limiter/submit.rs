@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use crate::clock::{Clock, Stopwatch};
-use crate::engine::decision::Decision;
+use crate::engine::answer::Answer;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
 use crate::limiter::{
-    BoundLimit, Call, Decided, DecidedAll, Failure, Limiter, Prepared, Transaction, record,
+    Answered, AnsweredAll, BoundLimit, Call, Failure, Limiter, Prepared, Transaction, record,
 };
-use crate::store::remote::{RemoteBatch, RemoteCall, RemoteStep, Reply};
+use crate::store::remote::{RemoteBatch, RemoteCall, RemoteStep};
 use crate::store::{Store, StoreError};
 
 /// A call on one bucket that awaits the server's reply.
@@ -36,6 +36,20 @@ pub struct SubmittedAll {
     stopwatch: Stopwatch,
 }
 
+impl Submitted {
+    /// Returns the operation of the call.
+    pub fn verb(&self) -> Verb {
+        self.verb
+    }
+}
+
+impl SubmittedAll {
+    /// Returns the operation of the call.
+    pub fn verb(&self) -> Verb {
+        self.verb
+    }
+}
+
 /// Returns the error for replies that do not match their call.
 fn mismatched_reply() -> StoreError {
     StoreError::BadReply { why: "the server's replies do not match the call" }
@@ -56,8 +70,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let stopwatch = Stopwatch::start();
         let prepared = self.prepare(bound, call)?;
         let (mut ops, mut store_note) = (Vec::new(), 0);
-        if let Some((bucket, step)) = self.step(&prepared) {
-            let operation = step.call();
+        if let Some((bucket, operation)) = prepared.operation() {
+            let operation = operation.call();
             store_note = self.store.on_submit(bucket, &operation);
             ops.push((bucket.keyspace.text().into(), bucket.id.into(), operation));
         }
@@ -75,27 +89,27 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     pub fn conclude_reply(
         &self,
         call: Submitted,
-        replies: Result<Vec<Reply>, StoreError>,
-    ) -> Result<Decided, Failure> {
+        replies: Result<Vec<Answer>, StoreError>,
+    ) -> Result<Answered, Failure> {
         let Submitted { bound, verb, id, cost, factor, stopwatch, store_note } = call;
         let (bound, stopwatch) = (&*bound, Some(stopwatch));
         let call = Call { verb, id: &id, cost, factor: factor.as_ref() };
         let (stripe, resolved) = (self.stripe(bound), bound.resolve(call)?);
         let call = Prepared { bound, stripe, stopwatch, call, resolved };
-        let decision = match self.step(&call) {
-            None => Ok(Some(Decision::unlimited(self.clock.now()))),
+        let answer = match call.operation() {
+            None => Ok(Some(Answer::new(None, self.clock.now(), true))),
             Some((bucket, step)) => {
-                let reply = replies.map(|replies| <[Reply; 1]>::try_from(replies).ok());
+                let reply = replies.map(|replies| <[Answer; 1]>::try_from(replies).ok());
                 let found = reply.as_ref().ok().and_then(Option::as_ref).map(|[reply]| reply);
-                self.store.on_reply(bucket, &step, found, store_note);
-                reply.map(|reply| reply.and_then(|[reply]| step.read(&reply)))
+                self.store.on_reply(bucket, &step.call(), found, store_note);
+                reply.map(|reply| reply.map(|[reply]| reply).filter(|reply| step.agrees(reply)))
             }
         };
-        let decision = decision.and_then(|decision| decision.ok_or_else(mismatched_reply));
-        let decision = decision.map_err(|error| bound.store_failed(error))?;
-        let mut decided = Decided { decision, ..Decided::default() };
-        self.conclude(call, &mut decided);
-        Ok(decided)
+        let answer = answer.and_then(|answer| answer.ok_or_else(mismatched_reply));
+        let answer = answer.map_err(|error| bound.store_failed(error))?;
+        let mut answered = Answered::default();
+        self.conclude(call, answer, &mut answered);
+        Ok(answered)
     }
 
     /// Prepares several transactions that are decided together, as [`Limiter::submission`] does for one.
@@ -128,11 +142,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     pub fn conclude_replies(
         &self,
         call: &SubmittedAll,
-        replies: Result<Vec<Reply>, StoreError>,
-    ) -> Result<DecidedAll, Failure> {
+        replies: Result<Vec<Answer>, StoreError>,
+    ) -> Result<AnsweredAll, Failure> {
         let transactions = &call.transactions;
         let failed = |error: StoreError| record::store_failed(transactions, error);
-        self.decide_all_by(call.verb, transactions, Some(call.stopwatch), |buckets, batch, _| {
+        self.answer_all_by(call.verb, transactions, Some(call.stopwatch), |buckets, batch, _| {
             for (bucket, operation) in buckets.iter().zip(batch.calls()) {
                 self.store.on_submit(*bucket, &operation);
             }

@@ -78,7 +78,7 @@ fn next(limit: &Limit, (now, state): (Timestamp, State), cost: i64) -> (Timestam
         return (now, step.after.unwrap_or(state));
     }
     let now = now.saturating_add(step.decision.retry_after);
-    let step = limit.spend(cost, step.repaired.or(Some(state)), now);
+    let step = limit.spend(cost, Some(state), now);
     // Still denied only if the turn lies past the largest timestamp.
     (if step.decision.allowed { now } else { Timestamp::MAX }, step.after.unwrap_or(state))
 }

@@ -21,11 +21,11 @@ pub use together::{NO_LIMIT, Together};
 
 use token_bucket::{GROUP, Spends};
 
-use crate::engine::algorithm::{Algorithm, Step};
+use crate::engine::algorithm::Step;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::id::IdFormat;
-use crate::engine::limit::{Limit, dispatch};
+use crate::engine::limit::Limit;
 use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{BeforeOrigin, Timestamp};
@@ -299,25 +299,15 @@ impl Simulator {
         let words = &mut self.words[..];
         match &self.limits[..] {
             [] => walk.block.is_empty(),
-            [limit] => dispatch!(
-                limit,
-                rules => walk.each(events, words, columns, |_, cost, state, now| {
-                    Some(rules.spend(limit.cost(cost).ok()?, state, now))
-                }),
-                walk.each(events, words, columns, |_, cost, _, now| {
-                    limit.cost(cost).ok().map(|_| Step::unlimited(now))
-                })
-            ),
+            [limit] => walk.each(events, words, columns, |_, cost, state, now| {
+                Some(limit.spend(limit.cost(cost).ok()?, state, now))
+            }),
             limits => {
                 let limit_of = &self.limit_of;
                 walk.each(events, words, columns, |bucket, cost, state, now| {
                     let limit = &limits[limit_of[bucket] as usize];
                     let cost = limit.cost(cost).ok()?;
-                    // Almost every limit is a token bucket, so this step is inlined.
-                    Some(match limit {
-                        Limit::TokenBucket(bucket) => bucket.spend(cost, state, now),
-                        other => other.spend(cost, state, now),
-                    })
+                    Some(limit.spend(cost, state, now))
                 })
             }
         }
@@ -404,7 +394,7 @@ impl Walk<'_> {
             let Some(step) = step(bucket, cost, state, Timestamp::clamped(time)) else {
                 return false;
             };
-            if let Some(after) = step.after.or(step.repaired) {
+            if let Some(after) = step.after {
                 *word = after.word();
             }
             put(&step.decision, index, columns);

@@ -127,10 +127,10 @@ impl Together {
             states.push(State::from_word(simulator.words[bucket]));
         }
         let is_allowed = batch::spend(&members, &states, now, steps);
-        let strictest = batch::strictest(steps.iter().map(|step| (true, &step.decision)));
+        let strictest = batch::strictest(steps.iter().map(|step| (true, step.decision)));
         for (part, step) in plan.iter().zip(steps.iter()) {
             let simulator = &mut simulators[part.limit].0;
-            if let Some(after) = step.after.or(step.repaired)
+            if let Some(after) = step.after
                 && let Some((bucket, _)) = simulator.bucket_of(part.client as usize)
             {
                 simulator.words[bucket] = after.word();
@@ -189,7 +189,7 @@ impl Simulator {
             };
             match step {
                 Some(step) => {
-                    if let Some(after) = step.after.or(step.repaired) {
+                    if let Some(after) = step.after {
                         self.words[bucket] = after.word();
                     }
                     served[bucket] = now;

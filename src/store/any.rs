@@ -2,19 +2,20 @@
 
 use crate::clock::{AnyClock, Clock};
 use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::inspect::Inspect;
+use crate::store::memory::MemoryStore;
 #[cfg(unix)]
 use crate::store::memory::Overflow;
-use crate::store::memory::{MemoryStore, Serialized};
 #[cfg(feature = "redis")]
 use crate::store::redis::{Health, RedisStore, RedisUrl, StoreEvent};
-use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep, RemoteStore, Reply};
+use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep, RemoteStore};
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
 use crate::store::url::StoreUrl;
-use crate::store::{Bucket, Keyspace, Stats, Store, StoreError};
+use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError};
 
 /// A store that is chosen at run time.
 ///
@@ -109,15 +110,6 @@ impl AnyStore {
             _ => None,
         }
     }
-
-    /// Returns the store without the locks that serialized calls do not need.
-    #[must_use]
-    pub fn without_locks(self, serialized: Serialized) -> AnyStore {
-        match self {
-            AnyStore::Memory(store) => AnyStore::Memory(store.without_locks(serialized)),
-            other => other,
-        }
-    }
 }
 
 impl Store for AnyStore {
@@ -138,20 +130,18 @@ impl Store for AnyStore {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), StoreError> {
-        each_store!(self, store => Ok(store.update(bucket, step, now, answer)?))
+    ) -> Result<Answer, StoreError> {
+        each_store!(self, store => Ok(store.update(bucket, step, now)?))
     }
 
     #[inline(always)]
     fn try_update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
-        step: impl FnOnce(Option<u64>) -> S,
-        clock: &impl Clock,
-        answer: &mut S::Answer,
-    ) -> Result<bool, StoreError> {
-        each_store!(self, store => Ok(store.try_update(bucket, step, clock, answer)?))
+        step: &S,
+        now: Timestamp,
+    ) -> Result<Option<Answer>, StoreError> {
+        each_store!(self, store => Ok(store.try_update(bucket, step, now)?))
     }
 
     fn update_all<B: RemoteBatch>(
@@ -160,20 +150,19 @@ impl Store for AnyStore {
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
-    ) -> Result<B::Answer, StoreError> {
+    ) -> Result<Answers, StoreError> {
         each_store!(self, store => Ok(store.update_all(buckets, batch, now, clock)?))
     }
 
     #[inline(always)]
     fn update_each<'a, S: RemoteStep>(
         &self,
-        hashes: &[u64],
-        bucket: impl Fn(usize) -> Bucket<'a>,
-        step: impl Fn(usize) -> S,
+        count: usize,
+        call: impl Fn(usize) -> (Bucket<'a>, S),
         now: Timestamp,
-        each: impl FnMut(usize, Result<&S::Answer, StoreError>),
+        each: impl FnMut(usize, Result<&Answer, StoreError>),
     ) {
-        each_store!(self, store => store.update_each(hashes, bucket, step, now, each))
+        each_store!(self, store => store.update_each(count, call, now, each))
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {
@@ -201,14 +190,14 @@ impl Store for AnyStore {
         each_store!(self, store => store.on_submit(bucket, operation))
     }
 
-    fn on_reply<S: RemoteStep>(
+    fn on_reply(
         &self,
         bucket: Bucket<'_>,
-        step: &S,
-        reply: Option<&Reply>,
+        operation: &RemoteOp,
+        reply: Option<&Answer>,
         submitted: u64,
     ) {
-        each_store!(self, store => store.on_reply(bucket, step, reply, submitted))
+        each_store!(self, store => store.on_reply(bucket, operation, reply, submitted))
     }
 
     fn close(&self) {

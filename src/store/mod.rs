@@ -14,74 +14,52 @@ pub mod url_parts;
 
 use std::convert::Infallible;
 
+use smallvec::SmallVec;
+
 use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::answer::Answer;
+pub use crate::engine::state::Write;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
-use crate::prefetch::DISTANCE;
 use crate::store::hash::HashKey;
-use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep, Reply};
+use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep};
 
 /// The number of calls of `update_each` that share the work of tidying.
-const TIDIED_EVERY: usize = 256;
+pub(crate) const TIDIED_EVERY: usize = 256;
 
-/// The write of a step to a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write {
-    /// Nothing: the bucket keeps its state.
-    Keep,
-    /// A new state, and how long to keep it.
-    Put(State, Lifetime),
-    /// A valid state in place of an invalid one. Nothing was taken, so a store that cannot write it
-    /// immediately may skip it, and never gives it back.
-    Repair(State, Lifetime),
-}
+/// A pure function from the state of one bucket to whether a call is allowed, and what it writes.
+///
+/// A store may run it several times, with the same state or another one, and uses only the last
+/// outcome.
+pub trait Step {
+    /// Decides.
+    fn apply(&self, found: Option<State>, now: Timestamp) -> (bool, Write);
 
-impl Write {
-    /// Returns the state to write; `None` to keep the existing one.
+    /// Decides, and records what was found.
     #[inline(always)]
-    pub fn state(self) -> Option<(State, Lifetime)> {
-        match self {
-            Write::Keep => None,
-            Write::Put(state, lifetime) | Write::Repair(state, lifetime) => Some((state, lifetime)),
-        }
+    fn run(&self, found: Option<State>, now: Timestamp, answer: &mut Answer) -> Write {
+        let (allowed, write) = self.apply(found, now);
+        *answer = Answer::new(found, now, allowed);
+        write
     }
 }
 
-/// A function from the old state of one bucket to an answer and the new state.
-pub trait Step {
-    /// The caller's result.
-    type Answer: Default;
+/// The answers of a batch, in the order of its buckets.
+pub type Answers = SmallVec<[Answer; 4]>;
 
-    /// Decides, and writes the result to `answer`, because moving a result costs as much as
-    /// computing it.
-    ///
-    /// A store may run a step several times, with the same state or another one, and uses only the
-    /// last outcome. A step must not change anything except `answer`.
-    fn run(&self, state: Option<State>, now: Timestamp, answer: &mut Self::Answer) -> Write;
-
-    /// Writes the answer for a bucket for which a full store has no space before `until`.
-    fn refuse(&self, until: Timestamp, now: Timestamp, answer: &mut Self::Answer);
-}
-
-/// A function from the old states of several buckets to one answer and the new states.
+/// A pure function from the states of several buckets to what becomes of a call on all of them.
 pub trait Batch {
-    /// The caller's result.
-    type Answer;
-
-    /// Decides, under the same rules as [`Step::run`]. `states` holds the states in the order of
-    /// the buckets; each element of `writes` is `Keep` when the function is called.
-    fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> Self::Answer;
-
-    /// Does the same when a full store has no space for some of the buckets before the instants in
-    /// `refused`.
-    fn run_full(
+    /// Decides, under the same rules as [`Step`]. `found` holds the states in the order of the
+    /// buckets; each element of `writes` is `Keep` when the function is called. `full` is empty, or
+    /// holds the instants before which a full store has no space for a bucket.
+    fn apply(
         &self,
-        states: &[Option<State>],
-        refused: &[Option<Timestamp>],
+        found: &[Option<State>],
+        full: &[Option<Timestamp>],
         now: Timestamp,
         writes: &mut [Write],
-    ) -> Self::Answer;
+    ) -> Answers;
 
     /// Undoes the charge of bucket `index` because the batch was denied. The charge wrote the state
     /// `charged`; the bucket now has the state `found`.
@@ -238,25 +216,21 @@ pub trait Store: Send + Sync {
     /// Runs `step` on one bucket. May wait.
     ///
     /// # Errors
-    /// [`Store::Error`] if the store does not answer; `answer` is then meaningless.
+    /// [`Store::Error`] if the store does not answer.
     fn update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), Self::Error>;
+    ) -> Result<Answer, Self::Error>;
 
     /// Returns whether a call may wait for a lock of another process or for a network.
     fn may_wait(&self) -> bool {
         true
     }
 
-    /// Runs a step on one bucket if that does not block. Otherwise returns `false` without reading
+    /// Runs a step on one bucket if that does not block. Otherwise returns `None` without reading
     /// or writing anything; [`Store::update`] must then be called where blocking is allowed.
-    ///
-    /// `step` receives the bucket's [hash](Bucket::hash) if the store has computed it anyway.
-    /// `clock` is read once, or not at all: a store in memory requests the bucket before it does.
     ///
     /// # Errors
     /// As [`Store::update`]; the call was not made.
@@ -264,11 +238,10 @@ pub trait Store: Send + Sync {
     fn try_update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
-        step: impl FnOnce(Option<u64>) -> S,
-        clock: &impl Clock,
-        answer: &mut S::Answer,
-    ) -> Result<bool, Self::Error> {
-        self.update(bucket, &step(None), clock.now(), answer).map(|()| true)
+        step: &S,
+        now: Timestamp,
+    ) -> Result<Option<Answer>, Self::Error> {
+        self.update(bucket, step, now).map(Some)
     }
 
     /// Runs `batch` on several different buckets. `clock` is read again for each give-back.
@@ -281,53 +254,26 @@ pub trait Store: Send + Sync {
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
-    ) -> Result<B::Answer, Self::Error>;
+    ) -> Result<Answers, Self::Error>;
 
-    /// Prefetches the bucket with this [hash](Bucket::hash).
-    fn fetch(&self, hash: u64) {
-        let _ = hash;
-    }
-
-    /// Does the same as [`Store::update`], for a bucket whose hash is known.
-    ///
-    /// # Errors
-    /// As [`Store::update`].
-    fn update_hashed<'a, S: RemoteStep>(
-        &self,
-        _hash: u64,
-        bucket: impl FnOnce() -> Bucket<'a>,
-        step: &S,
-        now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), Self::Error> {
-        self.update(bucket(), step, now, answer)
-    }
-
-    /// Runs independent steps in order, one for each of `hashes`, which are [those](Bucket::hash)
-    /// of the buckets; `bucket` and `step` return those of an index, `each` receives every
-    /// result with its index. The store chooses how many it handles at a time, and makes no further
-    /// calls after an error.
+    /// Runs `count` independent steps in order; `call` returns the bucket and the step of an index,
+    /// `each` receives every answer with its index. The store chooses how many it handles at a time,
+    /// and makes no further calls after an error.
     #[inline(always)]
     fn update_each<'a, S: RemoteStep>(
         &self,
-        hashes: &[u64],
-        bucket: impl Fn(usize) -> Bucket<'a>,
-        step: impl Fn(usize) -> S,
+        count: usize,
+        call: impl Fn(usize) -> (Bucket<'a>, S),
         now: Timestamp,
-        mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
+        mut each: impl FnMut(usize, Result<&Answer, StoreError>),
     ) {
-        let mut answer = S::Answer::default();
-        // With many buckets most of a call is spent waiting for memory.
-        hashes.iter().take(DISTANCE).for_each(|&hash| self.fetch(hash));
-        for (index, &hash) in hashes.iter().enumerate() {
+        for index in 0..count {
             if index % TIDIED_EVERY == 0 {
                 self.tidy(now);
             }
-            if let Some(&ahead) = hashes.get(index + DISTANCE) {
-                self.fetch(ahead);
-            }
-            match self.update_hashed(hash, || bucket(index), &step(index), now, &mut answer) {
-                Ok(()) => each(index, Ok(&answer)),
+            let (bucket, step) = call(index);
+            match self.update(bucket, &step, now) {
+                Ok(answer) => each(index, Ok(&answer)),
                 Err(error) => return each(index, Err(error.into())),
             }
         }
@@ -376,14 +322,14 @@ pub trait Store: Send + Sync {
     }
 
     /// Called when a submitted call has ended. `reply` is that of the server, if there is one.
-    fn on_reply<S: RemoteStep>(
+    fn on_reply(
         &self,
         bucket: Bucket<'_>,
-        step: &S,
-        reply: Option<&Reply>,
+        operation: &RemoteOp,
+        reply: Option<&Answer>,
         submitted: u64,
     ) {
-        let _ = (bucket, step, reply, submitted);
+        let _ = (bucket, operation, reply, submitted);
     }
 
     /// Releases connections and files. No call follows.

@@ -4,13 +4,16 @@
 //! client runs the same step on both to compute the complete answer, and compares the results, so
 //! that any disagreement between the two implementations is detected.
 
+use smallvec::{SmallVec, smallvec};
+
+use crate::engine::answer::Answer;
 use crate::engine::batch::Kind;
 use crate::engine::cost::Cost;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
-use crate::store::{Batch, Step, StoreError};
+use crate::store::{Answers, Batch, Step, StoreError, Write};
 
 /// One operation on one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,24 +40,15 @@ impl RemoteOp {
     }
 }
 
-/// A server's reply about one bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// The state that the server found.
-    pub found: Option<State>,
-    /// The instant at which it decided.
-    pub now: Timestamp,
-    /// Whether it allowed the operation.
-    pub allowed: bool,
-}
-
 /// A step that can be sent to a server.
 pub trait RemoteStep: Step {
     /// The operation to send.
     fn call(&self) -> RemoteOp;
 
-    /// Computes the answer from the server's reply; returns `None` if the outcomes differ.
-    fn read(&self, reply: &Reply) -> Option<Self::Answer>;
+    /// Returns whether the engine decides what a server has answered as the server did.
+    fn agrees(&self, reply: &Answer) -> bool {
+        self.apply(reply.found, reply.now).0 == reply.allowed()
+    }
 }
 
 /// A batch that can be sent to a server.
@@ -62,8 +56,17 @@ pub trait RemoteBatch: Batch {
     /// The operations to send, in the order of the buckets.
     fn calls(&self) -> Vec<RemoteOp>;
 
-    /// Computes the answer from the server's replies; returns `None` if an outcome differs.
-    fn read(&self, replies: &[Reply]) -> Option<Self::Answer>;
+    /// Returns the answers to a batch from the server's replies, which tell about each bucket on its
+    /// own; `None` if an outcome differs.
+    fn read(&self, replies: &[Answer]) -> Option<Answers> {
+        let now = replies.first()?.now;
+        let found: SmallVec<[Option<State>; 4]> = replies.iter().map(|reply| reply.found).collect();
+        let mut writes: SmallVec<[Write; 4]> = smallvec![Write::Keep; replies.len()];
+        let answers = self.apply(&found, &[], now, &mut writes);
+        let agree = answers.len() == replies.len()
+            && answers.iter().zip(replies).all(|(one, reply)| one.allowed() == reply.allowed());
+        agree.then_some(answers)
+    }
 }
 
 /// A call to a server: the key and operation of each bucket, which are decided together.
@@ -76,7 +79,7 @@ pub struct RemoteCall {
 }
 
 /// Receives the replies, in the order of the operations, on any thread.
-pub type Completion = Box<dyn FnOnce(Result<Vec<Reply>, StoreError>) + Send>;
+pub type Completion = Box<dyn FnOnce(Result<Vec<Answer>, StoreError>) + Send>;
 
 /// A store whose server decides. A synchronous caller submits a call and waits for its completion;
 /// an event loop does not wait.

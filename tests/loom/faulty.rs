@@ -7,11 +7,12 @@ use loom::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use loom::sync::{Mutex, MutexGuard, RwLock};
 use penstock::clock::Clock;
 use penstock::engine::algorithm::name::AlgorithmName;
+use penstock::engine::answer::Answer;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{RemoteBatch, RemoteStep};
-use penstock::store::{Bucket, Keyspace, Stats, Store, Write};
+use penstock::store::{Answers, Bucket, Keyspace, Stats, Store, Write};
 
 /// The bug of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,13 +100,12 @@ impl Store for Faulty {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), Infallible> {
+    ) -> Result<Answer, Infallible> {
         let (index, key) = (Faulty::shard_of(bucket), key(bucket));
         let mut shard = self.lock(index);
         let now = self.effective_now(&shard, now);
         let state = shard.state(&key);
-        let write = step.run(state, now, answer);
+        let (allowed, write) = step.apply(state, now);
         match self.fault {
             Fault::ReadsThenWrites => {
                 drop(shard);
@@ -120,7 +120,7 @@ impl Store for Faulty {
             _ => {}
         }
         shard.write(key, write, now);
-        Ok(())
+        Ok(Answer::new(state, now, allowed))
     }
 
     fn update_all<B: RemoteBatch>(
@@ -129,7 +129,7 @@ impl Store for Faulty {
         batch: &B,
         now: Timestamp,
         _clock: &impl Clock,
-    ) -> Result<B::Answer, Infallible> {
+    ) -> Result<Answers, Infallible> {
         let mut order: Vec<usize> =
             buckets.iter().map(|&bucket| Faulty::shard_of(bucket)).collect();
         if self.fault != Fault::LocksInCallOrder {
@@ -152,7 +152,7 @@ impl Store for Faulty {
             }
         }
         let mut writes = vec![Write::Keep; buckets.len()];
-        let answer = batch.run(&states, decided_at, &mut writes);
+        let answers = batch.apply(&states, &[], decided_at, &mut writes);
         for (&bucket, write) in buckets.iter().zip(writes) {
             let index = Faulty::shard_of(bucket);
             match &mut locked[index] {
@@ -160,7 +160,7 @@ impl Store for Faulty {
                 None => self.lock(index).write(key(bucket), write, decided_at),
             }
         }
-        Ok(answer)
+        Ok(answers)
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Infallible> {

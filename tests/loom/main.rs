@@ -25,12 +25,11 @@ use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::limiter::{Call, Limiter, Transaction};
-use penstock::store::memory::{MemoryStore, Serialized};
-use penstock::store::{Bucket, Store};
+use penstock::store::Store;
+use penstock::store::memory::MemoryStore;
 
 use faulty::{Fault, Faulty, TornClock};
 use without_floor::without_floor;
-use wrapped::{Around, Wrapped};
 
 /// Runs a model in every possible order.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
@@ -201,27 +200,6 @@ fn whole_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     thread.join().unwrap();
 }
 
-/// A stand-in for the GIL, held for the duration of each call.
-struct InterpreterLock(loom::sync::Mutex<()>);
-
-impl Around for InterpreterLock {
-    fn call<T>(&self, _: &[Bucket<'_>], call: impl FnOnce() -> T) -> T {
-        let _guard = self.0.lock().unwrap();
-        call()
-    }
-}
-
-/// The store without its own locks, but with one lock around every call. In a model, the store panics
-/// if a lock that it skips is held by another call.
-fn serialized(store: MemoryStore) -> Wrapped<InterpreterLock> {
-    Wrapped { store: without_locks(store), around: InterpreterLock(loom::sync::Mutex::new(())) }
-}
-
-fn without_locks(store: MemoryStore) -> MemoryStore {
-    // SAFETY: in a model, the store takes its locks nevertheless, and panics if two calls overlap.
-    store.without_locks(unsafe { Serialized::promise() })
-}
-
 /// Returns two ids whose buckets are in different shards of a store with two shards.
 fn ids_in_two_shards() -> [&'static str; 2] {
     const IDS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -240,24 +218,6 @@ fn ids_in_two_shards() -> [&'static str; 2] {
 fn a_new_bucket_is_added_once() {
     explore(|| new_bucket(one_shard()));
     explore(|| new_bucket(Faulty::new(Fault::None)));
-}
-
-#[test]
-fn a_store_without_locks_works_under_a_lock_around_each_call() {
-    explore(|| new_bucket(serialized(one_shard())));
-    explore(|| forgotten_bucket(serialized(one_shard())));
-    explore(|| grown_table(serialized(one_shard())));
-    explore(|| opposite_batches(serialized(one_shard()), ["a", "b"]));
-    explore(|| {
-        let ids = ids_in_two_shards();
-        whole_batches(serialized(two_shards()), ids);
-    });
-}
-
-#[test]
-#[should_panic(expected = "two calls of a serialized store overlap")]
-fn a_store_without_any_locks_is_detected() {
-    explore(|| new_bucket(without_locks(one_shard())));
 }
 
 #[test]

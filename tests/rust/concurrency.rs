@@ -351,39 +351,7 @@ fn an_old_clock_reading_does_not_clamp_a_valid_state() {
             assert!(!spend(&limiter, "Orders", "shared", 1));
         }
         assert!(!spend(&limiter, "Orders", "shared", 1), "tokens were admitted twice");
-        // A state that is impossible at the current clock reading is still clamped.
-        limiter.clock().clock.set(SECOND, true).expect("a time");
-        assert!(!spend(&limiter, "Orders", "shared", 1));
-        limiter.clock().clock.advance(11 * SECOND).expect("a time");
-        assert!(spend(&limiter, "Orders", "shared", 1));
     }
-}
-
-/// A clock whose shared reading is a hundred seconds old.
-struct OldReading(ManualClock);
-
-impl Clock for OldReading {
-    fn now(&self) -> Timestamp {
-        at(self.read().get() - 100 * SECOND)
-    }
-
-    fn read(&self) -> Timestamp {
-        self.0.now()
-    }
-}
-
-#[test]
-fn a_shared_clock_reading_does_not_clamp_a_valid_state() {
-    let limits = "Orders: {burst: 10, count: 1, period: 1s}";
-    let registry = config::parse(limits, None, None).expect("limits");
-    let clock = OldReading(ManualClock::new(at(200 * SECOND)));
-    let limiter = Limiter::new(registry, MemoryStore::new(None), clock);
-    assert!(spend(&limiter, "Orders", "shared", 10));
-    // The state is now that of another process, which has read the clock later.
-    limiter.clock().0.set(100 * SECOND, true).expect("a time");
-    assert!(!spend(&limiter, "Orders", "shared", 1));
-    limiter.clock().0.set(200 * SECOND, true).expect("a time");
-    assert!(!spend(&limiter, "Orders", "shared", 1), "tokens were admitted twice");
 }
 
 #[test]

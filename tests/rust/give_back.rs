@@ -56,10 +56,6 @@ struct LateClock {
 
 impl Clock for LateClock {
     fn now(&self) -> Timestamp {
-        self.now.now()
-    }
-
-    fn read(&self) -> Timestamp {
         self.read.now()
     }
 }

@@ -10,7 +10,7 @@ use penstock::engine::limit::Limit;
 use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::State;
 use penstock::engine::time::Timestamp;
-use penstock::limiter::{Call, CallError, Decided, Limiter, Progress, Stage, Transaction};
+use penstock::limiter::{Call, CallError, Limiter, Progress, Stage, Transaction};
 use penstock::store::memory::MemoryStore;
 use penstock::store::{Store, StoreError};
 use proptest::prelude::*;
@@ -170,12 +170,12 @@ impl Model {
             batch::spend(&members, &states, now, &mut steps);
         }
         for (part, step) in parts.iter().zip(&steps) {
-            if let Some(state) = step.after.or(step.repaired) {
+            if let Some(state) = step.after {
                 self.0.insert(key(part), state);
             }
         }
         let decides = |part: &Part| call.verb == Verb::Refund || part.kind != Kind::SpendOnly;
-        let deciding = parts.iter().zip(&steps).map(|(part, step)| (decides(part), &step.decision));
+        let deciding = parts.iter().zip(&steps).map(|(part, step)| (decides(part), step.decision));
         let strictest = batch::strictest(deciding);
         (steps.iter().map(|step| step.decision).collect(), strictest)
     }
@@ -453,12 +453,10 @@ fn try_ask_does_not_ask_a_store_that_may_wait() {
     let bound = snapshot.limit("Orders").expect("a limit");
     for allowed in [true, false] {
         let call = limiter.prepare(bound, Call::spend("a", 1)).expect("a call");
-        let mut decided = Decided::default();
-        assert!(!limiter.try_ask(&call, &mut decided.decision).expect("no failure"));
-        assert_eq!(decided, Decided::default(), "the store was not asked");
-        limiter.ask(&call, &mut decided.decision).expect("an answer");
-        limiter.conclude(call, &mut decided);
-        assert_eq!(decided.decision.allowed, allowed);
+        assert_eq!(limiter.try_ask(&call).expect("no failure"), None, "the store was not asked");
+        let answer = limiter.ask(&call).expect("an answer");
+        limiter.conclude(call, answer, &mut Default::default());
+        assert_eq!(answer.allowed(), allowed);
     }
     let (_, counts) = &limiter.counts()[0];
     assert_eq!((counts.spends.allowed, counts.spends.denied), (1, 1));

@@ -204,7 +204,7 @@ fn spend_together(
     let mut outcomes = vec![Err(StoreError::Closed); ids.len()];
     for _ in ids {
         let (index, reply) = replies.recv_timeout(Duration::from_secs(60)).expect("a reply");
-        outcomes[index] = reply.map(|replies| replies[0].allowed);
+        outcomes[index] = reply.map(|replies| replies[0].allowed());
     }
     outcomes
 }
@@ -227,7 +227,7 @@ fn an_asynchronous_call_is_completed_on_another_thread() {
     );
     let (thread, reply) = replied.recv_timeout(Duration::from_secs(60)).expect("a reply");
     assert_ne!(thread, std::thread::current().id());
-    assert!(reply.expect("an answer")[0].allowed);
+    assert!(reply.expect("an answer")[0].allowed());
 }
 
 #[test]

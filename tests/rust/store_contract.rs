@@ -96,8 +96,7 @@ fn guarantee_2_a_failed_step_changes_nothing<S: Store>(fresh: fn() -> S) {
     for id in ["one", "new"] {
         breaks(&|| {
             let bucket = Bucket { keyspace: &keyspace, id };
-            let mut seen = Seen::default();
-            store.update(bucket, &Toy::Break, at(0), &mut seen).map_err(Into::into)
+            store.update(bucket, &Toy::Break, at(0)).map(|_| ()).map_err(Into::into)
         });
         for other in ["two", "newer"] {
             let buckets = [id, other].map(|id| Bucket { keyspace: &keyspace, id });
@@ -112,11 +111,9 @@ fn guarantee_2_a_failed_step_changes_nothing<S: Store>(fresh: fn() -> S) {
             let (mut answered, mut outcome) = (0, Ok(()));
             let toys = [Toy::Look, Toy::Break, Toy::Look];
             let bucket = Bucket { keyspace: &keyspace, id };
-            let (hashes, step) = ([bucket.hash(); 3], |index: usize| toys[index]);
             store.update_each(
-                &hashes,
-                |_| bucket,
-                step,
+                3,
+                |index| (bucket, toys[index]),
                 at(0),
                 |_, answer| match answer {
                     Ok(_) => answered += 1,
@@ -350,10 +347,9 @@ fn several_calls_are_executed_in_order<S: Store>(fresh: fn() -> S) {
     let keyspace = keyspace(&store);
     let ids: Vec<String> = (0..200).map(|number| format!("bucket {}", number % 150)).collect();
     let bucket = |index: usize| Bucket { keyspace: &keyspace, id: &ids[index] };
-    let hashes: Vec<u64> = (0..ids.len()).map(|index| bucket(index).hash()).collect();
-    let (mut answers, step) = (Vec::new(), |_| Toy::Add(1, long()));
-    store.update_each(&hashes, bucket, step, at(7), |index, seen| {
-        answers.push((index, *seen.expect("the store answers")));
+    let (mut answers, step) = (Vec::new(), Toy::Add(1, long()));
+    store.update_each(ids.len(), |index| (bucket(index), step), at(7), |index, answer| {
+        answers.push((index, Seen::from(*answer.expect("the store answers"))));
     });
     for (index, seen) in answers.iter().enumerate() {
         // The second call on a bucket sees the state of the first.
@@ -395,22 +391,19 @@ fn guarantee_2_a_failed_call_takes_at_most_its_cost() {
     let keyspace = keyspace(&store);
     let (mut answered, mut failed) = (0, 0);
     for _ in 0..300 {
-        let mut seen = Seen::default();
         let bucket = Bucket { keyspace: &keyspace, id: "a" };
-        match store.update(bucket, &Toy::Add(1, long()), Timestamp::ORIGIN, &mut seen) {
-            Ok(()) => answered += 1,
+        match store.update(bucket, &Toy::Add(1, long()), Timestamp::ORIGIN) {
+            Ok(_) => answered += 1,
             Err(StoreError::Unavailable { .. } | StoreError::Timeout { .. }) => failed += 1,
             Err(other) => panic!("{other:?}"),
         }
     }
     assert_eq!((answered, failed), (200, 100));
     let word = loop {
-        let mut seen = Seen::default();
-        if store
-            .update(Bucket { keyspace: &keyspace, id: "a" }, &Toy::Look, at(0), &mut seen)
-            .is_ok()
+        if let Ok(answer) =
+            store.update(Bucket { keyspace: &keyspace, id: "a" }, &Toy::Look, at(0))
         {
-            break seen.word.expect("a used bucket");
+            break Seen::from(answer).word.expect("a used bucket");
         }
     };
     // Half of the failed calls were executed.

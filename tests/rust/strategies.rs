@@ -239,7 +239,7 @@ impl Scene {
 
     /// Returns the bucket after a step.
     pub fn after(self, step: &penstock::engine::algorithm::Step) -> Scene {
-        Scene { state: step.after.or(step.repaired).or(self.state), ..self }
+        Scene { state: step.after.or(self.state), ..self }
     }
 
     /// Returns the same bucket at another time.

@@ -9,16 +9,17 @@ use std::thread;
 use penstock::clock::ManualClock;
 use penstock::config;
 use penstock::engine::algorithm::window::Anchor;
+use penstock::engine::answer::Answer;
 use penstock::engine::batch::Kind;
 use penstock::engine::factor::Factor;
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
 use penstock::limiter::{
-    Call, CallError, Counts, Decided, DecidedAll, Failure, Limiter, Transaction,
+    Answered, Call, CallError, Counts, Decided, DecidedAll, Failure, Limiter, Transaction,
 };
 use penstock::store::memory::MemoryStore;
-use penstock::store::remote::{RemoteCall, RemoteStore, Reply};
+use penstock::store::remote::{RemoteCall, RemoteStore};
 use penstock::store::{Store, StoreError};
 
 use crate::stores::{Scripted, at};
@@ -45,7 +46,7 @@ fn limiter<S: Store>(store: S) -> Limiter<S, ManualClock> {
 type Remote = Limiter<Scripted, ManualClock>;
 
 /// Submits a call and returns the replies, which arrive on another thread.
-fn replies(limiter: &Remote, call: RemoteCall) -> Result<Vec<Reply>, StoreError> {
+fn replies(limiter: &Remote, call: RemoteCall) -> Result<Vec<Answer>, StoreError> {
     let (done, arrived) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -67,7 +68,11 @@ fn submit(
     let bound = snapshot.limit(name).expect("a limit");
     let (call, submitted) = limiter.submission(bound, Call { verb, id: "ada", cost, factor })?;
     let replies = if call.ops.is_empty() { Ok(Vec::new()) } else { replies(limiter, call) };
-    limiter.conclude_reply(submitted, replies)
+    let answered = limiter.conclude_reply(submitted, replies)?;
+    let limit = answered.effective_limit.as_deref();
+    let decision = bound.entry().numbers(verb, "ada", cost, limit, &answered.answer);
+    let Answered { shadow, effective_limit, .. } = answered;
+    Ok(Decided { decision, shadow, effective_limit })
 }
 
 /// Returns transactions of the client `grace`.
@@ -89,7 +94,8 @@ fn submit_all(
 ) -> Result<DecidedAll, Failure> {
     let (call, submitted) = limiter.submission_of_all(verb, transactions(limiter, parts))?;
     let replies = if call.ops.is_empty() { Ok(Vec::new()) } else { replies(limiter, call) };
-    limiter.conclude_replies(&submitted, replies)
+    let answered = limiter.conclude_replies(&submitted, replies)?;
+    Ok(answered.decided(verb, &transactions(limiter, parts)))
 }
 
 /// Returns the counts without latencies.
@@ -173,12 +179,12 @@ fn a_reply_that_contradicts_the_engine_is_an_error() {
     let snapshot = remote.snapshot();
     let bound = snapshot.limit("Tokens").expect("a limit");
     let submission = || remote.submission(bound, Call::spend("ada", 1)).expect("a call");
-    let valid = Reply { found: None, now: at(SECOND), allowed: true };
-    let invalid = [vec![Reply { allowed: false, ..valid }], vec![], vec![valid; 2]];
+    let valid = Answer::new(None, at(SECOND), true);
+    let invalid = [vec![Answer::new(None, at(SECOND), false)], vec![], vec![valid; 2]];
     for replies in invalid {
         let error = remote.conclude_reply(submission().1, Ok(replies)).expect_err("a mismatch");
         assert!(matches!(*error, CallError::Store(_)));
     }
     let decided = remote.conclude_reply(submission().1, Ok(vec![valid])).expect("an answer");
-    assert_eq!((decided.decision.remaining, decided.decision.now), (4, at(SECOND)));
+    assert_eq!((decided.answer.allowed(), decided.answer.now), (true, at(SECOND)));
 }

@@ -170,7 +170,6 @@ impl WindowRules for FixedRateWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::Algorithm;
     use crate::engine::algorithm::testing::{MILLI, cost, give_backs};
     use crate::engine::time::Timestamp;
 
@@ -205,7 +204,8 @@ mod tests {
     fn after_the_clock_jumps_to_its_origin_the_wait_lasts_until_the_window_ends() {
         let window = window(2, 1000, 0);
         let full = State::from_tally(State::MAX_INSTANT, 2);
-        let step = window.spend(cost(1), Some(full), Timestamp::ORIGIN);
+        let limit = crate::engine::limit::Limit::from(window);
+        let step = limit.spend(cost(1), Some(full), Timestamp::ORIGIN);
         assert!(!step.decision.allowed);
         let end = State::MAX_INSTANT.get() + 1000 * MILLI;
         assert_eq!(step.decision.retry_after.get(), end);

@@ -111,7 +111,6 @@ impl WindowRules for FixedWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::Algorithm;
     use crate::engine::algorithm::testing::{at, cost, give_backs, numbers};
     use crate::engine::algorithm::window::Phase;
 
@@ -137,8 +136,9 @@ mod tests {
     #[test]
     fn after_the_clock_goes_back_the_window_stays_open() {
         let window = window(3, 10_000, Anchor::Aligned(Phase::Fixed(Nanos::ZERO)));
-        let full = window.spend(cost(3), None, at(25_000)).after;
-        let step = window.spend(cost(1), full, at(9000));
+        let limit = crate::engine::limit::Limit::from(window);
+        let full = limit.spend(cost(3), None, at(25_000)).after;
+        let step = limit.spend(cost(1), full, at(9000));
         assert_eq!(numbers(&step.decision), (false, 0, 21_000, 21_000, 21_000));
         assert_eq!(step.after, None);
     }

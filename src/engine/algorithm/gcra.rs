@@ -7,25 +7,25 @@ use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, Repayment, part, times,
 };
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::{Algorithm, Overdraft, Step};
+use crate::engine::algorithm::{Algorithm, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::divisor::Divisor;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
-use crate::engine::state::{Lifetime, State};
+use crate::engine::operation::Verb;
+use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
 
 /// Holds up to `burst` tokens; `count` are added per `period`.
+// What a spend reads comes first.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     burst: i64,
-    count: i64,
-    period: Nanos,
     emission_interval: Nanos,
     burst_offset: Nanos,
-    /// The furthest that a TAT can be ahead of the clock: a full spend, plus as much again by
-    /// overdrafts. A later one is clamped.
-    max_lead: Nanos,
+    count: i64,
+    period: Nanos,
     /// Divides by the emission interval, as every decision does.
     divisor: Divisor,
 }
@@ -57,7 +57,6 @@ impl TokenBucket {
             period,
             emission_interval: Nanos::clamped(emission_interval),
             burst_offset: Nanos::clamped(burst_offset),
-            max_lead: Nanos::clamped(burst_offset).saturating_mul(2),
             divisor: Divisor::new(emission_interval),
         })
     }
@@ -85,57 +84,6 @@ impl TokenBucket {
     /// Time for an empty bucket to refill.
     pub const fn burst_offset(&self) -> Nanos {
         self.burst_offset
-    }
-
-    /// Returns the latest TAT that is valid at `now`.
-    #[inline(always)]
-    fn latest_tat(&self, now: Timestamp) -> Timestamp {
-        now.saturating_add(self.max_lead)
-    }
-
-    /// Returns whether [`Algorithm::spend`] would allow the cost, and the state it would write,
-    /// without computing a decision. `None` if the stored TAT is later than valid at `now`.
-    #[inline(always)]
-    pub(crate) fn admit(
-        &self,
-        cost: Cost,
-        state: Option<State>,
-        now: Timestamp,
-    ) -> Option<(bool, State)> {
-        let stored = state.map_or(now, State::instant);
-        if stored > self.latest_tat(now) {
-            return None;
-        }
-        let tat = stored.max(now);
-        // Cannot overflow; see `spend`.
-        let increment = self.emission_interval.get() * cost.get();
-        let allowed = tat.get() - now.get() <= self.burst_offset.get() - increment;
-        Some((allowed, State::from_instant(tat.saturating_add(Nanos::clamped(increment)))))
-    }
-
-    /// Returns the decision for a bucket that is full in `missing` nanoseconds and has `room`
-    /// nanoseconds' worth of tokens left.
-    #[inline(always)]
-    fn decision(
-        &self,
-        allowed: bool,
-        room: i64,
-        missing: i64,
-        retry_after: i64,
-        now: Timestamp,
-    ) -> Decision {
-        let remaining = if room > 0 { self.divisor.divide(room) } else { 0 };
-        // The next token is there once only `burst - remaining - 1` intervals are missing.
-        let next = missing - (self.burst - remaining - 1) * self.emission_interval.get();
-        Decision {
-            allowed,
-            unlimited: false,
-            remaining,
-            retry_after: Nanos::clamped(retry_after),
-            reset_after: Nanos::clamped(missing),
-            next_token_after: if missing > 0 { Nanos::clamped(next) } else { Nanos::ZERO },
-            now,
-        }
     }
 }
 
@@ -199,93 +147,80 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline(always)]
-    fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        let mut repaired = None;
-        let tat = match state {
-            None => now,
-            Some(state) => {
-                let latest = self.latest_tat(now);
-                let tat = state.instant();
-                if tat > latest {
-                    repaired = Some(State::from_instant(latest)).filter(|_| cost > Cost::ZERO);
-                    latest
-                } else {
-                    tat.max(now)
-                }
-            }
-        };
-        // Cannot overflow: `missing` is at most 2B <= 2^63 - 1, the maximum TAT, and the increment
-        // is at most B, the burst offset.
-        let missing = tat.get() - now.get();
+    fn spend(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        let tat = found.map_or(now, State::instant).max(now);
+        // Cannot overflow: the increment is at most B, the burst offset.
         let increment = self.emission_interval.get() * cost.get();
-        let room = self.burst_offset.get() - missing - increment;
-        let allowed = room >= 0;
-        let (left, missing, retry_after) = if allowed {
-            (room, missing + increment, increment - room)
-        } else {
-            (self.burst_offset.get() - missing, missing, -room)
-        };
+        let allowed = tat.get() - now.get() <= self.burst_offset.get() - increment;
         let after = State::from_instant(tat.saturating_add(Nanos::clamped(increment)));
-        Step {
-            decision: self.decision(allowed, left, missing, retry_after, now),
-            after: if allowed && cost > Cost::ZERO { Some(after) } else { None },
-            repaired,
-            lifetime: Lifetime::INSTANT,
-        }
+        (allowed, Write::put_if(allowed && cost > Cost::ZERO, after, Lifetime::INSTANT))
     }
 
-    fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        let stored = state.map_or(now, State::instant).max(now);
+    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        let stored = found.map_or(now, State::instant).max(now);
         let increment = self.emission_interval.get() * cost.get();
-        // Subtracted from the TAT as stored: time beyond the latest valid TAT is returned first.
         let tat = Timestamp::clamped(stored.get() - increment).max(now);
-        let missing = tat.min(self.latest_tat(now)).get() - now.get();
         let moved = tat != stored;
-        Step {
-            decision: self.decision(moved, self.burst_offset.get() - missing, missing, 0, now),
-            after: Some(State::from_instant(tat)).filter(|_| moved),
-            repaired: None,
-            lifetime: Lifetime::INSTANT,
-        }
+        (moved, Write::put_if(moved, State::from_instant(tat), Lifetime::INSTANT))
     }
 
     fn charge(
         &self,
         cost: Cost,
         overdraft: Overdraft,
-        state: Option<State>,
+        found: Option<State>,
         now: Timestamp,
-    ) -> Step {
-        let (latest, stored) = (self.latest_tat(now), state.map_or(now, State::instant));
-        let tat = stored.max(now).min(latest);
-        // Rounded down, because only whole tokens can be overdrawn.
+    ) -> (bool, Write) {
+        let latest = now.saturating_add(self.burst_offset.saturating_mul(2));
+        let tat = found.map_or(now, State::instant).max(now);
+        // Rounded down, because only whole tokens can be overdrawn; below 0 if a limit with a larger
+        // burst wrote the TAT.
         let most = (latest.get() - tat.get()) / self.emission_interval.get();
-        let taken = overdraft.taken(cost.get(), most);
-        let allowed = taken == cost.get();
-        // Cannot overflow: the TAT does not exceed the latest valid one.
+        let taken = overdraft.taken(cost.get(), most.max(0));
+        // Cannot overflow: the TAT does not exceed the latest one.
         let increment = Nanos::clamped(taken * self.emission_interval.get());
-        let after = tat.saturating_add(increment);
-        let missing = after.get() - now.get();
-        let owed = missing - self.burst_offset.get();
-        let retry_after = if allowed || overdraft == Overdraft::Partial {
-            owed
-        } else {
-            // The cost of an all-or-nothing charge is at most the burst.
-            owed - self.burst_offset.get() + self.emission_interval.get() * cost.get()
+        let after = State::from_instant(tat.saturating_add(increment));
+        (taken == cost.get(), Write::put_if(taken > 0, after, Lifetime::INSTANT))
+    }
+
+    #[inline]
+    fn numbers(
+        &self,
+        verb: Verb,
+        cost: Cost,
+        allowed: bool,
+        after: Option<State>,
+        now: Timestamp,
+    ) -> Decision {
+        let missing = after.map_or(now, State::instant).max(now).get() - now.get();
+        // Below 0 if the bucket is overdrawn. Cannot overflow, here and below: `missing` is at most
+        // 2^63 - 1, and the increment of a cost at most B.
+        let left = self.burst_offset.get() - missing;
+        let retry_after = match verb {
+            Verb::Spend | Verb::Check => self.emission_interval.get() * cost.get() - left,
+            Verb::Refund => 0,
+            // As if the bucket held twice the burst. The cost is at most the burst.
+            Verb::Charge if !allowed => {
+                self.emission_interval.get() * cost.get() - self.burst_offset.get() - left
+            }
+            Verb::Charge | Verb::ChargePartial => -left,
         };
-        let repaired = Some(State::from_instant(latest)).filter(|_| stored > latest);
-        Step {
-            decision: self.decision(
-                allowed,
-                self.burst_offset.get() - missing,
-                missing,
-                retry_after,
-                now,
-            ),
-            after: Some(State::from_instant(after)).filter(|_| taken > 0),
-            repaired: repaired.filter(|_| cost > Cost::ZERO),
-            lifetime: Lifetime::INSTANT,
+        let remaining = if left > 0 { self.divisor.divide(left) } else { 0 };
+        // The next token is there once only `burst - remaining - 1` intervals are missing.
+        let next = missing - (self.burst - remaining - 1) * self.emission_interval.get();
+        Decision {
+            allowed,
+            unlimited: false,
+            remaining,
+            retry_after: Nanos::clamped(retry_after),
+            reset_after: Nanos::clamped(missing),
+            next_token_after: if missing > 0 { Nanos::clamped(next) } else { Nanos::ZERO },
+            now,
         }
+    }
+
+    fn lifetime(&self, _: State) -> Lifetime {
+        Lifetime::INSTANT
     }
 
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
@@ -305,37 +240,13 @@ impl Algorithm for TokenBucket {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-    use crate::engine::algorithm::testing::{MILLI, at, cost, numbers};
+    use crate::engine::algorithm::testing::{MILLI, at, cost};
 
     const SECOND: i64 = 1000 * MILLI;
 
     fn bucket(burst: i64, count: i64, period: i64) -> Result<TokenBucket, LimitError> {
         TokenBucket::new(burst, count, Nanos::clamped(period))
-    }
-
-    #[test]
-    fn an_invalid_state_is_clamped_to_two_bursts() {
-        let bucket = bucket(4, 2, SECOND).unwrap();
-        let now = Timestamp::clamped(10 * SECOND);
-        let word = |seconds: i64| Some(State::from_instant(Timestamp::clamped(seconds * SECOND)));
-        // Two bursts ahead is the latest TAT that calls of this limit can write.
-        let step = bucket.spend(cost(1), word(14), now);
-        assert_eq!((step.after, step.repaired), (None, None));
-        assert_eq!(numbers(&step.decision), (false, 0, 2500, 4000, 2500));
-        // A year ahead gives the same numbers, and is repaired by a spend of at least one token.
-        let later = word(31_557_600);
-        assert_eq!(bucket.spend(Cost::ZERO, later, now).repaired, None);
-        let step = bucket.spend(cost(1), later, now);
-        assert_eq!((step.after, step.repaired), (None, word(14)));
-        assert_eq!(numbers(&step.decision), (false, 0, 2500, 4000, 2500));
-        // With the repaired state, `retry_after` is exact.
-        let early = Timestamp::clamped(12_500 * MILLI - 1);
-        assert!(!bucket.spend(cost(1), step.repaired, early).decision.allowed);
-        let on_time = at(12_500);
-        assert!(bucket.spend(cost(1), step.repaired, on_time).decision.allowed);
     }
 
     #[test]
@@ -384,30 +295,6 @@ mod tests {
         for (burst, period) in [(1, (1 << 62) + 1), ((1 << 62) + 1, 1), (i64::MAX, i64::MAX)] {
             let refused = bucket(burst, 1, period);
             assert!(matches!(refused, Err(LimitError::TooSlow { .. })), "{burst} in {period}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn admit_agrees_with_spend(
-            (burst, count) in (1_i64..100, 1_i64..100),
-            tokens in 0_i64..100,
-            now in any::<i64>(),
-            lead in -1_000_000_i64..250_000_000,
-        ) {
-            let bucket = bucket(burst, count, 1_000_000).unwrap();
-            let (cost, now) = (cost(tokens.min(burst)), Timestamp::clamped(now));
-            let tat = Timestamp::clamped(now.get().saturating_add(lead));
-            let state = Some(State::from_instant(tat)).filter(|_| lead != 0);
-            let step = bucket.spend(cost, state, now);
-            let Some((allowed, after)) = bucket.admit(cost, state, now) else {
-                prop_assert!(step.repaired.is_some() || cost == Cost::ZERO);
-                return Ok(());
-            };
-            prop_assert_eq!(step.repaired, None);
-            prop_assert_eq!(allowed, step.decision.allowed);
-            let written = allowed && cost > Cost::ZERO;
-            prop_assert_eq!(step.after, written.then_some(after));
         }
     }
 }

@@ -6,12 +6,13 @@ use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, Repayment, narrow, part, times, wide,
 };
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::{Algorithm, Overdraft, Step};
+use crate::engine::algorithm::{Algorithm, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
-use crate::engine::state::{Lifetime, State};
+use crate::engine::operation::Verb;
+use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
 
 /// Holds up to `size` requests; `drip_size` leave every `drip_rate`.
@@ -165,12 +166,12 @@ impl LeakyBucket {
         self.size.saturating_mul(2).min(State::MAX_TALLY as i64)
     }
 
-    /// Returns how long to keep a bucket with this content. An overdrawn one takes longer to drain.
-    fn lifetime_of(&self, content: &Content) -> Lifetime {
-        if content.level <= self.size {
+    /// Returns how long to keep a bucket with this level. An overdrawn one takes longer to drain.
+    fn lifetime_of(&self, level: i64) -> Lifetime {
+        if level <= self.size {
             self.lifetime
         } else {
-            self.lifetime.max(Lifetime::of_tally(self.time_for(content.level)))
+            self.lifetime.max(Lifetime::of_tally(self.time_for(level)))
         }
     }
 
@@ -189,18 +190,13 @@ impl LeakyBucket {
         Nanos::clamped(drips.get().saturating_sub(content.since))
     }
 
-    fn decision(&self, allowed: bool, content: &Content, cost: i64, now: Timestamp) -> Decision {
-        let level = content.level;
-        Decision {
-            allowed,
-            unlimited: false,
-            remaining: (self.size - level).max(0),
-            retry_after: self.wait_for(level + cost - self.size, content),
-            reset_after: self.time_for(level),
-            next_token_after: self
-                .wait_for(if level == 0 { 0 } else { (level - self.size).max(0) + 1 }, content),
-            now,
+    /// Returns the write of this content if something changes.
+    fn put_if(&self, changes: bool, content: &Content) -> Write {
+        if !changes {
+            return Write::Keep;
         }
+        let after = State::from_tally(content.tick, content.level as u64);
+        Write::Put(after, self.lifetime_of(content.level))
     }
 }
 
@@ -275,50 +271,66 @@ impl Algorithm for LeakyBucket {
         self.size
     }
 
-    fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        let now = now.min(State::MAX_INSTANT);
-        let mut content = self.content(state, now);
+    #[inline]
+    fn spend(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        let mut content = self.content(found, now.min(State::MAX_INSTANT));
         let cost = cost.get();
         let allowed = content.level + cost <= self.size;
-        if allowed {
-            content.level += cost;
-        }
-        let after = State::from_tally(content.tick, content.level as u64);
-        let decision = self.decision(allowed, &content, cost, now);
-        Step::new(decision, Some(after).filter(|_| allowed && cost > 0), self.lifetime_of(&content))
+        content.level += cost;
+        (allowed, self.put_if(allowed && cost > 0, &content))
     }
 
-    fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        let now = now.min(State::MAX_INSTANT);
-        let mut content = self.content(state, now);
+    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        let mut content = self.content(found, now.min(State::MAX_INSTANT));
         let given_back = cost.get().min(content.level);
         content.level -= given_back;
-        let moved = given_back > 0;
-        let after = State::from_tally(content.tick, content.level as u64);
-        let decision =
-            Decision { retry_after: Nanos::ZERO, ..self.decision(moved, &content, 0, now) };
-        Step::new(decision, Some(after).filter(|_| moved), self.lifetime_of(&content))
+        (given_back > 0, self.put_if(given_back > 0, &content))
     }
 
     fn charge(
         &self,
         cost: Cost,
         overdraft: Overdraft,
-        state: Option<State>,
+        found: Option<State>,
         now: Timestamp,
-    ) -> Step {
-        let now = now.min(State::MAX_INSTANT);
-        let mut content = self.content(state, now);
+    ) -> (bool, Write) {
+        let mut content = self.content(found, now.min(State::MAX_INSTANT));
         let taken = overdraft.taken(cost.get(), self.max_level() - content.level);
-        let allowed = taken == cost.get();
         content.level += taken;
-        let mut decision = self.decision(allowed, &content, 0, now);
-        if !allowed && overdraft == Overdraft::AllOrNothing {
-            decision.retry_after =
-                self.wait_for(content.level + cost.get() - self.max_level(), &content);
+        (taken == cost.get(), self.put_if(taken > 0, &content))
+    }
+
+    fn numbers(
+        &self,
+        verb: Verb,
+        cost: Cost,
+        allowed: bool,
+        after: Option<State>,
+        now: Timestamp,
+    ) -> Decision {
+        let now = now.min(State::MAX_INSTANT);
+        let content = self.content(after, now);
+        let level = content.level;
+        let excess = match verb {
+            Verb::Spend | Verb::Check => level + cost.get() - self.size,
+            Verb::Refund => 0,
+            Verb::Charge if !allowed => level + cost.get() - self.max_level(),
+            Verb::Charge | Verb::ChargePartial => level - self.size,
+        };
+        Decision {
+            allowed,
+            unlimited: false,
+            remaining: (self.size - level).max(0),
+            retry_after: self.wait_for(excess, &content),
+            reset_after: self.time_for(level),
+            next_token_after: self
+                .wait_for(if level == 0 { 0 } else { (level - self.size).max(0) + 1 }, &content),
+            now,
         }
-        let after = State::from_tally(content.tick, content.level as u64);
-        Step::new(decision, Some(after).filter(|_| taken > 0), self.lifetime_of(&content))
+    }
+
+    fn lifetime(&self, state: State) -> Lifetime {
+        self.lifetime_of(state.tally() as i64)
     }
 
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
@@ -396,8 +408,9 @@ mod tests {
     #[test]
     fn nothing_drips_when_the_clock_goes_back() {
         let bucket = bucket(3, 1000, 1);
-        let full = bucket.spend(cost(3), None, at(10_000)).after;
-        let step = bucket.spend(cost(1), full, at(4000));
+        let limit = crate::engine::limit::Limit::from(bucket);
+        let full = limit.spend(cost(3), None, at(10_000)).after;
+        let step = limit.spend(cost(1), full, at(4000));
         assert_eq!(numbers(&step.decision), (false, 0, 7000, 3000, 7000));
         assert_eq!(step.after, None);
     }

@@ -11,7 +11,8 @@ pub mod window;
 use crate::engine::algorithm::description::Description;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::state::{Lifetime, State};
+use crate::engine::operation::Verb;
+use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::Timestamp;
 
 /// The outcome of one call on one bucket.
@@ -21,22 +22,15 @@ pub struct Step {
     pub decision: Decision,
     /// The state after the call; `None` if the call does not change it.
     pub after: Option<State>,
-    /// The repaired state, if the stored one was invalid.
-    pub repaired: Option<State>,
     /// The time for which a store must keep the state.
     pub lifetime: Lifetime,
 }
 
 impl Step {
-    /// Returns the step of a call that found a valid state.
-    pub(crate) fn new(decision: Decision, after: Option<State>, lifetime: Lifetime) -> Step {
-        Step { decision, after, repaired: None, lifetime }
-    }
-
     /// Returns the step of a call without a limit.
     pub const fn unlimited(now: Timestamp) -> Step {
         let decision = Decision::unlimited(now);
-        Step { decision, after: None, repaired: None, lifetime: Lifetime::INSTANT }
+        Step { decision, after: None, lifetime: Lifetime::INSTANT }
     }
 }
 
@@ -64,8 +58,7 @@ impl Overdraft {
 ///
 /// Implementations guarantee, for every limit, cost, state and instant:
 ///
-/// 1. A denied call changes nothing, except that it repairs an invalid state, which no call of this
-///    limit can have written.
+/// 1. A denied call changes nothing. A state is taken at its word, however late it is.
 /// 2. If nothing else is spent, the same call is denied one nanosecond before `retry_after` has
 ///    passed, and allowed once it has.
 /// 3. At one instant, no more than the burst is allowed.
@@ -80,21 +73,45 @@ pub(crate) trait Algorithm: Description {
     fn max_cost(&self) -> i64;
 
     /// Takes `cost` tokens if the bucket has them.
-    fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step;
+    fn spend(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write);
 
     /// Returns `cost` tokens to the bucket, up to a full one.
-    fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step;
+    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write);
 
-    /// Takes `cost` tokens even if the bucket does not have them yet. `retry_after` is the wait
-    /// until the bucket is no longer overdrawn or, if nothing was taken, until the same charge
-    /// would be allowed.
+    /// Takes `cost` tokens even if the bucket does not have them yet.
     fn charge(
         &self,
         cost: Cost,
         overdraft: Overdraft,
-        state: Option<State>,
+        found: Option<State>,
         now: Timestamp,
-    ) -> Step;
+    ) -> (bool, Write);
+
+    /// Returns the numbers of a call that left the state `after`. For a charge, `retry_after` is the
+    /// wait until the bucket is no longer overdrawn or, if nothing was taken, until the same charge
+    /// would be allowed.
+    fn numbers(
+        &self,
+        verb: Verb,
+        cost: Cost,
+        allowed: bool,
+        after: Option<State>,
+        now: Timestamp,
+    ) -> Decision;
+
+    /// Returns how long a store must keep `state`.
+    fn lifetime(&self, state: State) -> Lifetime;
+
+    /// Applies an operation to a state. A check returns the write of a spend.
+    #[inline(always)]
+    fn apply(&self, verb: Verb, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        match verb {
+            Verb::Spend | Verb::Check => self.spend(cost, found, now),
+            Verb::Refund => self.refund(cost, found, now),
+            Verb::Charge => self.charge(cost, Overdraft::AllOrNothing, found, now),
+            Verb::ChargePartial => self.charge(cost, Overdraft::Partial, found, now),
+        }
+    }
 
     /// Undoes a spend of `cost` that wrote `charged`, in a bucket whose state is now `found`.
     /// Returns the state to write, or `None` if no token is left to return.

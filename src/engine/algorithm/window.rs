@@ -3,11 +3,12 @@
 use sha2::{Digest, Sha256};
 
 use crate::engine::algorithm::description::{Description, FieldValue, part, times};
-use crate::engine::algorithm::{Algorithm, Overdraft, Step};
+use crate::engine::algorithm::{Algorithm, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
-use crate::engine::state::{Lifetime, State};
+use crate::engine::operation::Verb;
+use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
 
 /// Where a window starts.
@@ -75,32 +76,14 @@ pub(crate) trait WindowRules: Description {
         (window, slot)
     }
 
+    /// Returns the write of a window if something changes.
     #[inline]
-    fn step(
-        &self,
-        allowed: bool,
-        (window, slot): &(OpenWindow, i64),
-        cost: i64,
-        now: Timestamp,
-        is_changed: bool,
-    ) -> Step {
-        let used = window.used + cost;
-        let fits = used <= slot + self.at_once();
-        let decision = Decision {
-            allowed,
-            unlimited: false,
-            remaining: (self.capacity() - window.used).max(0),
-            retry_after: if fits {
-                Nanos::ZERO
-            } else {
-                self.wait_for(used - self.at_once(), window)
-            },
-            reset_after: window.left,
-            next_token_after: self.wait_for(slot + 1, window),
-            now,
-        };
+    fn put_if(&self, changes: bool, window: &OpenWindow) -> Write {
+        if !changes {
+            return Write::Keep;
+        }
         let after = self.window().state(window.start, window.used);
-        Step::new(decision, Some(after).filter(|_| is_changed), self.window().lifetime)
+        Write::Put(after, self.window().lifetime)
     }
 }
 
@@ -110,45 +93,66 @@ impl<W: WindowRules> Algorithm for W {
         self.at_once()
     }
 
-    fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        let now = now.min(State::MAX_INSTANT);
-        let (mut open, cost) = (self.open(state, now), cost.get());
-        let allowed = open.0.used + cost <= open.1 + self.at_once();
-        if allowed {
-            open.0.used += cost;
-        }
-        self.step(allowed, &open, cost, now, allowed && cost > 0)
+    #[inline]
+    fn spend(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        let (mut window, slot) = self.open(found, now.min(State::MAX_INSTANT));
+        window.used += cost.get();
+        let allowed = window.used <= slot + self.at_once();
+        (allowed, self.put_if(allowed && cost > Cost::ZERO, &window))
     }
 
-    fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        let now = now.min(State::MAX_INSTANT);
-        let mut open = self.open(state, now);
-        let (window, slot) = &mut open;
+    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        let (mut window, slot) = self.open(found, now.min(State::MAX_INSTANT));
         // A refund does not return forfeited slots.
-        let given_back = cost.get().min(window.used - *slot);
+        let given_back = cost.get().min(window.used - slot);
         window.used -= given_back;
-        let moved = given_back > 0;
-        let mut step = self.step(moved, &open, 0, now, moved);
-        step.decision.retry_after = Nanos::ZERO;
-        step
+        (given_back > 0, self.put_if(given_back > 0, &window))
     }
 
     fn charge(
         &self,
         cost: Cost,
         overdraft: Overdraft,
-        state: Option<State>,
+        found: Option<State>,
         now: Timestamp,
-    ) -> Step {
+    ) -> (bool, Write) {
+        let (mut window, _) = self.open(found, now.min(State::MAX_INSTANT));
+        let taken = window.overdraw(cost, overdraft, self.capacity());
+        (taken == cost.get(), self.put_if(taken > 0, &window))
+    }
+
+    fn numbers(
+        &self,
+        verb: Verb,
+        cost: Cost,
+        allowed: bool,
+        after: Option<State>,
+        now: Timestamp,
+    ) -> Decision {
         let now = now.min(State::MAX_INSTANT);
-        let mut open = self.open(state, now);
-        let taken = open.0.overdraw(cost, overdraft, self.capacity());
-        let allowed = taken == cost.get();
-        let mut step = self.step(allowed, &open, 0, now, taken > 0);
-        if !allowed && overdraft == Overdraft::AllOrNothing {
-            step.decision.retry_after = open.0.left;
+        let (window, slot) = self.open(after, now);
+        let wait = |used: i64| match used <= slot + self.at_once() {
+            true => Nanos::ZERO,
+            false => self.wait_for(used - self.at_once(), &window),
+        };
+        Decision {
+            allowed,
+            unlimited: false,
+            remaining: (self.capacity() - window.used).max(0),
+            retry_after: match verb {
+                Verb::Spend | Verb::Check => wait(window.used + cost.get()),
+                Verb::Refund => Nanos::ZERO,
+                Verb::Charge if !allowed => window.left,
+                Verb::Charge | Verb::ChargePartial => wait(window.used),
+            },
+            reset_after: window.left,
+            next_token_after: self.wait_for(slot + 1, &window),
+            now,
         }
-        step
+    }
+
+    fn lifetime(&self, _: State) -> Lifetime {
+        self.window().lifetime
     }
 
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
@@ -244,6 +248,7 @@ impl Window {
         }
     }
 
+    #[inline]
     /// Returns the window of a call at `now`: the stored one, or a new one if that has ended.
     fn open_window(&self, state: Option<State>, now: Timestamp) -> OpenWindow {
         let period = self.period.get();

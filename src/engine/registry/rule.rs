@@ -10,12 +10,14 @@ use crate::engine::limit::Limit;
 /// A limit with its scope and its texts.
 ///
 /// Rules are compared without their origin.
+// What every call reads comes first.
+#[repr(C)]
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// The limit.
-    pub limit: Limit,
     /// Whether the limit is in shadow mode: it is counted and never denies.
     pub shadow: bool,
+    /// The limit.
+    pub limit: Limit,
     /// A description for users.
     pub description: Option<Arc<str>>,
     /// The URL of its documentation.

@@ -10,15 +10,18 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
+use crate::prefetch::DISTANCE;
 use crate::store::hash::HashKey;
-pub use crate::store::memory::shard::Serialized;
 use crate::store::memory::shard::{Access, Shard};
 use crate::store::memory::slots::{Regions, Slots};
 use crate::store::memory::table::{Table, Tag};
 use crate::store::remote::{RemoteBatch, RemoteStep};
-use crate::store::{Batch, Bucket, Keyspace, Stats, Step, Store, Write};
+use crate::store::{
+    Answers, Batch, Bucket, Keyspace, Stats, Step, Store, StoreError, TIDIED_EVERY, Write,
+};
 use crate::sync::counting::AtomicU64;
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 
@@ -55,8 +58,7 @@ pub enum Overflow {
     Evict,
 }
 
-/// Buckets in the memory of this process, in shards with a lock each (or
-/// [without](MemoryStore::without_locks)).
+/// Buckets in the memory of this process, in shards with a lock each.
 ///
 /// A bucket takes 16 bytes and is identified by the 64 bits of a keyed SipHash: 58 within its
 /// shard, which the other 6 and 2 of the 58 choose (a bounded store with fewer than 64 shards uses
@@ -66,7 +68,6 @@ pub enum Overflow {
 #[derive(Debug)]
 pub struct MemoryStore {
     key: HashKey,
-    serialized: Option<Serialized>,
     shards: Box<[Shard]>,
     regions: Regions,
     /// The most buckets that one shard may hold.
@@ -94,7 +95,6 @@ impl MemoryStore {
         };
         MemoryStore {
             key: HashKey::random(),
-            serialized: None,
             shards: (0..shards).map(|_| Shard::new()).collect(),
             regions: Regions::default(),
             max_per_shard: max_buckets.map(|max| (max / shards).max(1)),
@@ -112,17 +112,11 @@ impl MemoryStore {
         MemoryStore { overflow, ..self }
     }
 
-    /// Returns the store without locks, which serialized calls do not need.
-    #[must_use]
-    pub fn without_locks(self, serialized: Serialized) -> MemoryStore {
-        MemoryStore { serialized: Some(serialized), ..self }
-    }
-
     /// Clears all buckets. Returns how many there were.
     pub fn clear(&self) -> u64 {
         let mut cleared = self.shared.lock().clear();
         for shard in &self.shards {
-            let mut table = shard.lock(self.serialized);
+            let mut table = shard.lock();
             cleared += table.clear();
             shard.publish(&table);
         }
@@ -152,19 +146,19 @@ impl MemoryStore {
         step: &S,
         until: Timestamp,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) {
+    ) -> Answer {
         if self.overflow == Overflow::Deny {
             self.refused_calls.fetch_add(1, Ordering::Relaxed);
-            return step.refuse(until, now, answer);
+            return Answer::refused(until, now);
         }
         self.shared_calls.fetch_add(1, Ordering::Relaxed);
         let tag = shared_tag(keyspace, 0);
         let mut table = self.shared.lock();
         let now = table.effective_now(now);
         let state = table.find(tag).map(|index| table.state(index));
-        let write = step.run(state, now, answer);
+        let (allowed, write) = step.apply(state, now);
         write_shared(&mut table, tag, write, now);
+        Answer::new(state, now, allowed)
     }
 
     /// Decides a batch of which some new buckets have no room before the instants in `full`.
@@ -176,13 +170,13 @@ impl MemoryStore {
         full: &[Option<Timestamp>],
         batch: &B,
         now: Timestamp,
-    ) -> B::Answer {
+    ) -> Answers {
         let count = full.iter().flatten().count() as u64;
         let mut writes = vec![Write::Keep; buckets.len()];
         let mut states = locked.states();
         if self.overflow == Overflow::Deny {
             self.refused_calls.fetch_add(count, Ordering::Relaxed);
-            let answer = batch.run_full(&states, full, now, &mut writes);
+            let answer = batch.apply(&states, full, now, &mut writes);
             locked.write(&writes, full, self.max_per_shard, now);
             return answer;
         }
@@ -205,7 +199,7 @@ impl MemoryStore {
                 *state = table.find(tags[index]).map(|found| table.state(found));
             }
         }
-        let answer = batch.run(&states, now, &mut writes);
+        let answer = batch.apply(&states, &[], now, &mut writes);
         locked.write(&writes, full, self.max_per_shard, now);
         for (index, &write) in writes.iter().enumerate() {
             if full[index].is_some() {
@@ -247,12 +241,12 @@ impl MemoryStore {
     ) {
         let shard = &self.shards[index];
         let (slots, wanted) = {
-            let table = shard.lock(self.serialized);
+            let table = shard.lock();
             (table.layout(), wanted(&table))
         };
         let Some(wanted) = wanted else { return };
         let fresh = self.regions.slots(index, self.shards.len(), wanted);
-        let mut table = shard.lock(self.serialized);
+        let mut table = shard.lock();
         // Another thread may have resized it meanwhile.
         let unused = if table.layout() == slots {
             let now = table.effective_now(now);
@@ -265,27 +259,28 @@ impl MemoryStore {
         drop(unused);
     }
 
-    /// Runs a step on the bucket at `address`, whose shard is `shard`.
+    /// Runs a step on the bucket at `address`.
     #[inline(always)]
-    fn update_at<'k, S: Step>(
+    fn update_at<S: Step>(
         &self,
-        keyspace: impl FnOnce() -> &'k Keyspace,
-        (shard, address): (&Shard, Address),
+        keyspace: &Keyspace,
+        address: Address,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) {
-        let mut access = shard.lock(self.serialized);
+    ) -> Answer {
+        let mut access = self.shard(address).lock();
         let table = &mut *access;
-        let effective_now = table.effective_now(now);
         let Some(index) = table.find(address.tag) else {
-            return self.update_new(access, keyspace(), address, step, now, answer);
+            return self.update_new(access, keyspace, address, step, now);
         };
+        let now = table.effective_now(now);
         let entry = table.entry(index);
-        let write = step.run(Some(entry.state()), effective_now, answer);
+        let found = entry.state();
+        let (allowed, write) = step.apply(Some(found), now);
         if let Some((state, lifetime)) = write.state() {
             entry.replace(state, lifetime);
         }
+        Answer::new(Some(found), now, allowed)
     }
 
     /// Runs a step on a bucket that is not in the table.
@@ -297,8 +292,7 @@ impl MemoryStore {
         address: Address,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) {
+    ) -> Answer {
         loop {
             let state = table.find(address.tag).map(|index| table.state(index));
             let now = table.effective_now(now);
@@ -306,17 +300,18 @@ impl MemoryStore {
                 && let Err(until) = self.make_room(&mut table, address.tag, 0, now)
             {
                 drop(table);
-                return self.update_full(keyspace, step, until, now, answer);
+                return self.update_full(keyspace, step, until, now);
             }
-            let write = step.run(state, now, answer);
+            let (allowed, write) = step.apply(state, now);
             let is_new = state.is_none() && write != Write::Keep;
             if !is_new || table.has_room_for(1) {
-                return table.write(address.tag, write, self.max_per_shard, now);
+                table.write(address.tag, write, self.max_per_shard, now);
+                return Answer::new(state, now, allowed);
             }
             drop(table);
             self.grow(address.shard, 1, now);
             // Another thread may have added this bucket meanwhile, so start again.
-            table = self.shards[address.shard].lock(self.serialized);
+            table = self.shards[address.shard].lock();
         }
     }
 
@@ -331,10 +326,7 @@ impl MemoryStore {
             (shards.partition_point(|&shard| shard < address.shard), address.tag)
         };
         let places = addresses.iter().map(place).collect();
-        Locked {
-            tables: shards.iter().map(|&shard| self.shards[shard].lock(self.serialized)).collect(),
-            places,
-        }
+        Locked { tables: shards.iter().map(|&shard| self.shards[shard].lock()).collect(), places }
     }
 }
 
@@ -382,52 +374,44 @@ impl Store for MemoryStore {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), Infallible> {
-        self.update_hashed(bucket.hash(), || bucket, step, now, answer)
-    }
-
-    #[inline(always)]
-    fn fetch(&self, hash: u64) {
-        let address = self.address(hash);
-        self.shard(address).fetch(address.tag);
-    }
-
-    #[inline(always)]
-    fn update_hashed<'a, S: RemoteStep>(
-        &self,
-        hash: u64,
-        bucket: impl FnOnce() -> Bucket<'a>,
-        step: &S,
-        now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), Infallible> {
-        let address = self.address(hash);
-        let place = (self.shard(address), address);
-        self.update_at(|| bucket().keyspace, place, step, now, answer);
-        Ok(())
+    ) -> Result<Answer, Infallible> {
+        Ok(self.update_at(bucket.keyspace, self.address(bucket.hash()), step, now))
     }
 
     fn may_wait(&self) -> bool {
         false
     }
 
+    /// With many buckets most of a call is spent waiting for memory, so their slots are requested
+    /// ahead.
     #[inline(always)]
-    fn try_update<S: RemoteStep>(
+    fn update_each<'a, S: RemoteStep>(
         &self,
-        bucket: Bucket<'_>,
-        step: impl FnOnce(Option<u64>) -> S,
-        clock: &impl Clock,
-        answer: &mut S::Answer,
-    ) -> Result<bool, Infallible> {
-        let hash = bucket.hash();
-        // With many buckets most of a call is spent waiting for memory; the rest is done meanwhile.
-        let address = self.address(hash);
-        let shard = self.shard(address);
-        shard.fetch(address.tag);
-        let step = step(Some(hash));
-        self.update_at(|| bucket.keyspace, (shard, address), &step, clock.now(), answer);
-        Ok(true)
+        count: usize,
+        call: impl Fn(usize) -> (Bucket<'a>, S),
+        now: Timestamp,
+        mut each: impl FnMut(usize, Result<&Answer, StoreError>),
+    ) {
+        let mut ahead = [Address { shard: 0, tag: Tag::of(0) }; DISTANCE];
+        let request = |index: usize| {
+            let address = self.address(call(index).0.hash());
+            self.shard(address).fetch(address.tag);
+            address
+        };
+        for (index, address) in ahead.iter_mut().enumerate().take(count) {
+            *address = request(index);
+        }
+        for index in 0..count {
+            if index % TIDIED_EVERY == 0 {
+                self.tidy(now);
+            }
+            let address = ahead[index % DISTANCE];
+            if index + DISTANCE < count {
+                ahead[index % DISTANCE] = request(index + DISTANCE);
+            }
+            let (bucket, step) = call(index);
+            each(index, Ok(&self.update_at(bucket.keyspace, address, &step, now)));
+        }
     }
 
     fn update_all<B: RemoteBatch>(
@@ -436,7 +420,7 @@ impl Store for MemoryStore {
         batch: &B,
         now: Timestamp,
         _clock: &impl Clock,
-    ) -> Result<B::Answer, Infallible> {
+    ) -> Result<Answers, Infallible> {
         let addresses: Few<Address> =
             buckets.iter().map(|&bucket| self.address(bucket.hash())).collect();
         let mut writes: Few<Write> = smallvec![Write::Keep; buckets.len()];
@@ -463,7 +447,7 @@ impl Store for MemoryStore {
                 new_in[table] > 0 && !locked.tables[table].has_room_for(new_in[table])
             });
             let answer = if full.is_empty() {
-                Ok(batch.run(&locked.states(), now, &mut writes))
+                Ok(batch.apply(&locked.states(), &[], now, &mut writes))
             } else {
                 Err(full)
             };
@@ -486,7 +470,7 @@ impl Store for MemoryStore {
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Infallible> {
         let address = self.address(bucket.hash());
-        Ok(self.shards[address.shard].lock(self.serialized).forget(address.tag))
+        Ok(self.shards[address.shard].lock().forget(address.tag))
     }
 
     #[cold]
@@ -507,7 +491,7 @@ impl Store for MemoryStore {
         let index = index % self.shards.len();
         let shard = &self.shards[index];
         let is_done = {
-            let mut table = shard.lock(self.serialized);
+            let mut table = shard.lock();
             let now = table.effective_now(now);
             table.tidy(TIDIED, now)
         };
@@ -524,7 +508,7 @@ impl Store for MemoryStore {
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), Infallible> {
         for shard in &self.shards {
-            let mut table = shard.lock(self.serialized);
+            let mut table = shard.lock();
             let now = table.effective_now(now);
             table.raise(now, lifetime);
         }
@@ -534,7 +518,7 @@ impl Store for MemoryStore {
     fn stats(&self, now: Timestamp) -> Result<Stats, Infallible> {
         let mut stats = table::Figures::default();
         for shard in &self.shards {
-            shard.lock(self.serialized).add_to(&mut stats, now);
+            shard.lock().add_to(&mut stats, now);
         }
         Ok(Stats {
             buckets: Some(stats.buckets),

@@ -1,28 +1,13 @@
-//! One shard: a table behind a lock, which a store whose calls come one at a time does not take.
-//!
-//! Uses `unsafe` because the compiler cannot know that calls come one at a time.
+//! One shard: a table behind a lock.
 
-use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
 
 use crate::prefetch::prefetch;
 use crate::store::memory::table::{Table, Tag, home_slot};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering};
 
-/// Proof that the calls of a store are serialized, for example by an interpreter's lock.
-#[derive(Clone, Copy, Debug)]
-pub struct Serialized(());
-
-impl Serialized {
-    /// Asserts it.
-    ///
-    /// # Safety
-    /// Each call of a store with this proof must end before the next one begins, on any thread, and
-    /// the next one must see all effects of earlier ones.
-    pub unsafe fn promise() -> Serialized {
-        Serialized(())
-    }
-}
+/// A locked table.
+pub(super) type Access<'a> = MutexGuard<'a, Table>;
 
 /// A shard on separate cache lines, so that threads on different shards do not slow each other.
 #[repr(align(64))]
@@ -45,30 +30,8 @@ impl Shard {
 
     /// The table, which no other caller can use meanwhile.
     #[inline(always)]
-    pub(super) fn lock(&self, serialized: Option<Serialized>) -> Access<'_> {
-        match serialized {
-            None => Access::Locked(self.table.lock()),
-            Some(promise) => self.skip_lock(promise),
-        }
-    }
-
-    #[cfg(not(any(loom, debug_assertions)))]
-    #[inline(always)]
-    fn skip_lock(&self, _promise: Serialized) -> Access<'_> {
-        // SAFETY: as promised, no other call of the store runs, and no call asks for a table that
-        // it already has. So this is the only reference to it.
-        Access::Alone(unsafe { &mut *self.table.data_ptr() })
-    }
-
-    /// Takes the lock to verify the promise, in models and in builds that check assertions.
-    #[cfg(any(loom, debug_assertions))]
-    fn skip_lock(&self, _promise: Serialized) -> Access<'_> {
-        let Some(table) = self.table.try_lock() else {
-            panic!("two calls of a serialized store overlap")
-        };
-        // An access that a model sees: it can change threads here, while the table is in use.
-        self.capacity();
-        Access::Locked(table)
+    pub(super) fn lock(&self) -> Access<'_> {
+        self.table.lock()
     }
 
     /// Publishes the address of the slots.
@@ -93,38 +56,5 @@ impl Shard {
         prefetch(home);
         // Every fourth or fifth search ends on the next cache line.
         prefetch(home.wrapping_add(3));
-    }
-}
-
-/// A table that no other caller can use meanwhile.
-pub(super) enum Access<'a> {
-    /// Until the lock is released.
-    Locked(MutexGuard<'a, Table>),
-    /// Because there is no other caller.
-    #[cfg(not(any(loom, debug_assertions)))]
-    Alone(&'a mut Table),
-}
-
-impl Deref for Access<'_> {
-    type Target = Table;
-
-    #[inline(always)]
-    fn deref(&self) -> &Table {
-        match self {
-            Access::Locked(table) => table,
-            #[cfg(not(any(loom, debug_assertions)))]
-            Access::Alone(table) => table,
-        }
-    }
-}
-
-impl DerefMut for Access<'_> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Table {
-        match self {
-            Access::Locked(table) => table,
-            #[cfg(not(any(loom, debug_assertions)))]
-            Access::Alone(table) => table,
-        }
     }
 }

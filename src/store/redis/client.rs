@@ -31,7 +31,7 @@ use crate::store::redis::spends::{Callback, Replied, Spends, Waiting};
 use crate::store::redis::url::RedisUrl;
 use crate::store::redis::wakes::Wakes;
 use crate::store::redis::{SLACK, replies, wakes};
-use crate::store::remote::Reply;
+use crate::engine::answer::Answer;
 use crate::sync::{AtomicBool, Ordering};
 
 /// Receives the server's reply.
@@ -218,7 +218,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`StoreError`] if there is none.
-    pub(super) fn spend(&self, spend: Spend) -> Result<Reply, StoreError> {
+    pub(super) fn spend(&self, spend: Spend) -> Result<Answer, StoreError> {
         let (sender, receiver) = self.shared.wakes.channel();
         if self.shared.spends.push(spend, Replied::Thread(sender)) {
             self.runtime().block_on(self.shared.send_spends());

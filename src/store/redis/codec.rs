@@ -12,7 +12,8 @@ use crate::engine::limit::Limit;
 use crate::engine::operation::Verb;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::store::remote::{RemoteOp, Reply};
+use crate::engine::answer::Answer;
+use crate::store::remote::RemoteOp;
 
 /// Parameters of an algorithm in the script.
 const PARAMETERS: usize = 6;
@@ -252,9 +253,9 @@ fn period_and_phase<'a>(command: &'a mut Cmd, window: &Window) -> &'a mut Cmd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// The script decided.
-    Reply(Reply),
+    Answer(Answer),
     /// The script found an invalid value, and decided as if there were no state.
-    NoState(Reply),
+    NoState(Answer),
     /// The server refused to write.
     Refused(String),
 }
@@ -269,14 +270,14 @@ pub(super) fn decided(reply: &Value, count: usize) -> Option<Vec<Found>> {
     let mut decided = Vec::with_capacity(count);
     for bucket in buckets.chunks_exact(2) {
         let [Value::Int(verdict), found] = bucket else { return None };
-        let reply = |found| Reply { found, now, allowed: *verdict == 1 };
+        let reply = |found| Answer::new(found, now, *verdict == 1);
         decided.push(match (*verdict, found) {
             (2, Value::BulkString(why)) => Found::Refused(String::from_utf8_lossy(why).into()),
             (0 | 1, Value::BulkString(value)) => {
-                Found::Reply(reply(Some(Held::read(value)?.state)))
+                Found::Answer(reply(Some(Held::read(value)?.state)))
             }
             (0 | 1, Value::Int(_)) => Found::NoState(reply(None)),
-            (0 | 1, _) => Found::Reply(reply(None)),
+            (0 | 1, _) => Found::Answer(reply(None)),
             _ => return None,
         });
     }

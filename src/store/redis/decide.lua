@@ -83,7 +83,7 @@ local function multiple_within(s, n, max_s, max_n)
   return sum_s, sum_n
 end
 
--- Returns the verdict, the new value if it changes, its time to live, and whether that is a repair.
+-- Returns the verdict, the new value if it changes, and its time to live.
 local function token_bucket(value, verb, at)
   local cost_s, cost_n = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   local burst_s, burst_n = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
@@ -92,15 +92,13 @@ local function token_bucket(value, verb, at)
   latest_s, latest_n = clamp(latest_s, latest_n, END_S, END_N)
   local costs = cost_s > 0 or cost_n > 0
   local s, n = now_s, now_n
-  local is_beyond = false
   if value then
     local tat_s, tat_n = read_instant(value)
     if is_later(tat_s, tat_n, s, n) then
       s, n = tat_s, tat_n
     end
-    is_beyond = is_later(s, n, latest_s, latest_n)
   end
-  local allowed, changes, is_repair = false, false, false
+  local allowed, changes = false, false
   if verb == REFUND then
     local new_s, new_n = subtract(s, n, cost_s, cost_n)
     if is_later(now_s, now_n, new_s, new_n) then
@@ -109,11 +107,14 @@ local function token_bucket(value, verb, at)
     allowed = new_s ~= s or new_n ~= n
     changes, s, n = allowed, new_s, new_n
   else
-    s, n = clamp(s, n, latest_s, latest_n)
     local new_s, new_n = add(s, n, cost_s, cost_n)
     local max_s, max_n = full_s, full_n
     if verb == CHARGE or verb == CHARGE_PARTIAL then
       max_s, max_n = latest_s, latest_n
+      if is_later(s, n, latest_s, latest_n) then
+        -- A limit with a larger burst wrote this TAT: nothing can be charged.
+        return not costs
+      end
     end
     allowed = not is_later(new_s, new_n, max_s, max_n)
     changes = allowed and costs
@@ -126,15 +127,13 @@ local function token_bucket(value, verb, at)
     end
     if changes then
       s, n = clamp(new_s, new_n, END_S, END_N)
-    else
-      is_repair = is_beyond and costs
     end
   end
-  if not (changes or is_repair) then
+  if not changes then
     return allowed
   end
   local ttl = (s - now_s) * 1000 + math.ceil((n - now_n) / 1000000)
-  return allowed, string.format('%.0f%09.0f', s, n), ttl, is_repair
+  return allowed, string.format('%.0f%09.0f', s, n), ttl
 end
 
 -- The value of a bucket with a tally is an instant in milliseconds, the tally, and how many
@@ -241,11 +240,11 @@ local function tallied(value, algorithm, verb, at)
   -- The longest that a live bucket was written with applies.
   memory = math.max(memory, lasts)
   local text = string.format('%.0f:%.0f:%.0f', start, tally, memory)
-  return allowed, text, start + memory - now_ms, false
+  return allowed, text, start + memory - now_ms
 end
 
 local reply = { now_s, now_n }
-local verdicts, values, ttls, repairs = {}, {}, {}, {}
+local verdicts, values, ttls = {}, {}, {}
 local is_allowed = true
 for index, key in ipairs(KEYS) do
   local at = index * 10 - 6
@@ -259,9 +258,9 @@ for index, key in ipairs(KEYS) do
   end
   local allowed
   if algorithm == 'token-bucket' then
-    allowed, values[index], ttls[index], repairs[index] = token_bucket(value, verb, at + 4)
+    allowed, values[index], ttls[index] = token_bucket(value, verb, at + 4)
   else
-    allowed, values[index], ttls[index], repairs[index] = tallied(value, algorithm, verb, at + 4)
+    allowed, values[index], ttls[index] = tallied(value, algorithm, verb, at + 4)
   end
   if not allowed and ARGV[at + 2] == '1' then
     is_allowed = false
@@ -270,7 +269,7 @@ for index, key in ipairs(KEYS) do
   reply[index * 2 + 2] = found
 end
 for index, key in ipairs(KEYS) do
-  if values[index] and (is_allowed or repairs[index]) and ARGV[index * 10 - 3] == '1' then
+  if values[index] and is_allowed and ARGV[index * 10 - 3] == '1' then
     local ttl = math.max(ttls[index], 0) + slack
     redis.call('SET', key, values[index], 'PX', string.format('%.0f', ttl))
   end

@@ -29,6 +29,7 @@ use redis::{Cmd, Value};
 
 use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::answer::Answer;
 use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::latencies::Latencies;
@@ -37,9 +38,9 @@ use crate::store::redis::client::{Client, Engine};
 use crate::store::redis::codec::{Held, Seen, Spend};
 use crate::store::redis::notes::Notes;
 use crate::store::remote::{
-    Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore, Reply,
+    Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore,
 };
-use crate::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
+use crate::store::{Answers, Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
 
 /// The time that a value is kept after its bucket is full. One that expires early would be
 /// refilled.
@@ -123,19 +124,10 @@ impl RedisStore {
         self.client.engine().map_or_else(|_| Vec::new(), |engine| engine.notes().take_events())
     }
 
-    /// Caches the state in a reply that denied `step`, to deny the next calls without the server.
+    /// Caches the state in a reply that denied a call, to deny the next calls without the server.
     /// `changes` was read before the call was sent.
-    fn remember<S: RemoteStep>(
-        &self,
-        engine: &Engine,
-        bucket: Bucket<'_>,
-        step: &S,
-        reply: &Reply,
-        changes: u64,
-    ) {
-        let Some(state) = reply.found else { return };
-        // A repaired state differs from the one that the server holds now.
-        if step.run(Some(state), reply.now, &mut S::Answer::default()) == Write::Keep {
+    fn remember(&self, engine: &Engine, bucket: Bucket<'_>, reply: &Answer, changes: u64) {
+        if let Some(state) = reply.found {
             engine.deny_cache().put(self.hash(bucket), state, reply.now, changes);
         }
     }
@@ -147,19 +139,15 @@ impl RedisStore {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> bool {
-        let Some((state, server_now)) = engine.deny_cache().get(self.hash(bucket)) else {
-            return false;
-        };
+    ) -> Option<Answer> {
+        let (state, server_now) = engine.deny_cache().get(self.hash(bucket))?;
         let now = if self.has_given_clock { now } else { server_now };
-        let denied = step.read(&Reply { found: Some(state), now, allowed: false });
-        let is_denied = denied.is_some();
-        if let Some(denied) = denied {
-            *answer = denied;
+        let denied = Answer::new(Some(state), now, false);
+        let is_denied = step.agrees(&denied);
+        if is_denied {
             engine.deny_cache().count_hit();
         }
-        is_denied
+        is_denied.then_some(denied)
     }
 
     fn hash(&self, bucket: Bucket<'_>) -> (u64, u64) {
@@ -185,7 +173,7 @@ impl RedisStore {
         buckets: &[Bucket<'_>],
         operations: &[RemoteOp],
         now: Option<Timestamp>,
-    ) -> Result<Vec<Reply>, StoreError> {
+    ) -> Result<Vec<Answer>, StoreError> {
         engine.admit()?;
         let keys: Vec<_> = buckets.iter().map(|&bucket| self.key(bucket)).collect();
         if let Some(spend) = self.shared_spend(&keys, operations) {
@@ -257,9 +245,9 @@ impl RedisStore {
         batch: &B,
         now: Option<Timestamp>,
         clock: &impl Clock,
-    ) -> Result<Vec<Reply>, StoreError> {
+    ) -> Result<Vec<Answer>, StoreError> {
         let (operations, mut now, mut is_denied) = (batch.calls(), now, false);
-        let mut replies: Vec<Option<Reply>> = vec![None; buckets.len()];
+        let mut replies: Vec<Option<Answer>> = vec![None; buckets.len()];
         for (number, group) in groups.iter().enumerate() {
             let asked: Vec<RemoteOp> = group
                 .iter()
@@ -276,7 +264,7 @@ impl RedisStore {
             let was_denied = is_denied;
             if let Ok(answered) = &answered {
                 for ((&index, reply), operation) in group.iter().zip(answered).zip(&asked) {
-                    is_denied |= operation.decides() && !reply.allowed;
+                    is_denied |= operation.decides() && !reply.allowed();
                     now = Some(reply.now);
                     replies[index] = Some(*reply);
                 }
@@ -299,7 +287,7 @@ impl RedisStore {
         bucket: Bucket<'_>,
         index: usize,
         batch: &B,
-        replies: &[Option<Reply>],
+        replies: &[Option<Answer>],
         clock: &impl Clock,
     ) {
         let Some(reply) = replies[index] else { return };
@@ -307,7 +295,7 @@ impl RedisStore {
         let mut states = vec![None; replies.len()];
         states[index] = reply.found;
         let mut writes = vec![Write::Keep; replies.len()];
-        batch.run(&states, reply.now, &mut writes);
+        batch.apply(&states, &[], reply.now, &mut writes);
         let Write::Put(charged, _) = writes[index] else { return };
         let given_back = self.swap(engine, bucket, |held, server_now| match held {
             None => Write::Keep,
@@ -330,13 +318,13 @@ impl RedisStore {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), StoreError> {
-        let engine = self.client.engine()?;
+    ) -> Result<Answer, StoreError> {
+        let (engine, mut answer) = (self.client.engine()?, Answer::default());
         let at = |server_now| if self.has_given_clock { now } else { server_now };
         self.swap(engine, bucket, |held, server_now| {
-            step.run(held.map(|held| held.state), at(server_now), answer)
-        })
+            step.run(held.map(|held| held.state), at(server_now), &mut answer)
+        })?;
+        Ok(answer)
     }
 
     /// Replaces the state of a bucket by the result of `change`, and repeats both if it lost a
@@ -399,7 +387,7 @@ fn replies<K: AsRef<[u8]>>(
     notes: &Notes,
     reply: Result<Value, StoreError>,
     keys: &[K],
-) -> Vec<Result<Reply, StoreError>> {
+) -> Vec<Result<Answer, StoreError>> {
     let found =
         reply.and_then(|reply| codec::decided(&reply, keys.len()).ok_or_else(not_understood));
     match found {
@@ -472,14 +460,13 @@ impl Store for RedisStore {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Answer, StoreError> {
         let engine = self.client.engine()?;
         let operation = step.call();
         let may_deny = may_deny(operation.verb);
         if may_deny {
-            if self.deny(engine, bucket, step, now, answer) {
-                return Ok(());
+            if let Some(denied) = self.deny(engine, bucket, step, now) {
+                return Ok(denied);
             }
         } else {
             engine.deny_cache().drop(self.hash(bucket));
@@ -490,14 +477,16 @@ impl Store for RedisStore {
             // Another thread may have read the state before this change.
             engine.deny_cache().drop(self.hash(bucket));
         }
-        let reply = &replies?[0];
-        *answer = step.read(reply).ok_or_else(disagreed)?;
-        if may_deny && !reply.allowed {
-            self.remember(engine, bucket, step, reply, changes);
+        let reply = replies?[0];
+        if !step.agrees(&reply) {
+            return Err(disagreed());
+        }
+        if may_deny && !reply.allowed() {
+            self.remember(engine, bucket, &reply, changes);
         } else if operation.verb == Verb::Spend {
             engine.deny_cache().on_spend(self.hash(bucket));
         }
-        Ok(())
+        Ok(reply)
     }
 
     #[cold]
@@ -505,12 +494,12 @@ impl Store for RedisStore {
     fn try_update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
-        step: impl FnOnce(Option<u64>) -> S,
-        clock: &impl Clock,
-        answer: &mut S::Answer,
-    ) -> Result<bool, StoreError> {
-        let (engine, step) = (self.client.engine()?, step(None));
-        Ok(may_deny(step.call().verb) && self.deny(engine, bucket, &step, clock.now(), answer))
+        step: &S,
+        now: Timestamp,
+    ) -> Result<Option<Answer>, StoreError> {
+        let engine = self.client.engine()?;
+        let may_deny = may_deny(step.call().verb);
+        Ok(if may_deny { self.deny(engine, bucket, step, now) } else { None })
     }
 
     fn update_all<B: RemoteBatch>(
@@ -519,7 +508,7 @@ impl Store for RedisStore {
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
-    ) -> Result<B::Answer, StoreError> {
+    ) -> Result<Answers, StoreError> {
         let engine = self.client.engine()?;
         let (operations, now) = (batch.calls(), self.given(now));
         let groups = self.groups(buckets.iter().map(|&bucket| self.key(bucket)));
@@ -540,26 +529,25 @@ impl Store for RedisStore {
     #[inline(never)]
     fn update_each<'a, S: RemoteStep>(
         &self,
-        hashes: &[u64],
-        bucket: impl Fn(usize) -> Bucket<'a>,
-        step: impl Fn(usize) -> S,
+        count: usize,
+        call: impl Fn(usize) -> (Bucket<'a>, S),
         now: Timestamp,
-        mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
+        mut each: impl FnMut(usize, Result<&Answer, StoreError>),
     ) {
         let engine = match self.client.engine() {
             Ok(engine) => engine,
             Err(error) => {
-                return if !hashes.is_empty() {
+                return if count > 0 {
                     each(0, Err(error))
                 };
             }
         };
-        for first in (0..hashes.len()).step_by(IN_FLIGHT) {
+        for first in (0..count).step_by(IN_FLIGHT) {
             if let Err(error) = engine.admit() {
                 return each(first, Err(error));
             }
-            let indices = first..hashes.len().min(first + IN_FLIGHT);
-            let calls: Vec<_> = indices.map(|index| (bucket(index), step(index))).collect();
+            let indices = first..count.min(first + IN_FLIGHT);
+            let calls: Vec<_> = indices.map(&call).collect();
             let keys: Vec<_> = calls.iter().map(|(bucket, _)| self.key(*bucket)).collect();
             let operations: Vec<_> = calls.iter().map(|(_, step)| step.call()).collect();
             let (mut commands, per_command) = self.commands(&keys, &operations, self.given(now));
@@ -576,8 +564,9 @@ impl Store for RedisStore {
                 .flat_map(|(answer, keys)| replies(engine.notes(), answer, keys));
             for (index, ((bucket, step), reply)) in (first..).zip(calls.iter().zip(answers)) {
                 engine.deny_cache().on_spend(self.hash(*bucket));
-                match reply.and_then(|reply| step.read(&reply).ok_or_else(disagreed)) {
-                    Ok(answer) => each(index, Ok(&answer)),
+                match reply {
+                    Ok(reply) if step.agrees(&reply) => each(index, Ok(&reply)),
+                    Ok(_) => return each(index, Err(disagreed())),
                     Err(error) => return each(index, Err(error)),
                 }
             }
@@ -612,20 +601,20 @@ impl Store for RedisStore {
         engine.deny_cache().changes()
     }
 
-    fn on_reply<S: RemoteStep>(
+    fn on_reply(
         &self,
         bucket: Bucket<'_>,
-        step: &S,
-        reply: Option<&Reply>,
+        operation: &RemoteOp,
+        reply: Option<&Answer>,
         submitted: u64,
     ) {
         let Ok(engine) = self.client.engine() else { return };
-        let verb = step.call().verb;
+        let verb = operation.verb;
         match reply {
             // Another caller may have read the state before this change.
             _ if !may_deny(verb) => engine.deny_cache().drop(self.hash(bucket)),
-            Some(reply) if !reply.allowed => {
-                self.remember(engine, bucket, step, reply, submitted);
+            Some(reply) if !reply.allowed() => {
+                self.remember(engine, bucket, reply, submitted);
             }
             Some(_) if verb == Verb::Spend => engine.deny_cache().on_spend(self.hash(bucket)),
             _ => {}

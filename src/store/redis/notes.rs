@@ -10,7 +10,8 @@ use crate::engine::time::Nanos;
 use crate::latencies::{Histogram, Latencies};
 use crate::store::StoreError;
 use crate::store::redis::codec::Found;
-use crate::store::remote::{RemoteOp, Reply};
+use crate::engine::answer::Answer;
+use crate::store::remote::RemoteOp;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// The maximum number of unread events.
@@ -148,9 +149,9 @@ impl Notes {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] if the server refused to write.
-    pub(super) fn reply(&self, found: Found, key: &[u8]) -> Result<Reply, StoreError> {
+    pub(super) fn reply(&self, found: Found, key: &[u8]) -> Result<Answer, StoreError> {
         match found {
-            Found::Reply(reply) => Ok(reply),
+            Found::Answer(reply) => Ok(reply),
             Found::NoState(reply) => {
                 self.on_healed(key);
                 Ok(reply)

@@ -39,16 +39,11 @@ for index = 1, #KEYS do
       ahead = math.max((s - now_s) * 1000000000 + (n - now_n), 0)
     end
   end
-  -- A bucket owes no more than its burst; what exceeds that is repaired.
-  local is_beyond = ahead > 2 * burst
-  if is_beyond then
-    ahead = 2 * burst
-  end
   local verdict = 0
   if ahead + cost <= burst then
     verdict, ahead = 1, ahead + cost
   end
-  if cost > 0 and (verdict == 1 or is_beyond) then
+  if cost > 0 and verdict == 1 then
     local n = now_n + ahead
     local more_s = math.floor(n / 1000000000)
     local value = format('%d%09d', now_s + more_s, n - more_s * 1000000000)

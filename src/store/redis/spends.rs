@@ -14,7 +14,7 @@ use crate::clock::Stopwatch;
 use crate::store::StoreError;
 use crate::store::redis::codec::Spend;
 use crate::store::redis::wakes::Sender;
-use crate::store::remote::Reply;
+use crate::engine::answer::Answer;
 use crate::sync::Mutex;
 
 /// The maximum number of concurrent runs of the script.
@@ -33,7 +33,7 @@ pub(super) enum Replied {
 }
 
 /// Is called with the server's reply about a bucket.
-pub(super) type Callback = Box<dyn FnOnce(Result<Reply, StoreError>) + Send>;
+pub(super) type Callback = Box<dyn FnOnce(Result<Answer, StoreError>) + Send>;
 
 /// A spend that has not been sent.
 pub(super) struct Waiting {

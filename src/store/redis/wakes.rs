@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::{self, Thread};
 
 use crate::store::StoreError;
-use crate::store::remote::Reply;
+use crate::engine::answer::Answer;
 use crate::sync::Mutex;
 
 thread_local! {
@@ -56,7 +56,7 @@ pub(super) fn pass_on() {
 /// While there are any, at least one thread with a reply has yet to wake the next.
 #[derive(Debug, Default)]
 pub(super) struct Wakes {
-    waiting: Mutex<VecDeque<(Sender, Result<Reply, StoreError>)>>,
+    waiting: Mutex<VecDeque<(Sender, Result<Answer, StoreError>)>>,
 }
 
 impl Wakes {
@@ -66,7 +66,7 @@ impl Wakes {
         if HAS_RELAY.get() {
             OWED.set(Some(Arc::clone(self)));
         }
-        let answer = Arc::new(Answer {
+        let answer = Arc::new(Mailbox {
             reply: Mutex::default(),
             thread: thread::current(),
             has_relay: HAS_RELAY.get(),
@@ -75,7 +75,7 @@ impl Wakes {
     }
 
     /// Sends replies to their threads.
-    pub(super) fn send(&self, replies: Vec<(Sender, Result<Reply, StoreError>)>) {
+    pub(super) fn send(&self, replies: Vec<(Sender, Result<Answer, StoreError>)>) {
         let (in_turn, at_once): (Vec<_>, Vec<_>) =
             replies.into_iter().partition(|(sender, _)| sender.has_relay());
         for (sender, reply) in at_once {
@@ -95,14 +95,14 @@ impl Wakes {
         }
     }
 
-    fn next(&self) -> Option<(Sender, Result<Reply, StoreError>)> {
+    fn next(&self) -> Option<(Sender, Result<Answer, StoreError>)> {
         self.waiting.lock().pop_front()
     }
 }
 
 #[derive(Debug)]
-struct Answer {
-    reply: Mutex<Option<Result<Reply, StoreError>>>,
+struct Mailbox {
+    reply: Mutex<Option<Result<Answer, StoreError>>>,
     thread: Thread,
     has_relay: bool,
 }
@@ -110,12 +110,12 @@ struct Answer {
 /// Receives the reply to a thread's call.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    answer: Arc<Answer>,
+    answer: Arc<Mailbox>,
 }
 
 impl Receiver {
     /// Waits for the reply; an error if its sender was dropped.
-    pub(super) fn wait(self) -> Result<Reply, StoreError> {
+    pub(super) fn wait(self) -> Result<Answer, StoreError> {
         loop {
             let reply = self.answer.reply.lock().take();
             if let Some(reply) = reply {
@@ -130,7 +130,7 @@ impl Receiver {
 #[derive(Debug)]
 pub(super) struct Sender {
     /// `None` once the reply is sent.
-    answer: Option<Arc<Answer>>,
+    answer: Option<Arc<Mailbox>>,
 }
 
 impl Sender {
@@ -139,7 +139,7 @@ impl Sender {
     }
 
     /// Returns whether the thread is still waiting. If it is, it will wake the next thread.
-    fn send(mut self, reply: Result<Reply, StoreError>) -> bool {
+    fn send(mut self, reply: Result<Answer, StoreError>) -> bool {
         self.answer.take().is_some_and(|answer| answer.fill(reply))
     }
 }
@@ -152,8 +152,8 @@ impl Drop for Sender {
     }
 }
 
-impl Answer {
-    fn fill(self: Arc<Self>, reply: Result<Reply, StoreError>) -> bool {
+impl Mailbox {
+    fn fill(self: Arc<Self>, reply: Result<Answer, StoreError>) -> bool {
         // The receiver has the other reference. It is dropped before its thread passes on.
         let is_awaited = Arc::strong_count(&self) > 1;
         *self.reply.lock() = Some(reply);
@@ -169,8 +169,8 @@ mod tests {
     use super::*;
     use crate::engine::time::Timestamp;
 
-    fn reply() -> Result<Reply, StoreError> {
-        Ok(Reply { found: None, now: Timestamp::ORIGIN, allowed: true })
+    fn reply() -> Result<Answer, StoreError> {
+        Ok(Answer::new(None, Timestamp::ORIGIN, true))
     }
 
     /// Starts threads that wait for a reply, each in a relay that ends when the test says so.

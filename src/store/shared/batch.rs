@@ -8,7 +8,7 @@ use crate::store::shared::flaw::{Flaw, has};
 use crate::store::shared::memory::{FaultPoint, Memory, Wait};
 use crate::store::shared::slot::Occupant;
 use crate::store::shared::table::{Address, Charge, Placed, Table};
-use crate::store::{Batch, Write};
+use crate::store::{Answers, Batch, Write};
 
 impl<M: Memory> Table<M> {
     /// Hands the states of several buckets to `batch`, and charges them in order. If one of them
@@ -22,7 +22,7 @@ impl<M: Memory> Table<M> {
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
-    ) -> Result<B::Answer, SharedError> {
+    ) -> Result<Answers, SharedError> {
         let mut call = BatchCall {
             table: self,
             clock,
@@ -128,12 +128,9 @@ impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
         Ok(())
     }
 
-    fn run(&mut self) -> B::Answer {
+    fn run(&mut self) -> Answers {
         self.writes.fill(Write::Keep);
-        if self.full.iter().any(Option::is_some) {
-            return self.batch.run_full(&self.states, &self.full, self.now, &mut self.writes);
-        }
-        self.batch.run(&self.states, self.now, &mut self.writes)
+        self.batch.apply(&self.states, &self.full, self.now, &mut self.writes)
     }
 
     /// Writes what one bucket is to hold. `false` if the bucket has changed, or another takes its
@@ -159,8 +156,7 @@ impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
         };
         let is_written = charge.is_some();
         if is_written {
-            // A repair took nothing, so there is nothing to give back.
-            self.charges[index] = charge.filter(|_| matches!(wanted, Write::Put(..)));
+            self.charges[index] = charge;
         } else {
             self.now = latest;
             self.read(index)?;
@@ -176,7 +172,7 @@ impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
             {
                 self.table.undo(
                     charge,
-                    || self.clock.read(),
+                    || self.clock.now(),
                     |charged, found, now| self.batch.give_back(index, charged, found, now),
                 );
             }

@@ -22,13 +22,15 @@ pub use slot::Slot;
 
 use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;
 use crate::store::memory::Overflow;
 use crate::store::remote::{RemoteBatch, RemoteStep};
 use crate::store::url::SharedPlace;
-use crate::store::{Bucket, Keyspace, Stats, Store, StoreError};
+use crate::prefetch::DISTANCE;
+use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError};
 use table::{Address, Table};
 
 /// The id of the bucket that the ids of a limit share when their windows are full. No client has
@@ -97,28 +99,11 @@ impl<M: Memory> Store for SharedStore<M> {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), SharedError> {
-        self.update_hashed(bucket.hash(), || bucket, step, now, answer)
-    }
-
-    #[inline(always)]
-    fn fetch(&self, hash: u64) {
-        self.table.fetch(Address::of(hash));
-    }
-
-    #[inline(always)]
-    fn update_hashed<'a, S: RemoteStep>(
-        &self,
-        hash: u64,
-        bucket: impl FnOnce() -> Bucket<'a>,
-        step: &S,
-        now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), SharedError> {
-        let overflow = || self.overflow_address(bucket());
-        self.table.update(Address::of(hash), overflow, step, now, answer, Wait::ForCall)?;
-        Ok(())
+    ) -> Result<Answer, SharedError> {
+        let (address, mut answer) = (self.address(bucket), Answer::default());
+        let overflow = || self.overflow_address(bucket);
+        self.table.update(address, overflow, step, now, &mut answer, Wait::ForCall)?;
+        Ok(answer)
     }
 
     // Not inlined, here and for servers: that would slow the store in memory, beside which they are.
@@ -126,14 +111,35 @@ impl<M: Memory> Store for SharedStore<M> {
     fn try_update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
-        step: impl FnOnce(Option<u64>) -> S,
-        clock: &impl Clock,
-        answer: &mut S::Answer,
-    ) -> Result<bool, SharedError> {
-        let hash = bucket.hash();
-        self.fetch(hash);
-        let (overflow, step) = (|| self.overflow_address(bucket), step(Some(hash)));
-        self.table.update(Address::of(hash), overflow, &step, clock.now(), answer, Wait::Never)
+        step: &S,
+        now: Timestamp,
+    ) -> Result<Option<Answer>, SharedError> {
+        let (address, mut answer) = (self.address(bucket), Answer::default());
+        let overflow = || self.overflow_address(bucket);
+        let done = self.table.update(address, overflow, step, now, &mut answer, Wait::Never)?;
+        Ok(done.then_some(answer))
+    }
+
+    #[inline(always)]
+    fn update_each<'a, S: RemoteStep>(
+        &self,
+        count: usize,
+        call: impl Fn(usize) -> (Bucket<'a>, S),
+        now: Timestamp,
+        mut each: impl FnMut(usize, Result<&Answer, StoreError>),
+    ) {
+        let request = |index: usize| self.table.fetch(self.address(call(index).0));
+        (0..count.min(DISTANCE)).for_each(request);
+        for index in 0..count {
+            if index + DISTANCE < count {
+                request(index + DISTANCE);
+            }
+            let (bucket, step) = call(index);
+            match self.update(bucket, &step, now) {
+                Ok(answer) => each(index, Ok(&answer)),
+                Err(error) => return each(index, Err(error.into())),
+            }
+        }
     }
 
     fn update_all<B: RemoteBatch>(
@@ -142,7 +148,7 @@ impl<M: Memory> Store for SharedStore<M> {
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
-    ) -> Result<B::Answer, SharedError> {
+    ) -> Result<Answers, SharedError> {
         let addresses: Vec<_> = buckets
             .iter()
             .map(|&bucket| (self.address(bucket), self.overflow_address(bucket)))

@@ -22,6 +22,7 @@
 
 use std::ops::Range;
 
+use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
 use crate::prefetch::prefetch;
@@ -252,7 +253,7 @@ impl<M: Memory> Table<M> {
         overflow: impl FnOnce() -> Address,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
+        answer: &mut Answer,
         wait: Wait,
     ) -> Result<bool, SharedError> {
         // The common case has a step of its own, which is compiled into it: a bucket with a slot.
@@ -275,7 +276,7 @@ impl<M: Memory> Table<M> {
         overflow: impl FnOnce() -> Address,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
+        answer: &mut Answer,
         wait: Wait,
     ) -> Result<bool, SharedError> {
         let mut run = |state: Option<State>, now: Timestamp| step.run(state, now, answer);
@@ -286,7 +287,7 @@ impl<M: Memory> Table<M> {
             Placed::Done(_) => Ok(true),
             Placed::Busy => Ok(false),
             Placed::Full(until) => {
-                step.refuse(until, now, answer);
+                *answer = Answer::refused(until, now);
                 Ok(true)
             }
         }

@@ -59,7 +59,7 @@ pub fn fresh_path(name: &str) -> PathBuf {
 
 /// The clock of a table, whose readings calls share, as they do under Python.
 pub fn table_clock<F: Faults>(memory: &MappedFile<F>) -> AnyClock {
-    let clock = SystemClock::new().with_shared_readings();
+    let clock = SystemClock::new();
     AnyClock::System(clock.since_boot(memory.clock_offset()))
 }
 

@@ -109,10 +109,8 @@ pub fn keyspace<S: Store>(store: &S) -> Keyspace {
 
 /// Makes one call with a toy, on a store that does not fail.
 pub fn play<S: Store>(store: &S, keyspace: &Keyspace, id: &str, toy: Toy, now: i64) -> Seen {
-    let mut seen = Seen::default();
-    let outcome = store.update(Bucket { keyspace, id }, &toy, at(now), &mut seen);
-    outcome.map_err(Into::into).expect("the store answers");
-    seen
+    let outcome = store.update(Bucket { keyspace, id }, &toy, at(now));
+    outcome.map_err(Into::into).expect("the store answers").into()
 }
 
 /// Makes one batch call with several toys, on a store that does not fail.
@@ -126,7 +124,8 @@ pub fn play_all<S: Store>(
     let toys = Toys(calls.iter().map(|&(_, toy)| toy).collect());
     let clock = ManualClock::new(at(now));
     let outcome = store.update_all(&buckets, &toys, at(now), &clock);
-    outcome.map_err(Into::into).expect("the store answers")
+    let answers = outcome.map_err(Into::into).expect("the store answers");
+    answers.into_iter().map(Seen::from).collect()
 }
 
 /// Returns the number of live buckets at `now`.

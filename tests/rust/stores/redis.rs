@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use penstock::clock::Clock;
 use penstock::engine::algorithm::name::AlgorithmName;
+use penstock::engine::answer::Answer;
 use penstock::engine::state::State;
 use penstock::engine::time::Timestamp;
 use penstock::store::redis::{RedisStore, RedisUrl};
 use penstock::store::remote::{RemoteBatch, RemoteStep};
 use penstock::store::url::StoreUrl;
-use penstock::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
+use penstock::store::{Answers, Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
 
 use super::toy::is_toy;
 
@@ -169,15 +170,8 @@ impl Drop for Redis {
 struct Direct(Option<Write>);
 
 impl Step for Direct {
-    type Answer = Option<State>;
-
-    fn run(&self, state: Option<State>, _: Timestamp, answer: &mut Option<State>) -> Write {
-        *answer = state;
-        self.0.unwrap_or(Write::Keep)
-    }
-
-    fn refuse(&self, _: Timestamp, _: Timestamp, _: &mut Option<State>) {
-        unreachable!("a server has room")
+    fn apply(&self, _: Option<State>, _: Timestamp) -> (bool, Write) {
+        (true, self.0.unwrap_or(Write::Keep))
     }
 }
 
@@ -193,13 +187,12 @@ impl Store for Redis {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Answer, StoreError> {
         if is_toy(&step.call()) {
             let _guard = self.toys.lock().unwrap_or_else(|broken| broken.into_inner());
-            self.store.update_here(bucket, step, now, answer)
+            self.store.update_here(bucket, step, now)
         } else {
-            self.store.update(bucket, step, now, answer)
+            self.store.update(bucket, step, now)
         }
     }
 
@@ -209,41 +202,40 @@ impl Store for Redis {
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
-    ) -> Result<B::Answer, StoreError> {
+    ) -> Result<Answers, StoreError> {
         if !batch.calls().iter().any(is_toy) {
             return self.store.update_all(buckets, batch, now, clock);
         }
         let _guard = self.toys.lock().unwrap_or_else(|broken| broken.into_inner());
         let mut states = vec![None; buckets.len()];
         for (&bucket, state) in buckets.iter().zip(&mut states) {
-            self.store.update_here(bucket, &Direct(None), now, state)?;
+            *state = self.store.update_here(bucket, &Direct(None), now)?.found;
         }
         let mut writes = vec![Write::Keep; buckets.len()];
-        let answer = batch.run(&states, now, &mut writes);
+        let answers = batch.apply(&states, &[], now, &mut writes);
         for (&bucket, &write) in buckets.iter().zip(&writes) {
-            self.store.update_here(bucket, &Direct(Some(write)), now, &mut None)?;
+            self.store.update_here(bucket, &Direct(Some(write)), now)?;
         }
-        Ok(answer)
+        Ok(answers)
     }
 
     fn update_each<'a, S: RemoteStep>(
         &self,
-        hashes: &[u64],
-        bucket: impl Fn(usize) -> Bucket<'a>,
-        step: impl Fn(usize) -> S,
+        count: usize,
+        call: impl Fn(usize) -> (Bucket<'a>, S),
         now: Timestamp,
-        mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
+        mut each: impl FnMut(usize, Result<&Answer, StoreError>),
     ) {
-        if (0..hashes.len()).any(|index| is_toy(&step(index).call())) {
-            let mut answer = S::Answer::default();
-            for index in 0..hashes.len() {
-                match self.update(bucket(index), &step(index), now, &mut answer) {
-                    Ok(()) => each(index, Ok(&answer)),
+        if (0..count).any(|index| is_toy(&call(index).1.call())) {
+            for index in 0..count {
+                let (bucket, step) = call(index);
+                match self.update(bucket, &step, now) {
+                    Ok(answer) => each(index, Ok(&answer)),
                     Err(error) => return each(index, Err(error)),
                 }
             }
         } else {
-            self.store.update_each(hashes, bucket, step, now, each);
+            self.store.update_each(count, call, now, each);
         }
     }
 

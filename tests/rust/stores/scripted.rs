@@ -6,15 +6,16 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use penstock::clock::Clock;
 use penstock::engine::algorithm::Step;
 use penstock::engine::algorithm::name::AlgorithmName;
+use penstock::engine::answer::Answer;
 use penstock::engine::batch::{self, Kind, Member};
 use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{
-    Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore, Reply,
+    Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore,
 };
-use penstock::store::{Bucket, Keyspace, Stats, Store, StoreError, Write};
+use penstock::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError, Write};
 
 use super::toy::is_toy;
 
@@ -71,7 +72,7 @@ impl Scripted {
         buckets: &[Bucket<'_>],
         ops: Vec<RemoteOp>,
         now: Timestamp,
-    ) -> Result<Vec<Reply>, StoreError> {
+    ) -> Result<Vec<Answer>, StoreError> {
         let ops = buckets.iter().zip(ops).map(|(bucket, op)| {
             let (keyspace, id) = key(*bucket);
             (keyspace, id, op)
@@ -101,7 +102,7 @@ impl RemoteStore for Scripted {
             }
             let replies = steps.iter().zip(states).map(|(step, found)| {
                 let allowed = step.decision.allowed;
-                Reply { found, now, allowed }
+                Answer::new(found, now, allowed)
             });
             replies.collect()
         }));
@@ -155,29 +156,29 @@ impl Store for Scripted {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Answer, StoreError> {
         let operation = step.call();
         if is_toy(&operation) {
             return self.ask(|server| {
                 let (key, now) = (key(bucket), server.effective_now(now));
-                let write = step.run(server.state(&key), now, answer);
+                let mut answer = Answer::default();
+                let write = step.run(server.state(&key), now, &mut answer);
                 server.write(&key, write);
+                answer
             });
         }
         let replies = self.wait(&[bucket], vec![operation], now)?;
-        *answer = step.read(&replies[0]).expect("the verdicts agree");
-        Ok(())
+        assert!(step.agrees(&replies[0]), "the verdicts agree");
+        Ok(replies[0])
     }
 
     fn try_update<S: RemoteStep>(
         &self,
         _bucket: Bucket<'_>,
-        _step: impl FnOnce(Option<u64>) -> S,
-        _clock: &impl Clock,
-        _answer: &mut S::Answer,
-    ) -> Result<bool, StoreError> {
-        Ok(false)
+        _step: &S,
+        _now: Timestamp,
+    ) -> Result<Option<Answer>, StoreError> {
+        Ok(None)
     }
 
     fn update_all<B: RemoteBatch>(
@@ -186,7 +187,7 @@ impl Store for Scripted {
         batch: &B,
         now: Timestamp,
         _clock: &impl Clock,
-    ) -> Result<B::Answer, StoreError> {
+    ) -> Result<Answers, StoreError> {
         let operations = batch.calls();
         if operations.iter().any(is_toy) {
             return self.ask(|server| {
@@ -194,7 +195,7 @@ impl Store for Scripted {
                 let keys: Vec<Key> = buckets.iter().map(|&bucket| key(bucket)).collect();
                 let states: Vec<_> = keys.iter().map(|key| server.state(key)).collect();
                 let mut writes = vec![Write::Keep; buckets.len()];
-                let answer = batch.run(&states, now, &mut writes);
+                let answer = batch.apply(&states, &[], now, &mut writes);
                 keys.iter().zip(writes).for_each(|(key, write)| server.write(key, write));
                 answer
             });
@@ -237,7 +238,7 @@ fn member(op: &RemoteOp) -> Member<'_> {
 }
 
 fn written(step: &Step) -> Write {
-    match step.after.or(step.repaired) {
+    match step.after {
         Some(state) => Write::Put(state, step.lifetime),
         None => Write::Keep,
     }

@@ -1,13 +1,14 @@
 //! Simple steps for tests of stores, which treat a bucket as a number.
 
+use penstock::engine::answer::{Answer, Outcome};
 use penstock::engine::batch::Kind;
 use penstock::engine::cost::Cost;
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
-use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep, Reply};
-use penstock::store::{Batch, Step, Write};
+use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep};
+use penstock::store::{Answers, Batch, Step, Write};
 
 /// An operation on a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,28 +36,31 @@ pub fn is_toy(operation: &RemoteOp) -> bool {
     operation.limit.is_unlimited()
 }
 
-impl Step for Toy {
-    type Answer = Seen;
+impl From<Answer> for Seen {
+    /// Without a word, and with the instant until which the store has no room, if it refused.
+    fn from(answer: Answer) -> Seen {
+        match answer.outcome {
+            Outcome::Refused => Seen { word: None, now: answer.found.expect("an end").instant() },
+            _ => Seen { word: answer.found.map(State::word), now: answer.now },
+        }
+    }
+}
 
-    fn run(&self, state: Option<State>, now: Timestamp, answer: &mut Seen) -> Write {
-        *answer = Seen { word: state.map(State::word), now };
+impl Step for Toy {
+    fn apply(&self, state: Option<State>, _: Timestamp) -> (bool, Write) {
         let put = |word: u64, lifetime| {
             Write::Put(
                 State::from_word(word & (u64::MAX >> 1)).expect("the top bit is off"),
                 lifetime,
             )
         };
-        match *self {
+        let write = match *self {
             Toy::Look => Write::Keep,
             Toy::Put(word, lifetime) => put(word, lifetime),
-            Toy::Add(by, lifetime) => put(answer.word.unwrap_or(0).wrapping_add(by), lifetime),
+            Toy::Add(by, lifetime) => put(state.map_or(0, State::word).wrapping_add(by), lifetime),
             Toy::Break => panic!("a failing step"),
-        }
-    }
-
-    /// Answers without a word, and with the instant until which the store has no room.
-    fn refuse(&self, until: Timestamp, _: Timestamp, answer: &mut Seen) {
-        *answer = Seen { word: None, now: until };
+        };
+        (true, write)
     }
 }
 
@@ -65,40 +69,33 @@ impl RemoteStep for Toy {
         let (verb, kind, cost) = (Verb::Spend, Kind::Spend, Cost::ZERO);
         RemoteOp { verb, kind, shadow: false, cost, limit: Limit::Unlimited }
     }
-
-    fn read(&self, reply: &Reply) -> Option<Seen> {
-        Some(Seen { word: reply.found.map(State::word), now: reply.now })
-    }
 }
 
 /// A batch of toys, each for the bucket at the same index.
 pub struct Toys(pub Vec<Toy>);
 
 impl Batch for Toys {
-    type Answer = Vec<Seen>;
-
-    fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> Vec<Seen> {
-        let mut seen = vec![Seen::default(); self.0.len()];
-        for (index, toy) in self.0.iter().enumerate() {
-            writes[index] = toy.run(states[index], now, &mut seen[index]);
-        }
-        seen
-    }
-
-    fn run_full(
+    fn apply(
         &self,
         states: &[Option<State>],
         full: &[Option<Timestamp>],
         now: Timestamp,
         writes: &mut [Write],
-    ) -> Vec<Seen> {
-        // The batch is all or nothing, so nothing is written.
-        let seen = self.run(states, now, writes);
-        writes.fill(Write::Keep);
-        let refused = |(&until, seen): (&Option<Timestamp>, Seen)| {
-            until.map_or(seen, |now| Seen { word: None, now })
-        };
-        full.iter().zip(seen).map(refused).collect()
+    ) -> Answers {
+        let mut answers = Answers::new();
+        for (index, toy) in self.0.iter().enumerate() {
+            let (_, write) = toy.apply(states[index], now);
+            writes[index] = write;
+            answers.push(match full.get(index) {
+                Some(&Some(until)) => Answer::refused(until, now),
+                _ => Answer::new(states[index], now, true),
+            });
+        }
+        if full.iter().any(Option::is_some) {
+            // The batch is all or nothing, so nothing is written.
+            writes.fill(Write::Keep);
+        }
+        answers
     }
 
     fn give_back(&self, _: usize, _: State, _: State, _: Timestamp) -> Write {
@@ -109,9 +106,5 @@ impl Batch for Toys {
 impl RemoteBatch for Toys {
     fn calls(&self) -> Vec<RemoteOp> {
         self.0.iter().map(RemoteStep::call).collect()
-    }
-
-    fn read(&self, replies: &[Reply]) -> Option<Vec<Seen>> {
-        self.0.iter().zip(replies).map(|(toy, reply)| toy.read(reply)).collect()
     }
 }

@@ -5,11 +5,12 @@ use std::convert::Infallible;
 
 use penstock::clock::Clock;
 use penstock::engine::algorithm::name::AlgorithmName;
+use penstock::engine::answer::Answer;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
-use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep, Reply};
-use penstock::store::{Batch, Bucket, Keyspace, Stats, Step, Store, Write};
+use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep};
+use penstock::store::{Answers, Batch, Bucket, Keyspace, Stats, Step, Store, Write};
 
 /// Runs a step or a batch at an instant, and returns its writes.
 pub type Decide<'a> = dyn FnMut(Timestamp) -> Vec<Write> + 'a;
@@ -48,15 +49,15 @@ struct Inside<'a, S, A> {
 }
 
 impl<S: Step, A: Around> Step for Inside<'_, S, A> {
-    type Answer = S::Answer;
-
-    fn run(&self, state: Option<State>, now: Timestamp, answer: &mut S::Answer) -> Write {
-        let mut run = |now| vec![self.inner.run(state, now, answer)];
-        self.around.decide(self.buckets, now, self.asked, &mut run)[0]
-    }
-
-    fn refuse(&self, until: Timestamp, now: Timestamp, answer: &mut S::Answer) {
-        self.inner.refuse(until, now, answer);
+    fn apply(&self, state: Option<State>, now: Timestamp) -> (bool, Write) {
+        let mut allowed = false;
+        let mut run = |now| {
+            let (is_allowed, write) = self.inner.apply(state, now);
+            allowed = is_allowed;
+            vec![write]
+        };
+        let write = self.around.decide(self.buckets, now, self.asked, &mut run)[0];
+        (allowed, write)
     }
 }
 
@@ -64,34 +65,24 @@ impl<S: RemoteStep, A: Around> RemoteStep for Inside<'_, S, A> {
     fn call(&self) -> RemoteOp {
         self.inner.call()
     }
-
-    fn read(&self, reply: &Reply) -> Option<S::Answer> {
-        self.inner.read(reply)
-    }
 }
 
 impl<B: Batch, A: Around> Batch for Inside<'_, B, A> {
-    type Answer = B::Answer;
-
-    fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> B::Answer {
-        let mut answer = None;
-        let mut run = |now| {
-            writes.fill(Write::Keep);
-            answer = Some(self.inner.run(states, now, writes));
-            writes.to_vec()
-        };
-        self.around.decide(self.buckets, now, self.asked, &mut run);
-        answer.expect("a batch runs at least once")
-    }
-
-    fn run_full(
+    fn apply(
         &self,
         states: &[Option<State>],
         full: &[Option<Timestamp>],
         now: Timestamp,
         writes: &mut [Write],
-    ) -> B::Answer {
-        self.inner.run_full(states, full, now, writes)
+    ) -> Answers {
+        let mut answers = None;
+        let mut run = |now| {
+            writes.fill(Write::Keep);
+            answers = Some(self.inner.apply(states, full, now, writes));
+            writes.to_vec()
+        };
+        self.around.decide(self.buckets, now, self.asked, &mut run);
+        answers.expect("a batch runs at least once")
     }
 
     fn give_back(&self, index: usize, charged: State, found: State, now: Timestamp) -> Write {
@@ -102,10 +93,6 @@ impl<B: Batch, A: Around> Batch for Inside<'_, B, A> {
 impl<B: RemoteBatch, A: Around> RemoteBatch for Inside<'_, B, A> {
     fn calls(&self) -> Vec<RemoteOp> {
         self.inner.calls()
-    }
-
-    fn read(&self, replies: &[Reply]) -> Option<B::Answer> {
-        self.inner.read(replies)
     }
 }
 
@@ -121,10 +108,9 @@ impl<A: Around> Store for Wrapped<A> {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
-        answer: &mut S::Answer,
-    ) -> Result<(), Infallible> {
+    ) -> Result<Answer, Infallible> {
         let step = Inside { inner: step, around: &self.around, buckets: &[bucket], asked: now };
-        self.around.call(&[bucket], || self.store.update(bucket, &step, now, answer))
+        self.around.call(&[bucket], || self.store.update(bucket, &step, now))
     }
 
     fn update_all<B: RemoteBatch>(
@@ -133,7 +119,7 @@ impl<A: Around> Store for Wrapped<A> {
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
-    ) -> Result<B::Answer, Infallible> {
+    ) -> Result<Answers, Infallible> {
         let batch = Inside { inner: batch, around: &self.around, buckets, asked: now };
         self.around.call(buckets, || self.store.update_all(buckets, &batch, now, clock))
     }

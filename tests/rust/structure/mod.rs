@@ -53,11 +53,6 @@ const LAYERS: &[Layer] = &[
         internal: &["engine::time", "sync"],
         external: &["std::sync::OnceLock", "std::time", "thiserror"],
     },
-    Layer {
-        path: "clock/",
-        internal: &["sync"],
-        external: &["once_cell::race", "std::arch", "std::fs"],
-    },
     Layer { path: "latencies.rs", internal: &["clock::Stopwatch", "sync"], external: &[] },
     Layer {
         path: "store/any.rs",
@@ -65,6 +60,7 @@ const LAYERS: &[Layer] = &[
             "clock::AnyClock",
             "clock::Clock",
             "engine::algorithm",
+            "engine::answer",
             "engine::state",
             "engine::time",
             "store",
@@ -77,6 +73,7 @@ const LAYERS: &[Layer] = &[
             "clock::Clock",
             "clock::Stopwatch",
             "engine::algorithm",
+            "engine::answer",
             "engine::batch::Kind",
             "engine::key",
             "engine::limit::Limit",
@@ -110,6 +107,7 @@ const LAYERS: &[Layer] = &[
         internal: &[
             "clock",
             "engine::algorithm::name::AlgorithmName",
+            "engine::answer",
             "engine::state",
             "engine::time",
             "prefetch",
@@ -134,6 +132,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         path: "store/remote.rs",
         internal: &[
+            "engine::answer",
             "engine::batch::Kind",
             "engine::cost",
             "engine::limit::Limit",
@@ -142,7 +141,7 @@ const LAYERS: &[Layer] = &[
             "engine::time",
             "store",
         ],
-        external: &[],
+        external: &["smallvec"],
     },
     Layer {
         path: "store/memory/slots.rs",
@@ -154,6 +153,7 @@ const LAYERS: &[Layer] = &[
         internal: &[
             "clock::Clock",
             "engine::algorithm::name",
+            "engine::answer",
             "engine::key",
             "engine::state",
             "engine::time",
@@ -188,6 +188,7 @@ const LAYERS: &[Layer] = &[
             "clock::Stopwatch",
             "latencies",
             "sync",
+            "store::Answers",
             "store::Batch",
             "store::Bucket",
             "store::Keyspace",
@@ -283,14 +284,12 @@ const UNSAFE: &[(&str, &str)] = &[
     ("bindings/id_text.rs", "reads the text of a `str` without copying"),
     ("bindings/interpreter.rs", "asks which interpreter imports the module"),
     ("bindings/pool.rs", "reuses the memory of an unused decision"),
-    ("store/memory/shard.rs", "skips the lock where the caller promises that calls are serialized"),
     ("store/memory/slots.rs", "each table owns a part of a region of huge pages"),
     ("store/shared/bus_error.rs", "handles a signal of the kernel, in C"),
     ("store/shared/file.rs", "slots are atomic words in a mapped file"),
     ("store/shared/header.rs", "asks macOS which boot this is, in C"),
     ("store/shared/lock.rs", "asks the kernel for record locks, in C"),
     ("sync/try_lock.rs", "changes a value through a shared reference"),
-    ("clock/recent.rs", "asks the processor for its counter"),
     ("prefetch.rs", "asks the processor for a slot ahead of its use"),
 ];
 
