@@ -94,6 +94,11 @@ impl Lifetime {
         self.0 as u64
     }
 
+    /// Returns whether this is the lifetime of a state with a tally.
+    pub const fn is_of_tally(self) -> bool {
+        self.0 > 0
+    }
+
     /// Returns the instant from which `state` has the same effect as no state.
     pub const fn end_of(self, state: State) -> Timestamp {
         if self.0 == 0 {

@@ -119,6 +119,8 @@ impl From<Infallible> for StoreError {
 pub struct Keyspace {
     /// The key under which a store in memory hashes the ids of this limit.
     pub(crate) hash: HashKey,
+    /// Whether its states have a tally.
+    pub(crate) has_tally: bool,
     /// The limit's number or name and the algorithm, for a store that keeps keys as text.
     text: Box<str>,
 }
@@ -131,7 +133,8 @@ impl Keyspace {
         let text = format!("{algorithm}:{prefix}");
         // One key per limit and algorithm, so that a call hashes only the id.
         let (low, high) = key.hash(text.as_bytes());
-        Keyspace { hash: HashKey(low, high), text: text.into() }
+        let has_tally = algorithm.has_tally();
+        Keyspace { hash: HashKey(low, high), has_tally, text: text.into() }
     }
 
     /// `algorithm:prefix`, which identifies the keyspace.

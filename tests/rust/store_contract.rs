@@ -15,8 +15,8 @@ use penstock::engine::time::Timestamp;
 use penstock::store::{Bucket, Keyspace, Store, StoreError};
 
 use crate::stores::{
-    Scripted, Seen, Toy, Toys, at, count, keyspace, on_every_store, one_shard, play, play_all,
-    without_floor,
+    Scripted, Seen, Toy, Toys, at, count, keyspace, keyspace_of_instants, on_every_store,
+    one_shard, play, play_all, without_floor,
 };
 use crate::strategies::nanos;
 
@@ -170,7 +170,7 @@ fn guarantee_3_states_are_preserved_exactly<S: Store>(fresh: fn() -> S) {
 
 fn guarantee_4_no_bucket_is_forgotten_before_its_end<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let keyspace = keyspace(&store);
+    let keyspace = keyspace_of_instants(&store);
     let mut live = BTreeMap::new();
     for number in 0..300_i64 {
         let end = 1000 + number % 3;
@@ -192,7 +192,7 @@ fn guarantee_4_no_bucket_is_forgotten_before_its_end<S: Store>(fresh: fn() -> S)
 
 fn guarantee_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let keyspace = keyspace(&store);
+    let keyspace = keyspace_of_instants(&store);
     for number in 0..300 {
         play(&store, &keyspace, &format!("expired {number}"), ends_at(1000 + number), 0);
     }
@@ -236,23 +236,24 @@ fn guarantee_5_buckets_are_separate<S: Store>(fresh: fn() -> S) {
     let algorithms = AlgorithmName::ALL;
     let ids = ["", "a", "b", "ab", "a:b", ":", "1", "12", "2001:db8::1", "ab\0", "é", "e\u{301}"];
     let mut number = 0;
-    let each = |visit: &mut dyn FnMut(&Keyspace, &str)| {
+    let each = |visit: &mut dyn FnMut(&Keyspace, Lifetime, &str)| {
         for algorithm in algorithms {
+            let lifetime = if algorithm.has_tally() { long() } else { Lifetime::INSTANT };
             for prefix in prefixes {
                 // Created again each time, as in a reload. The same names must mean the same buckets.
                 let keyspace = store.keyspace(algorithm, prefix);
-                ids.iter().for_each(|id| visit(&keyspace, id));
+                ids.iter().for_each(|id| visit(&keyspace, lifetime, id));
             }
         }
     };
-    each(&mut |keyspace, id| {
+    each(&mut |keyspace, lifetime, id| {
         number += 1;
-        let seen = play(&store, keyspace, id, Toy::Put(number, long()), 0);
+        let seen = play(&store, keyspace, id, Toy::Put(number, lifetime), 0);
         assert_eq!(seen.word, None, "{id:?} of {keyspace:?} shares a bucket");
     });
     assert_eq!(number as usize, prefixes.len() * algorithms.len() * ids.len());
     number = 0;
-    each(&mut |keyspace, id| {
+    each(&mut |keyspace, _, id| {
         number += 1;
         assert_eq!(play(&store, keyspace, id, Toy::Look, 0).word, Some(number));
     });
@@ -295,7 +296,7 @@ fn guarantee_6_a_batch_is_atomic<S: Store + 'static>(fresh: fn() -> S) {
 
 fn guarantee_6_a_batch_is_decided_at_one_instant<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let keyspace = keyspace(&store);
+    let keyspace = keyspace_of_instants(&store);
     for number in 0..6000 {
         play(&store, &keyspace, &format!("passing {number}"), ends_at(1000 + number), 10_000);
     }
@@ -310,7 +311,7 @@ fn guarantee_6_a_batch_is_decided_at_one_instant<S: Store>(fresh: fn() -> S) {
 
 fn guarantee_7_the_longest_lifetime_applies<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let keyspace = keyspace(&store);
+    let (keyspace, others) = (keyspace(&store), keyspace_of_instants(&store));
     let milli = 1_000_000;
     let (short, longer) = (Lifetime::of_tally(nanos(milli)), Lifetime::of_tally(nanos(64 * milli)));
     let word = State::from_tally(at(0), 1).word();
@@ -323,13 +324,7 @@ fn guarantee_7_the_longest_lifetime_applies<S: Store>(fresh: fn() -> S) {
         }
         // New buckets, so that the store drops the expired ones.
         for number in 0..6000 {
-            play(
-                &store,
-                &keyspace,
-                &format!("passing {put:?} {number}"),
-                ends_at(0),
-                64 * milli - 1,
-            );
+            play(&store, &others, &format!("passing {put:?} {number}"), ends_at(0), 64 * milli - 1);
         }
         let seen = |number| {
             play(&store, &keyspace, &format!("{put:?} {number}"), Toy::Look, 64 * milli - 1)
@@ -348,9 +343,14 @@ fn several_calls_are_executed_in_order<S: Store>(fresh: fn() -> S) {
     let ids: Vec<String> = (0..200).map(|number| format!("bucket {}", number % 150)).collect();
     let bucket = |index: usize| Bucket { keyspace: &keyspace, id: &ids[index] };
     let (mut answers, step) = (Vec::new(), Toy::Add(1, long()));
-    store.update_each(ids.len(), |index| (bucket(index), step), at(7), |index, answer| {
-        answers.push((index, Seen::from(*answer.expect("the store answers"))));
-    });
+    store.update_each(
+        ids.len(),
+        |index| (bucket(index), step),
+        at(7),
+        |index, answer| {
+            answers.push((index, Seen::from(*answer.expect("the store answers"))));
+        },
+    );
     for (index, seen) in answers.iter().enumerate() {
         // The second call on a bucket sees the state of the first.
         let word = (index >= 150).then_some(1);
@@ -400,8 +400,7 @@ fn guarantee_2_a_failed_call_takes_at_most_its_cost() {
     }
     assert_eq!((answered, failed), (200, 100));
     let word = loop {
-        if let Ok(answer) =
-            store.update(Bucket { keyspace: &keyspace, id: "a" }, &Toy::Look, at(0))
+        if let Ok(answer) = store.update(Bucket { keyspace: &keyspace, id: "a" }, &Toy::Look, at(0))
         {
             break Seen::from(answer).word.expect("a used bucket");
         }

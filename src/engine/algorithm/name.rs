@@ -18,6 +18,18 @@ named_enum! {
     }
 }
 
+impl AlgorithmName {
+    /// Returns whether its states are an instant with a tally, and not only an instant.
+    pub const fn has_tally(self) -> bool {
+        match self {
+            AlgorithmName::LeakyBucket
+            | AlgorithmName::FixedWindow
+            | AlgorithmName::FixedRateWindow => true,
+            AlgorithmName::TokenBucket | AlgorithmName::Unlimited => false,
+        }
+    }
+}
+
 impl fmt::Display for AlgorithmName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())

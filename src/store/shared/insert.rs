@@ -162,7 +162,7 @@ impl<M: Memory> Table<M> {
     /// is sealed. Where a mover dies, the bucket is in the older table, sealed, or in both, of which
     /// only the newer one is used.
     fn take_over(&self, memory: &M, found: &Found<'_, M>, chosen: &Chosen<'_>, now: Timestamp) {
-        let &Found { memory: older, slot, occupant } = found;
+        let &Found { memory: older, slot, occupant, .. } = found;
         let is_sealed = || has(Flaw::CopiesUnsealed) || slot.seal(occupant);
         if !self.vacate(memory, chosen, now) || !is_sealed() {
             return;
@@ -241,7 +241,7 @@ impl<M: Memory> Table<M> {
             Changed::Moved => return None,
             Changed::NeedsLock => {}
         }
-        let &Found { memory, slot, occupant } = found;
+        let &Found { memory, slot, occupant, .. } = found;
         // Buckets are sealed only under this lock, and after the table is retired.
         match self.state(found).filter(|_| !occupant.is_sealed()) {
             None => self.drop_damaged(found),

@@ -25,11 +25,11 @@ use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
+use crate::prefetch::DISTANCE;
 use crate::store::hash::HashKey;
 use crate::store::memory::Overflow;
 use crate::store::remote::{RemoteBatch, RemoteStep};
 use crate::store::url::SharedPlace;
-use crate::prefetch::DISTANCE;
 use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError};
 use table::{Address, Table};
 
@@ -77,12 +77,13 @@ impl<M: Memory> SharedStore<M> {
 
     #[inline(always)]
     fn address(&self, bucket: Bucket<'_>) -> Address {
-        Address::of(bucket.hash())
+        Address::of(bucket.hash(), bucket.keyspace.has_tally)
     }
 
     #[cold]
     fn overflow_address(&self, bucket: Bucket<'_>) -> Address {
-        Address::of(bucket.keyspace.hash.hash64(OVERFLOW_ID))
+        let keyspace = bucket.keyspace;
+        Address::of(keyspace.hash.hash64(OVERFLOW_ID), keyspace.has_tally)
     }
 }
 

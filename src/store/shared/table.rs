@@ -36,11 +36,12 @@ use crate::store::{Step, Write};
 /// How far beyond the latest end the table's record of it is set.
 const ANNOUNCED_AHEAD: Nanos = Nanos::SECOND;
 
-/// Where a bucket may be, in a table of any size, and its tag.
+/// Where a bucket may be, in a table of any size, its tag, and whether its states have a tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) place: u64,
     pub(super) tag: Tag,
+    pub(super) has_tally: bool,
 }
 
 impl Address {
@@ -49,8 +50,8 @@ impl Address {
     /// The upper bits say where the bucket is, and the tag has the lower ones: in a table of some
     /// thousand lines, buckets with one tag in one window have the same 64 bits.
     #[inline(always)]
-    pub(super) fn of(hash: u64) -> Address {
-        Address { place: hash, tag: Tag::of_low_bits(hash) }
+    pub(super) fn of(hash: u64, has_tally: bool) -> Address {
+        Address { place: hash, tag: Tag::of_low_bits(hash), has_tally }
     }
 }
 
@@ -60,6 +61,8 @@ pub(super) struct Found<'a, M> {
     pub(super) memory: &'a M,
     pub(super) slot: &'a Slot,
     pub(super) occupant: Occupant,
+    /// Whether the states of the bucket that was looked for have a tally.
+    has_tally: bool,
 }
 
 /// One charge of a call over several buckets, as it was written.
@@ -154,7 +157,7 @@ impl<M: Memory> Table<M> {
         Self::window(memory, address).find_map(|index| {
             let slot = memory.slot(index);
             let occupant = slot.occupant_of(address.tag)?;
-            Some(Found { memory, slot, occupant })
+            Some(Found { memory, slot, occupant, has_tally: address.has_tally })
         })
     }
 
@@ -209,14 +212,18 @@ impl<M: Memory> Table<M> {
 
     /// The state of a bucket, unless it is damaged.
     ///
-    /// A word that says it is worth keeping for longer than any state that was ever written was not
-    /// written by a call. It decides as no state would, so that damage cannot lock a client out.
+    /// A damaged word is treated as no state, so that it cannot lock a client out. The lifetime in the
+    /// key word may be damaged too: with that of a tally, a damaged TAT of a later year would look
+    /// expired. So it must be of the kind that the call expects.
     #[inline(always)]
     pub(super) fn state(&self, found: &Found<'_, M>) -> Option<State> {
-        let is_damaged = self.is_damaged(found.memory, found.occupant);
-        (!is_damaged).then(|| found.occupant.state())
+        let &Found { memory, occupant, has_tally, .. } = found;
+        let is_damaged =
+            occupant.key.lifetime().is_of_tally() != has_tally || self.is_damaged(memory, occupant);
+        (!is_damaged).then(|| occupant.state())
     }
 
+    /// Returns whether a state expires later than any that was ever written.
     #[inline(always)]
     pub(super) fn is_damaged(&self, memory: &M, occupant: Occupant) -> bool {
         occupant.end().get() as u64 > memory.counters().latest_end.get()
@@ -393,7 +400,7 @@ impl<M: Memory> Table<M> {
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
     ) -> Changed<'a> {
-        let &Found { memory, slot, occupant } = found;
+        let &Found { memory, slot, occupant, .. } = found;
         if occupant.is_sealed() {
             return Changed::NeedsLock;
         }

@@ -102,8 +102,13 @@ pub fn at(nanos: i64) -> Timestamp {
     Timestamp::new(nanos).expect("an instant not before the origin")
 }
 
-/// Creates the keyspace for tests that need only one.
+/// Creates the keyspace for tests that need only one. Its states have the lifetime of a tally.
 pub fn keyspace<S: Store>(store: &S) -> Keyspace {
+    store.keyspace(AlgorithmName::LeakyBucket, "a")
+}
+
+/// Creates the same for states that expire at their instant.
+pub fn keyspace_of_instants<S: Store>(store: &S) -> Keyspace {
     store.keyspace(AlgorithmName::TokenBucket, "a")
 }
 
