@@ -74,19 +74,16 @@ class Tokens:
     def spend(self, memory: Any, cost: int, now: int) -> tuple[Answer, Any, Any]:
         """Return the answer, the memory after a spend, and the memory after a check."""
         level = self.level(memory, now)
-        believed = max(level, Fraction(-self.burst))
-        if believed >= cost:
-            left = believed - cost
+        if level >= cost:
+            left = level - cost
             return self.answer(True, left, cost), (now, left) if cost else memory, memory
-        clamped = (now, believed) if cost and level < believed else memory
-        return self.answer(False, believed, cost), clamped, clamped
+        return self.answer(False, level, cost), memory, memory
 
     def refund(self, memory: Any, cost: int, now: int) -> tuple[Answer, Any]:
         level = self.level(memory, now)
         after = min(Fraction(self.burst), level + cost)
-        believed = max(after, Fraction(-self.burst))
         moved = after != level
-        answer = self.answer(moved, believed, 0)._replace(retry_after_ns=0)
+        answer = self.answer(moved, after, 0)._replace(retry_after_ns=0)
         return answer, (now, after) if moved else memory
 
     def taken_over(self, memory: Any, before: Any) -> Any:

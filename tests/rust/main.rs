@@ -27,4 +27,5 @@ mod stores;
 mod strategies;
 mod structure;
 mod submission;
+mod two_limits;
 mod vectors;
