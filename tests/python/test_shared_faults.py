@@ -3,8 +3,9 @@
 1. Forks at any time, and many openings at once, never change the total that is admitted.
 2. A file of another user, of another clock, or without room is an error at opening, which leaves
    everything as it was.
-3. A table that is open never ends a process, however full its file system is.
-4. A file that is removed while it is used stops new buckets only, and loses at most one burst.
+3. A process that cannot tell whether a table is of this boot does not open it.
+4. A table that is open never ends a process, however full its file system is.
+5. A file that is removed while it is used stops new buckets only, and loses at most one burst.
 """
 
 from __future__ import annotations
@@ -272,6 +273,42 @@ except StoreUnavailable as error:
 """
     assert run(program, url, *command) == "True\n"
     assert penstock.Limiter(LIMITS, store=url).peek("Orders", "ada").remaining == 490
+
+
+@pytest.mark.parametrize(
+    ("options", "mount"),
+    [
+        # As a container runtime masks a path, and as systemd's `ProcSubset=pid` does.
+        (["--mount"], "mount --bind /dev/null /proc/sys/kernel/random/boot_id"),
+        (["--mount", "--pid", "--fork"], "mount -t proc -o subset=pid proc /proc"),
+    ],
+    ids=["masked", "subset"],
+)
+@pytest.mark.parametrize("exists", [True, False], ids=["existing table", "new table"])
+def test_process_that_cannot_read_the_boot_id_is_refused(
+    url: str, tmp_path: Path, *, options: list[str], mount: str, exists: bool
+) -> None:
+    command = [*unshare(*options), "sh", "-c", f'{mount} && exec "$@"', "sh"]
+    done = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"the boot id cannot be hidden here: {done.stderr.strip()}")
+    table = tmp_path / "table"
+    if exists:
+        limiter = penstock.Limiter(LIMITS, store=url)
+        limiter.spend("Orders", "ada", 10)
+        before = table.stat().st_ino
+    program = """
+try:
+    opened()
+except StoreUnavailable as error:
+    print("boot_id" in str(error) and "ProcSubset" in str(error))
+"""
+    assert run(program, url, *command) == "True\n"
+    assert table.exists() == exists
+    if exists:
+        assert table.stat().st_ino == before
+        assert limiter.peek("Orders", "ada").remaining == 490
+        assert limiter.spend("Orders", "new")
 
 
 def test_file_that_is_removed_stops_new_buckets_only(url: str, tmp_path: Path) -> None:

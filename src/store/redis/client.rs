@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
 
 use crate::clock::Stopwatch;
+use crate::engine::answer::Answer;
 use crate::store::StoreError;
 use crate::store::redis::breaker::{Breaker, Change};
 use crate::store::redis::codec::{self, Spend};
@@ -31,7 +32,6 @@ use crate::store::redis::spends::{Callback, Replied, Spends, Waiting};
 use crate::store::redis::url::RedisUrl;
 use crate::store::redis::wakes::Wakes;
 use crate::store::redis::{SLACK, replies, wakes};
-use crate::engine::answer::Answer;
 use crate::sync::{AtomicBool, Ordering};
 
 /// Receives the server's reply.

@@ -7,12 +7,12 @@ use redis::{Arg, Cmd, Script, Value};
 
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
+use crate::engine::answer::Answer;
 use crate::engine::batch::Kind;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Verb;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::engine::answer::Answer;
 use crate::store::remote::RemoteOp;
 
 /// Parameters of an algorithm in the script.

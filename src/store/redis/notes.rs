@@ -4,13 +4,13 @@ use std::array;
 use std::fmt;
 
 use crate::clock::Stopwatch;
+use crate::engine::answer::Answer;
 use crate::engine::named_enum::named_enum;
 use crate::engine::operation::Verb;
 use crate::engine::time::Nanos;
 use crate::latencies::{Histogram, Latencies};
 use crate::store::StoreError;
 use crate::store::redis::codec::Found;
-use crate::engine::answer::Answer;
 use crate::store::remote::RemoteOp;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 

@@ -11,10 +11,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use crate::clock::Stopwatch;
+use crate::engine::answer::Answer;
 use crate::store::StoreError;
 use crate::store::redis::codec::Spend;
 use crate::store::redis::wakes::Sender;
-use crate::engine::answer::Answer;
 use crate::sync::Mutex;
 
 /// The maximum number of concurrent runs of the script.

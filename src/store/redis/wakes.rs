@@ -10,8 +10,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::thread::{self, Thread};
 
-use crate::store::StoreError;
 use crate::engine::answer::Answer;
+use crate::store::StoreError;
 use crate::sync::Mutex;
 
 thread_local! {

@@ -71,7 +71,7 @@ pub(super) fn open_or_create<T>(
     faults: &impl Faults,
     assemble: impl Fn(MappedTables) -> T,
 ) -> Result<T, OpenError> {
-    let machine = Machine::current();
+    let machine = Machine::current()?;
     // Another process that builds the table is waited for without this process's lock, which calls
     // on other tables need.
     let opened = retry(Wait::ForOpening, || {
@@ -92,7 +92,7 @@ pub(super) fn open_existing<T>(
     is_wanted: impl Fn(&Header) -> bool,
     assemble: impl Fn(MappedTables) -> T,
 ) -> Result<Option<T>, OpenError> {
-    let machine = Machine::current();
+    let machine = Machine::current()?;
     let _process = process_lock(path)?;
     let table = existing(path, &machine)?.filter(|table| is_wanted(&table.header));
     table.map(|table| map(table, path, &machine).map(&assemble)).transpose()
@@ -121,8 +121,9 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 fn existing(path: &Path, machine: &Machine) -> Result<Option<TableFile>, OpenError> {
     let Some(file) = open_file(path, false)? else { return Ok(None) };
     let header = read_header(&file, path, machine)?;
-    // The clock of another boot has started again: nothing in such a table can be read by it.
-    Ok(Some(TableFile { file, header }).filter(|table| table.header.boot_id == machine.boot_id))
+    // The boot-time clock has started again, so the instants in a table of another boot are wrong.
+    let is_current = machine.has_created(&header, path)?;
+    Ok(Some(TableFile { file, header }).filter(|_| is_current))
 }
 
 /// Maps a table, and the older ones that it replaces.

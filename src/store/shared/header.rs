@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::hash::Hasher;
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
@@ -22,6 +23,9 @@ pub(super) const HEADER_BYTES: usize = 4096;
 const FIXED_BYTES: usize = 120;
 /// The offset of the words that all processes write.
 pub(super) const COUNTERS_AT: usize = 128;
+/// Where Linux states the id of the boot.
+#[cfg(not(target_vendor = "apple"))]
+const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 /// Lines in which a key may be, from its home line on.
 pub(super) const WINDOW: usize = 8;
 const _: () = assert!(COUNTERS_AT + size_of::<Counters>() <= HEADER_BYTES);
@@ -204,34 +208,50 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn current() -> Machine {
-        Machine {
-            boot_id: boot_id(),
+    /// Returns the properties of this process and the machine.
+    ///
+    /// # Errors
+    /// [`OpenError::UnknownBoot`] if the boot id cannot be read. Without it, a table in use looks like
+    /// one that was created before the machine started.
+    pub(super) fn current() -> Result<Machine, OpenError> {
+        let text = boot_id_text().map_err(|error| error.to_string());
+        let boot_id = text.and_then(|text| {
+            parse_boot_id(&text).ok_or_else(|| format!("expected a UUID, found {:?}", text.trim()))
+        });
+        Ok(Machine {
+            boot_id: boot_id.map_err(|why| OpenError::UnknownBoot { why })?,
             user: rustix::process::geteuid().as_raw(),
             time_namespace: fs::metadata("/proc/self/ns/time").map_or(0, |file| file.ino()),
+        })
+    }
+
+    /// Returns whether a table was created since this machine started.
+    ///
+    /// # Errors
+    /// [`OpenError::Refused`] if the table does not say when it was created.
+    pub(super) fn has_created(&self, header: &Header, path: &Path) -> Result<bool, OpenError> {
+        if header.boot_id == [0; 16] {
+            let reason = "it does not say whether it was created since the machine started";
+            return Err(OpenError::Refused { path: path.to_owned(), reason });
         }
+        Ok(header.boot_id == self.boot_id)
     }
 }
 
-/// The boot's identity, as the kernel states it; zeros where it states none.
-fn boot_id() -> [u8; 16] {
-    let text = boot_id_text();
-    let digits: Vec<u8> =
-        text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
-    let mut id = [0; 16];
-    for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = pair[0] << 4 | pair[1];
-    }
-    id
+/// Parses a boot id; `None` if the text is not a UUID or all of its digits are 0.
+fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
+    let digits = text.trim().replace('-', "");
+    let id = u128::from_str_radix(&digits, 16).ok().filter(|&id| digits.len() == 32 && id != 0);
+    id.map(u128::to_be_bytes)
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn boot_id_text() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+fn boot_id_text() -> io::Result<String> {
+    fs::read_to_string(BOOT_ID_FILE)
 }
 
 #[cfg(target_vendor = "apple")]
-fn boot_id_text() -> String {
+fn boot_id_text() -> io::Result<String> {
     let mut text = [0_u8; 64];
     let mut length = text.len();
     let name = c"kern.bootsessionuuid".as_ptr();
@@ -239,8 +259,11 @@ fn boot_id_text() -> String {
     // SAFETY: the kernel writes at most `length` bytes of `text`, and reads the name as far as its
     // zero.
     let outcome = unsafe { libc::sysctlbyname(name, value, &raw mut length, none, 0) };
-    let length = if outcome == 0 { length.min(text.len()) } else { 0 };
-    String::from_utf8_lossy(&text[..length]).into_owned()
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let bytes = text.split(|&byte| byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
 /// The header of a table that may be used: of this user, for this user alone, whole.
@@ -284,4 +307,19 @@ pub(super) fn refuse_others(file: &File, path: &Path, machine: &Machine) -> Resu
         return Err(refused("other users may access it; its mode must be 0600"));
     }
     Ok(metadata.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_uuid_is_a_boot_id() {
+        let id = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
+        let bytes = [15, 30, 45, 60, 75, 90, 105, 120, 135, 150, 165, 180, 195, 210, 225, 240];
+        assert_eq!(parse_boot_id(&format!("{id}\n")), Some(bytes));
+        for text in ["", "\n", &id[..35], "00000000-0000-0000-0000-000000000000", &"x".repeat(32)] {
+            assert_eq!(parse_boot_id(text), None, "{text:?}");
+        }
+    }
 }

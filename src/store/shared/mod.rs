@@ -204,6 +204,13 @@ impl From<SharedError> for StoreError {
 pub enum OpenError {
     #[error("{} cannot be used as a shared table: {reason}", path.display())]
     Refused { path: PathBuf, reason: &'static str },
+    /// Without the boot id, a table in use cannot be told from one of an earlier boot.
+    #[error(
+        "a shared table cannot be opened: the boot id of this machine (on Linux, \
+         /proc/sys/kernel/random/boot_id) cannot be read: {why}; make it readable, for example with \
+         ProcSubset=all in the systemd unit, or without masking /proc/sys in the container"
+    )]
+    UnknownBoot { why: String },
     /// There is no table, or only one that was created before the machine started.
     #[error(
         "there is no shared table at {}; it is created by the first process of this user that \

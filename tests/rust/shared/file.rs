@@ -158,6 +158,16 @@ fn a_table_of_a_previous_boot_is_replaced_by_an_empty_one() {
 }
 
 #[test]
+fn a_table_without_a_boot_id_is_refused() {
+    let path = fresh_path("boot");
+    drop(open(&path).expect("a new table"));
+    rewrite(&path, 48, &[0; 16]);
+    let before = fs::read(&path).expect("the file");
+    assert!(refusal_reason(&path).contains("since the machine started"));
+    assert_eq!(fs::read(&path).expect("the file"), before, "a refused file was modified");
+}
+
+#[test]
 fn a_new_table_allocates_all_its_space() {
     let path = fresh_path("room");
     drop(Shared::open(&path, 1_000_000).expect("a new table"));
