@@ -119,8 +119,13 @@ fn shared(parts: &UrlParts<'_>) -> Result<StoreUrl, UrlError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(is_plain) && !text.starts_with('.')
     };
+    // The files beside a table have a `~` in their names: no table may be in the place of one.
+    let is_file = |path: &str| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        path.starts_with('/') && !name.is_empty() && !name.contains('~')
+    };
     let place = match parts.location {
-        path if path.starts_with('/') && path.len() > 1 => SharedPlace::Path(path.into()),
+        path if is_file(path) => SharedPlace::Path(path.into()),
         name if is_name(name) => SharedPlace::Name(name.to_owned()),
         _ => return Err(UrlError::InvalidName { found: shown(parts.url) }),
     };
@@ -164,9 +169,9 @@ mod tests {
         let shared = |place, capacity, overflow| StoreUrl::Shared { place, capacity, overflow };
         let name = SharedPlace::Name("my-app_1.x".to_owned());
         assert_eq!("shm://my-app_1.x".parse(), Ok(shared(name, None, Overflow::Share)));
-        let path = SharedPlace::Path("/run/app/limits".into());
+        let path = SharedPlace::Path("/run/app~1/limits.1".into());
         assert_eq!(
-            "shm:///run/app/limits?overflow=evict&capacity=7".parse(),
+            "shm:///run/app~1/limits.1?overflow=evict&capacity=7".parse(),
             Ok(shared(path, Some(7), Overflow::Evict))
         );
         for text in [
@@ -175,6 +180,9 @@ mod tests {
             "shm://a/b",
             "shm://../x",
             "shm://.x",
+            "shm://x~1",
+            "shm:///run/app/limits~new",
+            "shm:///run/app/",
             "shm://x?capacity=0",
             "shm://x?capacity=1073741825",
             "shm://x?overflow=none",

@@ -14,7 +14,8 @@ pub enum UrlError {
     UnknownStore { found: String },
     #[error(
         "a shared store needs a name of letters, digits, dots, hyphens and underscores \
-         (shm://myapp) or the path of a file (shm:///run/myapp/limits); found {found:?}"
+         (shm://myapp), or the path of a file without ~ in its name (shm:///run/myapp/limits); \
+         found {found:?}"
     )]
     InvalidName { found: String },
     #[error("a server's URL must have {expected}, found {url:?}")]

@@ -236,7 +236,7 @@ def test_another_user_is_refused_while_a_worker_keeps_its_open_table(open_folder
     assert run(AS_ANOTHER_USER, f"shm://{open_folder}/table") == "7 500\n"
 
 
-@pytest.mark.parametrize("name", ["table", "table.new"])
+@pytest.mark.parametrize("name", ["table", "table~new"])
 def test_file_of_another_user_is_refused(open_folder: Path, name: str) -> None:
     as_root()
     file = open_folder / name

@@ -119,7 +119,18 @@ def test_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     assert path.read_text() == "x" * 5000
 
 
-@pytest.mark.parametrize("url", ["shm://", "shm://a/b", "shm://x?capacity=0", "shm://x?size=1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "shm://",
+        "shm://a/b",
+        "shm://x?capacity=0",
+        "shm://x?size=1",
+        # The names of files beside a table.
+        "shm://x~1",
+        "shm:///tmp/x~new",
+    ],
+)
 def test_invalid_url_of_a_table_is_refused(url: str) -> None:
     with pytest.raises(penstock.ConfigError):
         penstock.Limiter(LIMITS, store=url)

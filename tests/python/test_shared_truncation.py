@@ -230,7 +230,7 @@ def test_bucket_of_a_truncated_older_table_does_not_become_full(
         limiter.spend("Orders", id, 19 if number < 10 else 20)
     larger = penstock.Limiter(LIMITS, store=f"shm://{tmp_path}/table?capacity=2000000")
     assert all(larger.spend("Orders", id) for id in IDS[:10])
-    truncate(tmp_path / "table.1", size)
+    truncate(tmp_path / "table~1", size)
     # Buckets that were moved before stay, and no others move.
     answers = list(refused(larger))
     assert not any(answers[:10])

@@ -1,11 +1,12 @@
 //! How the file of a table is created, opened and replaced by a larger one.
 //!
-//! `NAME` is the table. `NAME.new` is where it is built, under a lock on `NAME.new` itself, and then
-//! renamed. A builder that dies at any instruction leaves at most an unlocked `NAME.new`, which the
-//! next builder starts again. There is never a half-made `NAME`.
+//! `NAME` is the table. It is built as `NAME~new`, under a lock on that file, and then renamed. A
+//! builder that dies at any instruction leaves at most an unlocked `NAME~new`, with which the next
+//! builder starts again. `NAME` is never an incomplete table.
 //!
-//! A table that is replaced by a larger one keeps the name `NAME.1`, `NAME.2` and so on (its
-//! generation, counted from 0, plus 1) until its last bucket has left it.
+//! A table that is replaced by a larger one is linked as `NAME~1`, `NAME~2` and so on (its
+//! generation, counted from 0, plus 1) until its last bucket has left it. The name of a table that a
+//! URL selects contains no `~`, so no table is in the place of another one's files.
 #![expect(clippy::disallowed_methods, reason = "a shared table is a file, and this file opens it")]
 
 use std::fs::{self, File, OpenOptions};
@@ -105,14 +106,15 @@ fn process_lock(path: &Path) -> Result<ProcessLock, OpenError> {
     }
 }
 
-/// Where a table is found after a larger one has replaced it.
+/// Returns the path of a table after a larger one has replaced it.
 fn retired_path(path: &Path, generation: u32) -> PathBuf {
-    beside(path, &(u64::from(generation) + 1).to_string())
+    service_path(path, &(u64::from(generation) + 1).to_string())
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// Returns the path of a service file of the table at `path`.
+fn service_path(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".");
+    name.push("~");
     name.push(suffix);
     PathBuf::from(name)
 }
@@ -147,7 +149,7 @@ fn build<T>(
     faults: &impl Faults,
     assemble: impl Fn(MappedTables) -> T,
 ) -> Result<Option<T>, OpenError> {
-    let building = beside(path, "new");
+    let building = service_path(path, "new");
     let Some(file) = open_file(&building, true)? else { return Ok(None) };
     faults.reached(FaultPoint::FileOpened);
     refuse_others(&file, &building, machine)?;

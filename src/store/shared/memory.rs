@@ -288,9 +288,9 @@ pub enum FaultPoint {
     BeforeGiveBack = 12,
     /// A reset's compare-and-swap comes next.
     BeforeReset = 13,
-    /// `NAME.new` is open.
+    /// `NAME~new` is open.
     FileOpened = 21,
-    /// `NAME.new` is locked.
+    /// `NAME~new` is locked.
     FileLocked = 22,
     /// `NAME` was looked at again.
     LookedAgain = 23,

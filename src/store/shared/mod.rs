@@ -204,7 +204,7 @@ impl From<SharedError> for StoreError {
 pub enum OpenError {
     #[error("{} cannot be used as a shared table: {reason}", path.display())]
     Refused { path: PathBuf, reason: &'static str },
-    /// Without the boot id, a table in use cannot be told from one of an earlier boot.
+    /// Without the boot id, a table in use looks like one of an earlier boot.
     #[error(
         "a shared table cannot be opened: the boot id of this machine (on Linux, \
          /proc/sys/kernel/random/boot_id) cannot be read: {why}; make it readable, for example with \

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock::clock::{AnyClock, ManualClock};
+use penstock::engine::operation::Verb;
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::Overflow;
 use penstock::store::shared::{MappedFile, OpenError, SharedStore};
@@ -189,13 +190,13 @@ fn threads_that_open_concurrently_share_one_table() {
     });
     assert_eq!(admitted as i64, super::COUNTED_LIMIT);
     let mut building = path.into_os_string();
-    building.push(".new");
+    building.push("~new");
     assert!(!Path::new(&building).exists(), "an incomplete table was left behind");
 }
 
 fn retired(path: &Path, generation: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{generation}"));
+    name.push(format!("~{generation}"));
     name.into()
 }
 
@@ -252,6 +253,23 @@ fn an_older_table_is_removed_when_its_buckets_have_expired() {
         assert_eq!(ids.iter().filter(|id| shared.spend("Tokens", id)).count(), 90);
     }
     assert_eq!(open(1).0.stats().expect("statistics").buckets, Some(110));
+}
+
+#[test]
+fn tables_with_similar_names_are_separate() {
+    let path = fresh_path("table");
+    let named = |suffix: &str| PathBuf::from(format!("{}{suffix}", path.display()));
+    let others = [".1", ".new", "-1", "_1"].map(named);
+    let limiters = others.each_ref().map(|path| open(path).expect("a new table"));
+    assert!(limiters.iter().all(|limiter| limiter.spend("Counted", "ada")));
+    drop(open(&path).expect("a new table"));
+    drop(Shared::open(&path, 1000).expect("a larger table"));
+    for (limiter, other) in limiters.iter().zip(&others) {
+        assert!(limiter.call(Verb::Spend, "Counted", "new").is_ok(), "{}", other.display());
+        assert_eq!(open(other).expect("the table").used("ada"), 1, "{}", other.display());
+        fs::remove_file(other).expect("the table");
+    }
+    fs::remove_file(retired(&path, 1)).expect("the older table");
 }
 
 #[test]

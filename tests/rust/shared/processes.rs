@@ -273,7 +273,7 @@ fn builders_killed_while_they_enlarge_leave_one_table_with_all_buckets() {
 #[test]
 fn a_table_that_cannot_be_built_is_an_error_at_opening() {
     let path = fresh_path("table");
-    let building = std::path::PathBuf::from(format!("{}.new", path.display()));
+    let building = std::path::PathBuf::from(format!("{}~new", path.display()));
     // A folder, in which no table can be built.
     fs::create_dir(&building).expect("a folder");
     assert!(MappedFile::open(&path, Some(CAPACITY)).is_err());
