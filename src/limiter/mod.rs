@@ -247,7 +247,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             }
             registry.with(name, *limit).map_err(|source| LimitConflict::new(name, source))
         })?;
-        self.replace(&mut loaded, registry);
+        let replaced = self.replace(&mut loaded, registry);
+        drop(loaded);
+        self.raise_lifetimes(&replaced);
         Ok(())
     }
 
@@ -260,7 +262,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let registry = loaded.snapshot.registry().with(name, limit);
         let registry = registry.map_err(|source| LimitConflict::new(name, source))?;
         loaded.defined.push((name.to_owned(), limit));
-        self.replace(&mut loaded, registry);
+        let replaced = self.replace(&mut loaded, registry);
+        drop(loaded);
+        self.raise_lifetimes(&replaced);
         Ok(())
     }
 
@@ -269,13 +273,18 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    fn replace(&self, loaded: &mut Loaded, registry: Registry) {
-        let before = Arc::clone(&loaded.snapshot);
-        loaded.snapshot = Arc::new(Snapshot::new(registry, &self.store, &mut loaded.counters));
+    /// Replaces the limits. Returns the previous snapshot and the new one.
+    fn replace(&self, loaded: &mut Loaded, registry: Registry) -> [Arc<Snapshot>; 2] {
+        let after = Arc::new(Snapshot::new(registry, &self.store, &mut loaded.counters));
+        let before = std::mem::replace(&mut loaded.snapshot, Arc::clone(&after));
         self.invalidate();
-        let Some(lifetime) = bound::lifetimes(before.registry(), loaded.snapshot.registry()) else {
-            return;
-        };
+        [before, after]
+    }
+
+    /// Makes the store keep existing buckets for as long as the new limits need. The limits are not
+    /// locked meanwhile: this takes long in a large store, and calls are decided under the new limits.
+    fn raise_lifetimes(&self, [before, after]: &[Arc<Snapshot>; 2]) {
+        let Some(lifetime) = bound::lifetimes(before.registry(), after.registry()) else { return };
         if let Err(error) = self.store.raise_lifetimes(self.clock.now(), &lifetime) {
             // Not reported: the new limits are active in any case. Only some existing buckets may expire
             // too early.
@@ -416,6 +425,28 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         })
     }
 
+    /// Does the same as [`Limiter::answer_all`] if the store can answer without waiting. Otherwise
+    /// returns `None`, and no charge of this call remains.
+    ///
+    /// # Errors
+    /// As [`Limiter::answer_all`].
+    pub fn try_answer_all(
+        &self,
+        verb: Verb,
+        transactions: &[Transaction],
+    ) -> Result<Option<AnsweredAll>, Failure> {
+        let stopwatch = self.stopwatch(transactions);
+        let answered = self.answer_all_by(verb, transactions, stopwatch, |buckets, batch, now| {
+            let answers = self.store.try_update_all(buckets, batch, now, &self.clock);
+            answers.map_err(|error| record::store_failed(transactions, error))?.ok_or(None)
+        });
+        match answered {
+            Ok(answered) => Ok(Some(answered)),
+            Err(None) => Ok(None),
+            Err(Some(failure)) => Err(failure),
+        }
+    }
+
     /// Does the same as [`Limiter::answer_all`], with the numbers.
     ///
     /// # Errors
@@ -429,13 +460,13 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     /// Decides several transactions together. `ask` returns the answers of those with a bucket.
-    fn answer_all_by(
+    fn answer_all_by<E: From<Failure>>(
         &self,
         verb: Verb,
         transactions: &[Transaction],
         stopwatch: Option<Stopwatch>,
-        ask: impl FnOnce(&[Bucket<'_>], &Members<'_>, Timestamp) -> Result<Answers, Failure>,
-    ) -> Result<AnsweredAll, Failure> {
+        ask: impl FnOnce(&[Bucket<'_>], &Members<'_>, Timestamp) -> Result<Answers, E>,
+    ) -> Result<AnsweredAll, E> {
         self.with_batch(verb, transactions, |resolved, indices, buckets, batch| {
             let now = self.clock.now();
             let answers =
@@ -470,12 +501,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// Validates several transactions. Calls `then` with the resolved transactions, the indices of
     /// those with a bucket, their buckets, and the batch to run on the buckets.
-    fn with_batch<T>(
+    fn with_batch<T, E: From<Failure>>(
         &self,
         verb: Verb,
         transactions: &[Transaction],
-        then: impl FnOnce(&[Resolved<'_>], &[usize], &[Bucket<'_>], &Members<'_>) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        then: impl FnOnce(&[Resolved<'_>], &[usize], &[Bucket<'_>], &Members<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut resolved = BatchVec::with_capacity(transactions.len());
         for transaction in transactions {
             let Transaction { limit, id, cost, kind, factor } = transaction;

@@ -124,12 +124,14 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let stopwatch = Stopwatch::start();
         let ops = self.with_batch(verb, &transactions, |_, _, buckets, batch| {
             let calls = buckets.iter().zip(batch.calls());
-            Ok(calls
-                .map(|(bucket, operation)| {
-                    self.store.on_submit(*bucket, &operation);
-                    (bucket.keyspace.text().into(), bucket.id.into(), operation)
-                })
-                .collect())
+            Ok::<_, Failure>(
+                calls
+                    .map(|(bucket, operation)| {
+                        self.store.on_submit(*bucket, &operation);
+                        (bucket.keyspace.text().into(), bucket.id.into(), operation)
+                    })
+                    .collect(),
+            )
         })?;
         let call = RemoteCall { ops, now: Some(self.clock.now()) };
         Ok((call, SubmittedAll { verb, transactions, stopwatch }))

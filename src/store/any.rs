@@ -154,6 +154,16 @@ impl Store for AnyStore {
         each_store!(self, store => Ok(store.update_all(buckets, batch, now, clock)?))
     }
 
+    fn try_update_all<B: RemoteBatch>(
+        &self,
+        buckets: &[Bucket<'_>],
+        batch: &B,
+        now: Timestamp,
+        clock: &impl Clock,
+    ) -> Result<Option<Answers>, StoreError> {
+        each_store!(self, store => Ok(store.try_update_all(buckets, batch, now, clock)?))
+    }
+
     #[inline(always)]
     fn update_each<'a, S: RemoteStep>(
         &self,

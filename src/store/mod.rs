@@ -259,6 +259,24 @@ pub trait Store: Send + Sync {
         clock: &impl Clock,
     ) -> Result<Answers, Self::Error>;
 
+    /// Runs a batch if that does not block. Otherwise returns `None`, and no charge of this call
+    /// remains; [`Store::update_all`] must then be called where blocking is allowed.
+    ///
+    /// # Errors
+    /// As [`Store::update_all`].
+    fn try_update_all<B: RemoteBatch>(
+        &self,
+        buckets: &[Bucket<'_>],
+        batch: &B,
+        now: Timestamp,
+        clock: &impl Clock,
+    ) -> Result<Option<Answers>, Self::Error> {
+        if self.may_wait() {
+            return Ok(None);
+        }
+        self.update_all(buckets, batch, now, clock).map(Some)
+    }
+
     /// Runs `count` independent steps in order; `call` returns the bucket and the step of an index,
     /// `each` receives every answer with its index. The store chooses how many it handles at a time,
     /// and makes no further calls after an error.

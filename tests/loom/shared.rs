@@ -9,7 +9,7 @@ use loom::sync::{Mutex, MutexGuard};
 use penstock::store::hash::HashKey;
 use penstock::store::memory::Overflow;
 use penstock::store::shared::{
-    Counters, Memory, SLOTS_PER_LINE, SharedError, SharedStore, Slot, Wait,
+    Counters, Deadline, Memory, SLOTS_PER_LINE, SharedError, SharedStore, Slot,
 };
 
 /// The lines that are locked to add a bucket.
@@ -130,12 +130,12 @@ impl Memory for Table {
     fn lock_lines(
         &self,
         lines: Range<usize>,
-        _: Wait,
+        _: &Deadline,
     ) -> Result<Option<Self::Guard<'_>>, SharedError> {
         Ok(Some(self.lock_here(lines)))
     }
 
-    fn lock(&self, place: u64, _: Wait) -> Result<Option<Self::Guard<'_>>, SharedError> {
+    fn lock(&self, place: u64, _: &Deadline) -> Result<Option<Self::Guard<'_>>, SharedError> {
         let window = |table: &Table| {
             let home = table.home_line(place);
             match self.machine.locking {

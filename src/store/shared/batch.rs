@@ -4,8 +4,9 @@ use crate::clock::Clock;
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
 use crate::store::shared::SharedError;
+use crate::store::shared::deadline::Deadline;
 use crate::store::shared::flaw::{Flaw, has};
-use crate::store::shared::memory::{FaultPoint, Memory, Wait};
+use crate::store::shared::memory::{FaultPoint, Memory};
 use crate::store::shared::slot::Occupant;
 use crate::store::shared::table::{Address, Charge, Placed, Table};
 use crate::store::{Answers, Batch, Write};
@@ -15,16 +16,19 @@ impl<M: Memory> Table<M> {
     /// turns out to be denied when its turn comes, the charges before it are given back.
     ///
     /// # Errors
-    /// As [`Table::update`]; charges already written are given back.
+    /// [`SharedError::Busy`] if a lock is not released before the deadline, and if the table cannot be
+    /// locked. Charges already written are given back.
     pub(super) fn update_all<B: Batch>(
         &self,
         buckets: &[(Address, Address)],
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
+        deadline: &Deadline,
     ) -> Result<Answers, SharedError> {
         let mut call = BatchCall {
             table: self,
+            deadline,
             clock,
             batch,
             now: self.effective_now(self.current(), now),
@@ -93,6 +97,7 @@ impl<M: Memory> Table<M> {
 /// A call over several buckets under way.
 struct BatchCall<'a, M, C, B> {
     table: &'a Table<M>,
+    deadline: &'a Deadline,
     clock: &'a C,
     batch: &'a B,
     now: Timestamp,
@@ -147,7 +152,7 @@ impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
             Some(charge) => charge,
             None => {
                 let evict = table.evicts() || address == self.overflows[index];
-                match table.insert(address, evict, &mut run, now, Wait::ForCall)? {
+                match table.insert(address, evict, &mut run, now, self.deadline)? {
                     Placed::Done(charge) => charge,
                     Placed::Busy => return Err(SharedError::Busy),
                     Placed::Full(_) => None,

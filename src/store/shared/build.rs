@@ -20,9 +20,10 @@ use rustix::fs::FallocateFlags;
 use crate::store::hash::HashKey;
 use crate::store::shared::OpenError;
 use crate::store::shared::bus_error::TableMap;
+use crate::store::shared::deadline::Deadline;
 use crate::store::shared::header::{Header, Machine, read_header, refuse_others};
-use crate::store::shared::lock::{ProcessLock, lock_builders, retry};
-use crate::store::shared::memory::{FaultPoint, Faults, Wait};
+use crate::store::shared::lock::{ProcessLock, lock_builders};
+use crate::store::shared::memory::{FaultPoint, Faults};
 
 /// Buckets that a new table has room for where no capacity was asked for.
 const DEFAULT_CAPACITY: usize = 100_000;
@@ -75,7 +76,7 @@ pub(super) fn open_or_create<T>(
     let machine = Machine::current()?;
     // Another process that builds the table is waited for without this process's lock, which calls
     // on other tables need.
-    let opened = retry(Wait::ForOpening, || {
+    let opened = Deadline::of_opening().retry(|| {
         let _process = process_lock(path)?;
         match existing(path, &machine)? {
             Some(table) if !table.header.is_smaller_than(capacity) => {
@@ -100,10 +101,7 @@ pub(super) fn open_existing<T>(
 }
 
 fn process_lock(path: &Path) -> Result<ProcessLock, OpenError> {
-    match ProcessLock::take(Wait::ForOpening) {
-        Ok(Some(lock)) => Ok(lock),
-        Ok(None) | Err(_) => Err(OpenError::Busy { path: path.to_owned() }),
-    }
+    ProcessLock::take().ok_or_else(|| OpenError::Busy { path: path.to_owned() })
 }
 
 /// Returns the path of a table after a larger one has replaced it.

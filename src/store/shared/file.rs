@@ -5,13 +5,16 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
+use smallvec::smallvec;
+
 use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;
 use crate::store::shared::build::{self, MappedTable, MappedTables};
 use crate::store::shared::bus_error::TableMap;
+use crate::store::shared::deadline::Deadline;
 use crate::store::shared::header::{COUNTERS_AT, HEADER_BYTES, Header, WINDOW};
 use crate::store::shared::lock::{self, LinesGuard, ProcessLock, WindowGuard};
-use crate::store::shared::memory::{Counters, FaultPoint, Faults, Memory, Wait};
+use crate::store::shared::memory::{Counters, FaultPoint, Faults, Memory};
 use crate::store::shared::slot::Slot;
 use crate::store::shared::{OpenError, SharedError};
 use crate::sync::counting::{self, AtomicU64, AtomicUsize};
@@ -119,14 +122,13 @@ impl<F: Faults> MappedFile<F> {
         &self.path
     }
 
-    fn lock_here(
+    fn try_lock(
         &self,
         lines: Range<usize>,
         needs_name: bool,
-        wait: Wait,
     ) -> Result<Option<LinesGuard<'_>>, SharedError> {
         let file = self.file.as_ref().ok_or(SharedError::Replaced)?;
-        LinesGuard::take(file, self.identity, self.header.file_bytes, needs_name, lines, wait)
+        LinesGuard::try_take(file, self.identity, self.header.file_bytes, needs_name, lines)
     }
 
     fn window_of(&self, place: u64) -> Range<usize> {
@@ -158,7 +160,7 @@ impl<F> Drop for MappedFile<F> {
         }
         // A close drops the locks that other threads hold on the file. It waits for them, and
         // closes all the same if it cannot.
-        let _process = ProcessLock::take(Wait::ForOpening);
+        let _process = ProcessLock::take();
         self.file.take();
     }
 }
@@ -198,18 +200,26 @@ impl<F: Faults> Memory for MappedFile<F> {
     fn lock_lines(
         &self,
         lines: Range<usize>,
-        wait: Wait,
+        deadline: &Deadline,
     ) -> Result<Option<WindowGuard<'_>>, SharedError> {
-        WindowGuard::take(wait, || self.lock_here(lines, false, wait), || Ok(Some(Vec::new())))
+        WindowGuard::take(deadline, || {
+            Ok(self.try_lock(lines.clone(), false)?.map(|lines| smallvec![lines]))
+        })
     }
 
-    fn lock(&self, place: u64, wait: Wait) -> Result<Option<WindowGuard<'_>>, SharedError> {
-        let here = || self.lock_here(self.window_of(place), true, wait);
-        let older = || {
-            let tables = self.older_tables();
-            tables.map(|table| table.lock_here(table.window_of(place), false, wait)).collect()
-        };
-        WindowGuard::take(wait, here, older)
+    fn lock(
+        &self,
+        place: u64,
+        deadline: &Deadline,
+    ) -> Result<Option<WindowGuard<'_>>, SharedError> {
+        WindowGuard::take(deadline, || {
+            let here = std::iter::once((self, true));
+            let tables = here.chain(self.older_tables().map(|older| (older, false)));
+            let windows = tables.map(|(table, needs_name): (&MappedFile<F>, _)| {
+                table.try_lock(table.window_of(place), needs_name)
+            });
+            windows.collect()
+        })
     }
 
     fn older(&self) -> Option<&MappedFile<F>> {
@@ -263,7 +273,7 @@ impl<F: Faults> Memory for MappedFile<F> {
     fn held_locks(&self) -> Option<u64> {
         let file = self.file.as_ref()?;
         // The kernel does not tell of locks of this process, which has none meanwhile.
-        let _process = ProcessLock::take(Wait::ForOpening).ok()??;
+        let _process = ProcessLock::take()?;
         lock::held_by_others(file, self.lines()).ok()
     }
 

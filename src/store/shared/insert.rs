@@ -5,8 +5,9 @@ use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::Write;
 use crate::store::shared::SharedError;
+use crate::store::shared::deadline::Deadline;
 use crate::store::shared::flaw::{Flaw, has};
-use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE, Wait};
+use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE};
 use crate::store::shared::slot::{Key, Occupant, Slot, Tag};
 use crate::store::shared::table::{Address, Changed, Charge, Found, Placed, Table, is_in_use};
 use crate::sync::counting::Ordering;
@@ -31,13 +32,13 @@ impl<M: Memory> Table<M> {
         evict: bool,
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
-        wait: Wait,
+        deadline: &Deadline,
     ) -> Result<Placed<'_>, SharedError> {
         loop {
             let memory = self.current();
             self.sweep(memory, now);
             memory.reached(FaultPoint::BeforeLock);
-            match memory.lock(address.place, wait) {
+            match memory.lock(address.place, deadline) {
                 Ok(None) => return Ok(Placed::Busy),
                 Ok(Some(_guard)) if is_in_use(memory) || has(Flaw::AddsToRetired) => {
                     memory.counters().locked.count();
@@ -51,7 +52,7 @@ impl<M: Memory> Table<M> {
                 Err(SharedError::Replaced) if !is_in_use(memory) => {}
                 Err(error) => return Err(error),
             }
-            if wait == Wait::Never {
+            if !deadline.may_wait() {
                 return Ok(Placed::Busy);
             }
             memory.open_successor()?;
@@ -195,7 +196,9 @@ impl<M: Memory> Table<M> {
             let first = older.swept().load(Ordering::Relaxed);
             let last = older.lines().min(first + SWEPT_AT_ONCE);
             // A process that took a lock before the table was retired may still add a bucket.
-            let Ok(Some(_guard)) = older.lock_lines(first..last, Wait::Never) else { continue };
+            let Ok(Some(_guard)) = older.lock_lines(first..last, &Deadline::immediate()) else {
+                continue;
+            };
             counters.floor.raise(latest_end);
             let is_free = |&index: &usize| {
                 let slot = older.slot(index);

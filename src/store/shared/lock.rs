@@ -5,31 +5,24 @@
 //! it. So one lock for all tables of the process is held around each kernel lock, and around every
 //! opening and closing of a table.
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-use crate::clock::Stopwatch;
-use crate::engine::time::Nanos;
+use smallvec::SmallVec;
+
 use crate::store::shared::SharedError;
-use crate::store::shared::memory::Wait;
+use crate::store::shared::deadline::Deadline;
 use crate::sync::Ordering;
 use crate::sync::counting::AtomicU32;
 
-/// The longest time that a call waits for another process.
-const CALL_DEADLINE: Nanos = Nanos::from_millis(200);
-/// The longest time that the opening of a table waits for another process that builds it, and any
-/// call for the other threads of this process.
-const OPENING_DEADLINE: Nanos = Nanos::from_millis(30_000);
 /// The kinds of record locks, in the type that the system keeps them in; its names for them have
 /// another one on some systems.
 const WRITE: libc::c_short = libc::F_WRLCK as libc::c_short;
 const UNLOCK: libc::c_short = libc::F_UNLCK as libc::c_short;
-/// Attempts before a waiting thread lets others run.
-const SPINS: u32 = 20;
-
 /// The process whose thread holds [`ProcessLock`]; 0 if none does.
 static HOLDER: AtomicU32 = AtomicU32::new(0);
 
@@ -38,29 +31,28 @@ static HOLDER: AtomicU32 = AtomicU32::new(0);
 pub(super) struct ProcessLock(());
 
 impl ProcessLock {
-    /// Takes the lock; `None` if another thread has it and `wait` says not to wait.
-    ///
-    /// # Errors
-    /// [`SharedError::Busy`] if the deadline passes.
-    pub(super) fn take(wait: Wait) -> Result<Option<ProcessLock>, SharedError> {
+    /// Takes the lock if no other thread of this process holds it.
+    fn try_take() -> Option<ProcessLock> {
         let me = std::process::id();
-        // Its holder is a thread of this process, which always comes to an end: no other process
-        // can hold it up for longer than the deadline of one call.
-        let patience = if wait == Wait::Never { Wait::Never } else { Wait::ForOpening };
-        let taken = retry(patience, || {
-            match HOLDER.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => Ok(Some(ProcessLock(()))),
-                // A thread of the parent held it when this process was forked off: that thread is
-                // not here.
-                Err(other) if other != me => {
-                    let taken =
-                        HOLDER.compare_exchange(other, me, Ordering::Acquire, Ordering::Relaxed);
-                    Ok(taken.ok().map(|_| ProcessLock(())))
-                }
-                Err(_) => Ok(None),
-            }
-        })?;
-        in_time(wait, taken)
+        let holder = match HOLDER.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Some(ProcessLock(())),
+            Err(holder) => holder,
+        };
+        if holder == me {
+            return None;
+        }
+        // A thread of the parent held it when this process was forked: that thread does not exist
+        // here.
+        let taken = HOLDER.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed);
+        taken.ok().map(|_| ProcessLock(()))
+    }
+
+    /// Takes the lock. Waits for other threads of this process, which do not wait for other
+    /// processes while they hold it; returns `None` if one does not release it in time.
+    pub(super) fn take() -> Option<ProcessLock> {
+        let attempt = || Ok::<_, Infallible>(ProcessLock::try_take());
+        let Ok(taken) = Deadline::of_opening().retry(attempt);
+        taken
     }
 }
 
@@ -73,23 +65,39 @@ impl Drop for ProcessLock {
 /// The locks of some windows, newest table first.
 #[derive(Debug)]
 pub struct WindowGuard<'a> {
-    _newest: LinesGuard<'a>,
-    _older: Vec<LinesGuard<'a>>,
+    _lines: Locks<'a>,
     // Released last.
     _process: ProcessLock,
 }
 
+/// The locks of a window in several tables. Few tables were enlarged.
+pub(super) type Locks<'a> = SmallVec<[LinesGuard<'a>; 1]>;
+
 impl<'a> WindowGuard<'a> {
-    /// Takes the process's lock, then the lines of a table, then what `older` takes.
+    /// Takes the process's lock and then those of `try_lock`, which returns `None` if another process
+    /// holds one of them. Returns `None` if the deadline passes.
+    ///
+    /// Between two attempts no lock is held: other threads of this process must not wait because a
+    /// process that is stopped holds a window.
+    ///
+    /// # Errors
+    /// As `try_lock`, and [`SharedError::Busy`] if another thread of this process does not release
+    /// its lock in time.
     pub(super) fn take(
-        wait: Wait,
-        newest: impl FnOnce() -> Result<Option<LinesGuard<'a>>, SharedError>,
-        older: impl FnOnce() -> Result<Option<Vec<LinesGuard<'a>>>, SharedError>,
+        deadline: &Deadline,
+        try_lock: impl Fn() -> Result<Option<Locks<'a>>, SharedError>,
     ) -> Result<Option<WindowGuard<'a>>, SharedError> {
-        let Some(process) = ProcessLock::take(wait)? else { return Ok(None) };
-        let Some(newest) = newest()? else { return Ok(None) };
-        let Some(older) = older()? else { return Ok(None) };
-        Ok(Some(WindowGuard { _newest: newest, _older: older, _process: process }))
+        deadline.retry(|| {
+            let process = if deadline.may_wait() {
+                ProcessLock::take().ok_or(SharedError::Busy)?
+            } else if let Some(process) = ProcessLock::try_take() {
+                process
+            } else {
+                return Ok(None);
+            };
+            let lines = try_lock()?;
+            Ok(lines.map(|lines| WindowGuard { _lines: lines, _process: process }))
+        })
     }
 }
 
@@ -102,23 +110,21 @@ pub(super) struct LinesGuard<'a> {
 }
 
 impl<'a> LinesGuard<'a> {
-    /// Locks some lines. Only under the process's lock.
+    /// Locks some lines, if no other process has locked one of them. Only under the process's lock.
     ///
     /// # Errors
-    /// [`SharedError::Busy`] if the deadline passes; [`SharedError::Replaced`] if `file` is no
-    /// longer the table with this `identity`, or `needs_name` and it was removed;
-    /// [`SharedError::Truncated`] if it does not have `bytes` bytes; [`SharedError::Lock`] if the
-    /// kernel refuses.
-    pub(super) fn take(
+    /// [`SharedError::Replaced`] if `file` is no longer the table with this `identity`, or
+    /// `needs_name` and it was removed; [`SharedError::Truncated`] if it does not have `bytes` bytes;
+    /// [`SharedError::Lock`] if the kernel refuses.
+    pub(super) fn try_take(
         file: &'a File,
         identity: (u64, u64),
         bytes: u64,
         needs_name: bool,
         lines: Range<usize>,
-        wait: Wait,
     ) -> Result<Option<LinesGuard<'a>>, SharedError> {
         // A program that closes all its descriptors, as daemons do, and then opens another file
-        // under the same number would otherwise lock a stranger.
+        // under the same number would otherwise lock that file.
         let metadata = file.metadata().map_err(SharedError::Lock)?;
         let is_removed = needs_name && metadata.nlink() == 0;
         if (metadata.dev(), metadata.ino()) != identity || is_removed {
@@ -128,12 +134,11 @@ impl<'a> LinesGuard<'a> {
             return Err(SharedError::Truncated);
         }
         let (start, length) = (lines.start as i64, lines.len() as i64);
-        let locked = retry(wait, || match record_lock(file, WRITE, start, length) {
-            Ok(()) => Ok(Some(())),
+        match record_lock(file, WRITE, start, length) {
+            Ok(()) => Ok(Some(LinesGuard { file, start, length })),
             Err(error) if is_taken(&error) => Ok(None),
             Err(error) => Err(SharedError::Lock(error)),
-        })?;
-        Ok(in_time(wait, locked)?.map(|()| LinesGuard { file, start, length }))
+        }
     }
 }
 
@@ -199,44 +204,4 @@ fn record_lock(file: &File, kind: libc::c_short, start: i64, length: i64) -> io:
 
 fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
-}
-
-/// Tries until there is a value; `None` if there is none by the deadline.
-pub(super) fn retry<T, E>(
-    wait: Wait,
-    attempt: impl Fn() -> Result<Option<T>, E>,
-) -> Result<Option<T>, E> {
-    let deadline = match wait {
-        Wait::Never => Nanos::ZERO,
-        Wait::ForCall => CALL_DEADLINE,
-        Wait::ForOpening => OPENING_DEADLINE,
-    };
-    let mut stopwatch = None;
-    for tries in 0_u32.. {
-        if let Some(value) = attempt()? {
-            return Ok(Some(value));
-        }
-        if wait == Wait::Never {
-            break;
-        }
-        if tries < SPINS {
-            std::hint::spin_loop();
-        } else if stopwatch.get_or_insert_with(Stopwatch::start).elapsed() > deadline {
-            break;
-        } else {
-            pause();
-        }
-    }
-    Ok(None)
-}
-
-/// `None` where a call would have to wait and may not; an error where it has waited too long.
-fn in_time<T>(wait: Wait, value: Option<T>) -> Result<Option<T>, SharedError> {
-    if value.is_none() && wait != Wait::Never { Err(SharedError::Busy) } else { Ok(value) }
-}
-
-/// Lets other threads and processes run for a moment.
-#[expect(clippy::disallowed_methods, reason = "the kernel has no record lock with a deadline")]
-fn pause() {
-    std::thread::sleep(std::time::Duration::from_micros(50));
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::store::shared::SharedError;
+use crate::store::shared::deadline::Deadline;
 use crate::store::shared::slot::Slot;
 use crate::sync::counting::{self, AtomicU64, AtomicUsize};
 use crate::sync::{Ordering, Word};
@@ -14,17 +15,6 @@ pub const SLOTS_PER_LINE: usize = 4;
 /// Slots for each bucket that a table has room for. At this load one new key in 170,000 finds its
 /// window of 32 slots full.
 pub(super) const SLOTS_PER_BUCKET: usize = 2;
-
-/// Whether a call may wait for the lock of a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Return at once if it is taken.
-    Never,
-    /// Wait as long as a call may take.
-    ForCall,
-    /// Wait as long as the opening of a table may take.
-    ForOpening,
-}
 
 /// One table: the mapped file, or ordinary memory in the models.
 ///
@@ -48,22 +38,23 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// The shared words beside the slots.
     fn counters(&self) -> &Counters;
 
-    /// Locks some lines of this table only. `None` if they are taken and `wait` says not to wait.
-    /// The caller holds no other lock.
+    /// Locks some lines of this table only. Returns `None` if another process holds their lock and
+    /// the deadline has passed. The caller holds no other lock.
     ///
     /// # Errors
-    /// [`SharedError`] if the deadline passes or the lock is not available.
+    /// [`SharedError`] if the table cannot be locked.
     fn lock_lines(
         &self,
         lines: Range<usize>,
-        wait: Wait,
+        deadline: &Deadline,
     ) -> Result<Option<Self::Guard<'_>>, SharedError>;
 
     /// Locks the windows of a bucket in this table and in all older ones, newest first.
     ///
     /// # Errors
     /// As [`Memory::lock_lines`].
-    fn lock(&self, place: u64, wait: Wait) -> Result<Option<Self::Guard<'_>>, SharedError>;
+    fn lock(&self, place: u64, deadline: &Deadline)
+    -> Result<Option<Self::Guard<'_>>, SharedError>;
 
     /// The table that this one replaces and whose buckets it takes over.
     fn older(&self) -> Option<&Self>;

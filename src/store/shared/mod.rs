@@ -3,6 +3,7 @@
 mod batch;
 mod build;
 mod bus_error;
+mod deadline;
 mod file;
 pub mod flaw;
 mod header;
@@ -16,8 +17,9 @@ mod upkeep;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use deadline::Deadline;
 pub use file::MappedFile;
-pub use memory::{Counters, FaultPoint, Faults, Memory, SLOTS_PER_LINE, Wait};
+pub use memory::{Counters, FaultPoint, Faults, Memory, SLOTS_PER_LINE};
 pub use slot::Slot;
 
 use crate::clock::Clock;
@@ -80,6 +82,19 @@ impl<M: Memory> SharedStore<M> {
         Address::of(bucket.hash(), bucket.keyspace.has_tally)
     }
 
+    fn update_all_before<B: RemoteBatch>(
+        &self,
+        deadline: &Deadline,
+        buckets: &[Bucket<'_>],
+        batch: &B,
+        now: Timestamp,
+        clock: &impl Clock,
+    ) -> Result<Answers, SharedError> {
+        let addresses = |&bucket| (self.address(bucket), self.overflow_address(bucket));
+        let addresses: Vec<_> = buckets.iter().map(addresses).collect();
+        self.table.update_all(&addresses, batch, now, clock, deadline)
+    }
+
     #[cold]
     fn overflow_address(&self, bucket: Bucket<'_>) -> Address {
         let keyspace = bucket.keyspace;
@@ -103,8 +118,12 @@ impl<M: Memory> Store for SharedStore<M> {
     ) -> Result<Answer, SharedError> {
         let (address, mut answer) = (self.address(bucket), Answer::default());
         let overflow = || self.overflow_address(bucket);
-        self.table.update(address, overflow, step, now, &mut answer, Wait::ForCall)?;
-        Ok(answer)
+        let deadline = Deadline::of_call();
+        if self.table.update(address, overflow, step, now, &mut answer, &deadline)? {
+            Ok(answer)
+        } else {
+            Err(SharedError::Busy)
+        }
     }
 
     // Not inlined, here and for servers: that would slow the store in memory, beside which they are.
@@ -117,7 +136,8 @@ impl<M: Memory> Store for SharedStore<M> {
     ) -> Result<Option<Answer>, SharedError> {
         let (address, mut answer) = (self.address(bucket), Answer::default());
         let overflow = || self.overflow_address(bucket);
-        let done = self.table.update(address, overflow, step, now, &mut answer, Wait::Never)?;
+        let deadline = Deadline::immediate();
+        let done = self.table.update(address, overflow, step, now, &mut answer, &deadline)?;
         Ok(done.then_some(answer))
     }
 
@@ -150,11 +170,20 @@ impl<M: Memory> Store for SharedStore<M> {
         now: Timestamp,
         clock: &impl Clock,
     ) -> Result<Answers, SharedError> {
-        let addresses: Vec<_> = buckets
-            .iter()
-            .map(|&bucket| (self.address(bucket), self.overflow_address(bucket)))
-            .collect();
-        self.table.update_all(&addresses, batch, now, clock)
+        self.update_all_before(&Deadline::of_call(), buckets, batch, now, clock)
+    }
+
+    fn try_update_all<B: RemoteBatch>(
+        &self,
+        buckets: &[Bucket<'_>],
+        batch: &B,
+        now: Timestamp,
+        clock: &impl Clock,
+    ) -> Result<Option<Answers>, SharedError> {
+        match self.update_all_before(&Deadline::immediate(), buckets, batch, now, clock) {
+            Err(SharedError::Busy) => Ok(None),
+            answered => answered.map(Some),
+        }
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, SharedError> {

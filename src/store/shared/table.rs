@@ -28,8 +28,9 @@ use crate::engine::time::{Nanos, Timestamp};
 use crate::prefetch::prefetch;
 use crate::store::memory::Overflow;
 use crate::store::shared::SharedError;
+use crate::store::shared::deadline::Deadline;
 use crate::store::shared::flaw::{Flaw, has};
-use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE, Stage, Wait};
+use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE, Stage};
 use crate::store::shared::slot::{Occupant, Slot, Tag};
 use crate::store::{Step, Write};
 
@@ -91,7 +92,7 @@ pub(super) enum Placed<'a> {
     Done(Option<Charge<'a>>),
     /// Every slot of the window matters until this instant.
     Full(Timestamp),
-    /// The lock is taken, and the caller may not wait.
+    /// Another process holds the lock, and the deadline has passed.
     Busy,
 }
 
@@ -247,12 +248,11 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Runs `step` on one bucket. Returns `false` if that takes a lock that `wait` does not wait
-    /// for; nothing was then written.
+    /// Runs `step` on one bucket. Returns `false` if that needs a lock that is not released before the
+    /// deadline; nothing was then written.
     ///
     /// # Errors
-    /// [`SharedError`] if the lock is not available in time, or the window is full and the overflow
-    /// policy refuses.
+    /// [`SharedError`] if the table cannot be locked.
     #[inline(always)]
     pub(super) fn update<S: Step>(
         &self,
@@ -261,7 +261,7 @@ impl<M: Memory> Table<M> {
         step: &S,
         now: Timestamp,
         answer: &mut Answer,
-        wait: Wait,
+        deadline: &Deadline,
     ) -> Result<bool, SharedError> {
         // The common case has a step of its own, which is compiled into it: a bucket with a slot.
         let memory = self.current();
@@ -272,7 +272,7 @@ impl<M: Memory> Table<M> {
                 return Ok(true);
             }
         }
-        self.update_otherwise(address, overflow, step, now, answer, wait)
+        self.update_otherwise(address, overflow, step, now, answer, deadline)
     }
 
     #[cold]
@@ -284,13 +284,13 @@ impl<M: Memory> Table<M> {
         step: &S,
         now: Timestamp,
         answer: &mut Answer,
-        wait: Wait,
+        deadline: &Deadline,
     ) -> Result<bool, SharedError> {
         let mut run = |state: Option<State>, now: Timestamp| step.run(state, now, answer);
         if self.try_change(address, &mut run, now).is_some() {
             return Ok(true);
         }
-        match self.update_new(address, overflow, &mut run, now, wait)? {
+        match self.update_new(address, overflow, &mut run, now, deadline)? {
             Placed::Done(_) => Ok(true),
             Placed::Busy => Ok(false),
             Placed::Full(until) => {
@@ -308,9 +308,9 @@ impl<M: Memory> Table<M> {
         overflow: impl FnOnce() -> Address,
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
-        wait: Wait,
+        deadline: &Deadline,
     ) -> Result<Placed<'_>, SharedError> {
-        let placed = self.insert(address, self.evicts(), run, now, wait)?;
+        let placed = self.insert(address, self.evicts(), run, now, deadline)?;
         if !matches!(placed, Placed::Full(_)) || self.is_refused() {
             return Ok(placed);
         }
@@ -318,7 +318,7 @@ impl<M: Memory> Table<M> {
         match self.try_change(address, run, now) {
             Some(charge) => Ok(Placed::Done(charge)),
             // The shared bucket must have a slot, even if another bucket loses its own.
-            None => self.insert(address, true, run, now, wait),
+            None => self.insert(address, true, run, now, deadline),
         }
     }
 

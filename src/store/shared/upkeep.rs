@@ -3,12 +3,16 @@
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::inspect::{Inspect, Inspection, ResetWithin, SlowBucket, Survey};
+use crate::store::shared::deadline::Deadline;
 use crate::store::shared::flaw::{Flaw, has};
-use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE, Wait};
+use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE};
 use crate::store::shared::slot::{Occupant, Slot};
 use crate::store::shared::table::{Address, Found, Table, is_in_use};
 use crate::store::shared::{MappedFile, SharedError, SharedStore};
 use crate::store::{Stats, Store, StoreError};
+
+/// Lines that a walk over the table locks at a time.
+const LINES_AT_ONCE: usize = 64;
 
 impl<M: Memory> Table<M> {
     /// Forgets one bucket. Returns whether there was one.
@@ -16,14 +20,16 @@ impl<M: Memory> Table<M> {
     /// # Errors
     /// [`SharedError`] if the table was replaced by a larger one and the lock is not available.
     pub(super) fn forget(&self, address: Address) -> Result<bool, SharedError> {
+        let deadline = Deadline::of_call();
         loop {
             let memory = self.newest()?;
             // The bucket must not be moved meanwhile, and what a dead mover left behind must not
             // come back.
             let has_older = memory.older_tables().next().is_some();
-            let _guard = match has_older.then(|| memory.lock(address.place, Wait::ForCall)) {
+            let _guard = match has_older.then(|| memory.lock(address.place, &deadline)) {
                 None => None,
-                Some(Ok(guard)) => guard,
+                Some(Ok(Some(guard))) => Some(guard),
+                Some(Ok(None)) => return Err(SharedError::Busy),
                 Some(Err(SharedError::Replaced)) if !is_in_use(memory) => continue,
                 Some(Err(error)) => return Err(error),
             };
@@ -59,23 +65,31 @@ impl<M: Memory> Table<M> {
     }
 
     /// Drops the drained buckets, and raises the lifetime of every other bucket with a tally to at
-    /// least that of its state.
+    /// least that of its state. Locks few lines at a time, and leaves out those that a stopped
+    /// process has locked.
+    ///
+    /// # Errors
+    /// [`SharedError::Busy`] if lines were left out, and if the table cannot be locked.
     pub(super) fn raise_lifetimes(
         &self,
         now: Timestamp,
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), SharedError> {
-        let newest = self.newest()?;
+        let (newest, deadline) = (self.newest()?, Deadline::of_call());
+        let mut is_complete = true;
         for memory in newest.tables() {
-            for first in (0..memory.lines()).step_by(memory.window()) {
-                let last = memory.lines().min(first + memory.window());
-                let Some(_guard) = memory.lock_lines(first..last, Wait::ForCall)? else { continue };
+            for first in (0..memory.lines()).step_by(LINES_AT_ONCE) {
+                let last = memory.lines().min(first + LINES_AT_ONCE);
+                let Some(_guard) = memory.lock_lines(first..last, &deadline)? else {
+                    is_complete = false;
+                    continue;
+                };
                 for index in first * SLOTS_PER_LINE..last * SLOTS_PER_LINE {
                     self.raise_lifetime_to(memory, memory.slot(index), now, lifetime);
                 }
             }
         }
-        Ok(())
+        if is_complete { Ok(()) } else { Err(SharedError::Busy) }
     }
 
     fn raise_lifetime_to(

@@ -169,6 +169,41 @@ fn a_process_stopped_during_a_call_blocks_only_new_buckets() {
 }
 
 #[test]
+fn a_stopped_process_delays_each_call_by_one_deadline_at_most() {
+    let scene = Scene::new(0);
+    let (worker, kills) = stopped_at(&scene, FaultPoint::Locked);
+    // The deadline of a call is 200 ms.
+    let longest = Nanos::from_millis(350);
+    let timed = |call: &dyn Fn() -> bool| {
+        let stopwatch = Stopwatch::start();
+        (call(), stopwatch.elapsed())
+    };
+    let run = |thread: usize| {
+        let add = |number: usize| {
+            let id = format!("{thread} {number}");
+            timed(&|| scene.churn(&id).is_ok())
+        };
+        let add_both = |number: usize| {
+            let ids = [0, 1].map(|part| format!("{thread} {number} {part}"));
+            timed(&|| scene.shared.spend_all([("Churn", &ids[0]), ("Churn", &ids[1])]).is_ok())
+        };
+        (0..8).map(add).chain((8..12).map(add_both)).collect::<Vec<_>>()
+    };
+    let timed: Vec<(bool, Nanos)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|thread| scope.spawn(move || run(thread))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect()
+    });
+    assert!(timed.iter().any(|&(is_added, _)| !is_added), "no call met the stopped process");
+    for (is_added, elapsed) in timed {
+        // A call that is not in the way of the stopped process does not wait behind one that is.
+        assert!(elapsed < if is_added { SHORT } else { longest }, "{is_added} after {elapsed:?}");
+    }
+    worker.signal(Signal::CONT);
+    assert!(!worker.ends_killed());
+    scene.check(&scene.shared, kills);
+}
+
+#[test]
 fn a_lock_is_counted_as_recovered_after_its_holder_is_killed() {
     let scene = Scene::new(0);
     let recovered = || scene.shared.0.stats().expect("figures").recovered_locks.expect("a number");
