@@ -1030,6 +1030,9 @@ class BoundLimit:
     @property
     def is_remote(self) -> bool:
         """Whether the store is a remote server, so that a call waits for a reply."""
+    @property
+    def may_wait(self) -> bool:
+        """Whether a call may wait for a server or for another process."""
     def refund(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Return `cost` tokens to the bucket of `id`.
 
@@ -1107,6 +1110,9 @@ class Limiter:
     @property
     def is_remote(self) -> bool:
         """Whether the store is a remote server, so that a call waits for a reply."""
+    @property
+    def may_wait(self) -> bool:
+        """Whether a call may wait for a server or for another process."""
     def spend(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Take `cost` tokens from the bucket of `id` under the limit `name`, if available.
 

@@ -1,7 +1,8 @@
 """The limiter for asyncio: the methods of `Limiter` as coroutines.
 
 Over a store on this machine they answer without suspending; only `acquire` ever waits. Over a
-server they suspend until its reply has arrived, and never block the event loop.
+server they suspend until its reply has arrived. A call over a shared table that would wait for
+another process is made in a thread. No call blocks the event loop.
 """
 
 from __future__ import annotations
@@ -91,13 +92,13 @@ def _woken_by_a_thread(loop: asyncio.AbstractEventLoop) -> Replies:
 
 
 async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Make a call that may wait for a server, in a thread."""
+    """Make a call that may wait, in a thread."""
     call_now = functools.partial(call, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(None, call_now)
 
 
 async def _here(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Make a call that never waits for a server."""
+    """Make a call that never waits."""
     return call(*args, **kwargs)
 
 
@@ -109,7 +110,7 @@ _Plain = TypeVar("_Plain", Limiter, BoundLimit)
 def _ask(
     verb: _Verb, bound: BoundLimit, id: Id, cost: int = 1, factor: Factor | None = None
 ) -> _Answer:
-    """Ask a server about one bucket; `None` if the call needs a thread."""
+    """Ask the store about one bucket; `None` if the call needs a thread."""
     loop = asyncio.get_running_loop()
     return _replies_of(loop).call(loop, verb, bound, id, cost, factor)
 
@@ -119,12 +120,17 @@ class _Verbs(Generic[_Plain]):
 
     def __init__(self, plain: _Plain) -> None:
         self._plain: Final[_Plain] = plain
-        self._is_remote: Final = plain.is_remote
+        self._may_wait: Final = plain.may_wait
 
     @property
     def is_remote(self) -> bool:
         """Whether a server decides, so that a call waits for its reply."""
-        return self._is_remote
+        return self._plain.is_remote
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a call may wait, for a server or for another process; the loop runs meanwhile."""
+        return self._may_wait
 
     def _ask(self, verb: _Verb, *args: Any, **kwargs: Any) -> _Answer:
         raise NotImplementedError
@@ -145,7 +151,7 @@ def _decision(
     """Return a method about one bucket as a coroutine."""
 
     async def call(self: _Verbs[_Plain], /, *args: _P.args, **kwargs: _P.kwargs) -> Decision:
-        if not self._is_remote:
+        if not self._may_wait:
             return method(self._plain, *args, **kwargs)
         answer = self._ask(verb, *args, **kwargs)
         if isinstance(answer, Decision):
@@ -164,7 +170,7 @@ def _decision_on_several(
     """Return a method about several buckets as a coroutine."""
 
     async def call(self: AsyncLimiter, transactions: Iterable[AnyTransaction]) -> Decision:
-        if not self._is_remote:
+        if not self._may_wait:
             return method(self.limiter, transactions)
         loop = asyncio.get_running_loop()
         # They may be iterated twice.
@@ -186,7 +192,7 @@ def _coroutine(
     """Return a method as a coroutine that runs it in a thread if it may wait."""
 
     async def call(self: _Verbs[_Plain], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if self._is_remote and asks_store:
+        if self._may_wait and asks_store:
             return await _in_thread(method, self._plain, *args, **kwargs)
         return method(self._plain, *args, **kwargs)
 
@@ -206,10 +212,10 @@ class AsyncReservation:
     does not settle it, and cancelled if the body raises.
     """
 
-    def __init__(self, reserve: Callable[[], Reservation], *, is_remote: bool = False) -> None:
+    def __init__(self, reserve: Callable[[], Reservation], *, may_wait: bool = False) -> None:
         self._reserve: Final = reserve
-        self._run: Final = _in_thread if is_remote else _here
-        self._is_remote: Final = is_remote
+        self._run: Final = _in_thread if may_wait else _here
+        self._may_wait: Final = may_wait
         self._reservation: Reservation | None = None
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -218,7 +224,7 @@ class AsyncReservation:
     async def _take(self) -> Self:
         if self._reservation is None:
             reserve = self._reserve
-            self._reservation = await _reserved(reserve) if self._is_remote else reserve()
+            self._reservation = await _reserved(reserve) if self._may_wait else reserve()
         return self
 
     @property
@@ -328,7 +334,7 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
     ) -> AsyncReservation:
         """Take `estimate` tokens before the cost is known; to be awaited, or entered."""
         return AsyncReservation(
-            lambda: self.bound.reserve(id, estimate, factor=factor), is_remote=self._is_remote
+            lambda: self.bound.reserve(id, estimate, factor=factor), may_wait=self._may_wait
         )
 
     async def acquire(
@@ -431,7 +437,7 @@ class AsyncLimiter(_Verbs[Limiter]):
         """
         return AsyncReservation(
             lambda: self.limiter.reserve(name, id, estimate, factor=factor),
-            is_remote=self._is_remote,
+            may_wait=self._may_wait,
         )
 
     async def acquire(
@@ -552,8 +558,8 @@ class _Wakeup:
 
 
 async def _acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None) -> Decision:
-    if bound.is_remote:
-        return await _acquire_remote(bound, id, cost, timeout_ns)
+    if bound.may_wait:
+        return await _acquire_waiting(bound, id, cost, timeout_ns)
     wakeup = _Wakeup()
     waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify())
     try:
@@ -565,7 +571,7 @@ async def _acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None)
 
 
 class _Line:
-    """The callers of one loop that wait for tokens from servers."""
+    """The callers of one loop that wait for tokens from stores that may wait."""
 
     def __init__(self) -> None:
         # One thread, so that callers join the wait queues in the order of their arrival.
@@ -587,8 +593,10 @@ _lines: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line]] = (
 )
 
 
-async def _acquire_remote(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None) -> Decision:
-    """Acquire from a server: immediately if possible, otherwise in the wait queue's thread."""
+async def _acquire_waiting(
+    bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None
+) -> Decision:
+    """Acquire immediately if possible, otherwise in the wait queue's thread."""
     loop = asyncio.get_running_loop()
     line = _lines.get(loop)
     if line is None:

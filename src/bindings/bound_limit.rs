@@ -20,6 +20,7 @@ use crate::engine::factor::Factor;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Call};
+use crate::store::Store;
 
 /// The active limit, and the generation it belongs to.
 #[derive(Debug)]
@@ -259,6 +260,12 @@ impl BoundLimit {
     #[getter]
     fn is_remote(&self) -> bool {
         self.handle.core.store().remote().is_some()
+    }
+
+    /// Whether a call may wait for a server or for another process.
+    #[getter]
+    fn may_wait(&self) -> bool {
+        self.handle.core.store().may_wait()
     }
 
     /// Return `cost` tokens to the bucket of `id`.

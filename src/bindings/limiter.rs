@@ -232,6 +232,12 @@ impl Limiter {
         self.handle.core.store().remote().is_some()
     }
 
+    /// Whether a call may wait for a server or for another process.
+    #[getter]
+    fn may_wait(&self) -> bool {
+        self.handle.core.store().may_wait()
+    }
+
     /// Return `cost` tokens to the bucket of `id` under the limit `name`.
     ///
     /// A refund never fills a bucket beyond full. Raises as `spend` does.
@@ -508,7 +514,7 @@ impl Limiter {
     fn reload(&self, limits: &Bound<'_, PyAny>) -> PyResult<()> {
         self.handle.check_open()?;
         let registry = Limits::registry_of(limits)?;
-        self.handle.core.reload(registry)?;
+        self.handle.run(limits.py(), |core| core.reload(registry))?;
         self.handle.wake_after_reload(limits.py())
     }
 

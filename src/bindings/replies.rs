@@ -272,7 +272,8 @@ impl Replies {
 
     /// Return a decision that needs no reply, or a future of `event_loop`.
     ///
-    /// `None` if the call must be made in a thread because the limiter has waiters. `verb` is
+    /// `None` if the call must be made in a thread because the limiter has waiters or the call would
+    /// wait for another process. `verb` is
     /// spend, check, refund or acquire; an acquire is a spend that is refunded if the future is
     /// cancelled. Raises as `BoundLimit.spend` does, except for errors that depend on the reply.
     #[pyo3(signature = (event_loop, verb, bound, id, cost = Argument::Missing, factor = None))]
@@ -304,6 +305,9 @@ impl Replies {
             let data = DecisionData::new(answered, verb, tokens, &id, entry);
             return Ok(Some(Bound::new(py, Decision::new(data))?.into_any()));
         }
+        if bound.handle.core.store().remote().is_none() {
+            return Ok(None);
+        }
         let submission = bound.handle.core.submission(&limit, call);
         let (remote, call) = submission.map_err(|error| exact(error.into()))?;
         let call = Submission::One { call, id: id.unbind(), cost: tokens, entry };
@@ -313,8 +317,8 @@ impl Replies {
 
     /// Return the decision on several transactions, or a future of `event_loop`.
     ///
-    /// `None` if the call must be made in a thread because it needs several servers or the limiter
-    /// has waiters. Raises as `Limiter.spend_all` does, except for errors that depend on the
+    /// `None` if the call must be made in a thread because it needs several servers, the limiter has
+    /// waiters, or the call would wait for another process. Raises as `Limiter.spend_all` does, except for errors that depend on the
     /// replies.
     fn call_all<'py>(
         &self,
@@ -328,6 +332,11 @@ impl Replies {
             return Ok(None);
         }
         let (transactions, parts) = limiter.get().transactions(transactions)?;
+        if handle.core.store().remote().is_none() {
+            let answered = handle.core.try_answer_all(verb, &transactions)?;
+            let decided = answered.map(|answered| several(event_loop.py(), verb, answered, parts));
+            return Ok(decided.transpose()?.map(Bound::into_any));
+        }
         let (remote, call) = handle.core.submission_of_all(verb, transactions)?;
         if handle.core.store().remote().is_some_and(|store| !store.is_one_call(&remote)) {
             return Ok(None);
