@@ -20,8 +20,14 @@ pub(super) struct Breaker {
     failures: AtomicU32,
     /// The number of times it opened.
     opened: AtomicU64,
+    /// Increased with each change, so that calls that were sent before a change are known.
+    period: AtomicU64,
     open: Mutex<Open>,
 }
+
+/// The time between two changes of a breaker, in which a call was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Period(u64);
 
 /// The change that a call caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +58,7 @@ impl Breaker {
             since: Stopwatch::start(),
             failures: AtomicU32::new(0),
             opened: AtomicU64::new(0),
+            period: AtomicU64::new(0),
             open: Mutex::new(open),
         }
     }
@@ -62,7 +69,7 @@ impl Breaker {
     /// The time to the next probe.
     #[inline]
     pub(super) fn admit(&self) -> Result<(), Nanos> {
-        // Relaxed, as everywhere here: a call that comes too early or too late harms nothing.
+        // Relaxed, as everywhere here: an early or late call is harmless.
         if self.failures.load(Ordering::Relaxed) < THRESHOLD { Ok(()) } else { self.probe() }
     }
 
@@ -76,6 +83,15 @@ impl Breaker {
         // Others wait for this probe.
         open.until = Nanos::clamped(now.get() + open.pause.get());
         Ok(())
+    }
+
+    /// Returns the current period; must be read before a call is sent.
+    pub(super) fn period(&self) -> Period {
+        Period(self.period.load(Ordering::Relaxed))
+    }
+
+    fn change(&self) {
+        self.period.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records that a call was answered. `note` receives a change before any other change is made.
@@ -92,20 +108,28 @@ impl Breaker {
         let failures = self.failures.swap(0, Ordering::Relaxed);
         open.pause = FIRST_PAUSE;
         if failures >= THRESHOLD {
+            self.change();
             note(Change::Closed(Nanos::clamped(self.since.elapsed().get() - open.at.get())));
         }
     }
 
-    /// Records that a call was not answered. `note` receives a change before any other change is
-    /// made.
+    /// Records that a call that was sent in `sent` was not answered. `note` receives a change before
+    /// any other change is made. Returns whether calls fail immediately from now on.
+    ///
+    /// Only the failure of a probe extends the pause: a stall of the server fails all calls that were
+    /// sent before the breaker opened, which says nothing about the time since.
     #[cold]
-    pub(super) fn on_failure(&self, note: impl FnOnce(Change)) {
+    pub(super) fn on_failure(&self, sent: Period, note: impl FnOnce(Change)) -> bool {
         let mut open = self.open.lock();
+        if sent != self.period() {
+            return false;
+        }
         let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
         self.failures.store(failures, Ordering::Relaxed);
         if failures < THRESHOLD {
-            return;
+            return false;
         }
+        self.change();
         if failures == THRESHOLD {
             self.opened.fetch_add(1, Ordering::Relaxed);
             open.at = self.since.elapsed();
@@ -119,6 +143,7 @@ impl Breaker {
         let wait = half + (open.random >> 1).cast_signed() % (half + 1);
         open.until = Nanos::clamped(self.since.elapsed().get() + wait);
         open.pause = Nanos::clamped((open.pause.get() * 2).min(MAX_PAUSE.get()));
+        true
     }
 
     /// Returns whether calls fail immediately.
@@ -136,16 +161,20 @@ impl Breaker {
 mod tests {
     use super::*;
 
+    fn fail(breaker: &Breaker) {
+        breaker.on_failure(breaker.period(), |_| ());
+    }
+
     #[test]
     fn it_opens_after_three_failures_in_a_row_and_closes_at_the_first_answer() {
         let breaker = Breaker::new(7);
-        breaker.on_failure(|_| ());
-        breaker.on_failure(|_| ());
+        fail(&breaker);
+        fail(&breaker);
         breaker.on_success(|_| ());
-        breaker.on_failure(|_| ());
-        breaker.on_failure(|_| ());
+        fail(&breaker);
+        fail(&breaker);
         assert_eq!(breaker.admit(), Ok(()));
-        breaker.on_failure(|_| ());
+        fail(&breaker);
         let wait = breaker.admit().expect_err("it is open");
         assert!(wait <= FIRST_PAUSE);
         assert_eq!((breaker.is_open(), breaker.opened()), (true, 1));
@@ -159,7 +188,7 @@ mod tests {
         for _ in 0..2 {
             breaker.on_success(|change| noted.push(change));
             for _ in 0..2 * THRESHOLD {
-                breaker.on_failure(|change| noted.push(change));
+                breaker.on_failure(breaker.period(), |change| noted.push(change));
             }
             for _ in 0..2 {
                 breaker.on_success(|change| noted.push(change));
@@ -174,16 +203,33 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_were_sent_before_a_change_do_not_count() {
+        let breaker = Breaker::new(7);
+        let before = breaker.period();
+        for _ in 0..100 {
+            breaker.on_failure(before, |_| ());
+        }
+        assert!(breaker.admit().expect_err("it is open") <= FIRST_PAUSE);
+        let probe = breaker.period();
+        breaker.on_success(|_| ());
+        for _ in 0..THRESHOLD {
+            breaker.on_failure(before, |_| ());
+            breaker.on_failure(probe, |_| ());
+        }
+        assert_eq!((breaker.admit(), breaker.opened()), (Ok(()), 1));
+    }
+
+    #[test]
     fn one_call_at_a_time_probes() {
         let breaker = Breaker::new(7);
         for _ in 0..THRESHOLD {
-            breaker.on_failure(|_| ());
+            fail(&breaker);
         }
         while breaker.admit().is_err() {}
         assert!(breaker.admit().is_err(), "another call probes already");
         // The pause grows, within its bounds.
         for _ in 0..20 {
-            breaker.on_failure(|_| ());
+            fail(&breaker);
             assert!(breaker.open.lock().pause <= MAX_PAUSE);
         }
         assert!(breaker.admit().expect_err("it is open").get() >= MAX_PAUSE.get() / 4);

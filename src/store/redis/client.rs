@@ -327,6 +327,7 @@ impl Shared {
 
     /// Sends a command; also returns whether the server answered, even with an error.
     async fn send(&self, command: &Cmd) -> (Result<Value, StoreError>, bool) {
+        let sent = self.breaker.period();
         let (reply, is_answer) = self.link.ask(command).await;
         let note = |change| {
             self.notes.add(match change {
@@ -338,12 +339,9 @@ impl Shared {
         };
         if is_answer {
             self.breaker.on_success(note);
-        } else {
-            self.breaker.on_failure(note);
-            if self.breaker.is_open() {
-                // The connection may be dead without notice.
-                self.link.drop_connection();
-            }
+        } else if self.breaker.on_failure(sent, note) {
+            // The connection may be dead without notice.
+            self.link.drop_connection();
         }
         (reply, is_answer)
     }
