@@ -360,10 +360,10 @@ def test_user_may_be_restricted_to_the_prefix(start_server: StartServer) -> None
     with opened(f"{url}?{PATIENT}&prefix=mine") as limiter:
         assert limiter.spend("Orders", "ada").remaining == BURST - 1
     with (
-        opened(f"{url}?{PATIENT}&prefix=theirs") as limiter,
-        pytest.raises(penstock.StoreError),
+        pytest.raises(penstock.StoreUnavailable, match=r"~\{theirs:\*"),
+        opened(f"{url}?{PATIENT}&prefix=theirs"),
     ):
-        limiter.spend("Orders", "ada")
+        pass
 
 
 def test_tls_needs_a_trusted_authority(start_server: StartServer, tmp_path: Path) -> None:
@@ -472,13 +472,13 @@ def test_stepped_clock_costs_at_most_a_burst_or_its_refill(redis_server: Server,
     assert before.spend("Orders", "ada", 10).allowed
     decision = after.spend("Orders", "ada")
     # Forwards: what was added meanwhile, at most a burst. Backwards: a wait that is longer by the
-    # step, and by no more than a burst takes to be added.
+    # step, because a state is taken at its word.
     assert decision.remaining <= 10
     if step > 0:
         assert decision.allowed
     else:
-        assert decision.retry_after <= min(-step, 60) + 6
-        clocks[1].advance(66)
+        assert decision.retry_after <= -step + 6
+        clocks[1].advance(decision.retry_after)
         assert after.spend("Orders", "ada").allowed
     before.close()
     after.close()

@@ -12,22 +12,29 @@
 //! 10. An operator can list the buckets of a store with their keys, and clear exactly these.
 //! 11. Spends that wait for the server are decided together, in order and each on its own.
 //! 12. A server without memory for one bucket still decides about the others.
+//! 13. A server that cannot run a command of the scripts is an error that names the command: when the
+//!     store is opened, or by each call if it is reached later. It never lifts a limit.
+//! 14. A value that no limiter wrote counts as no state; one of another limit is taken at its word.
+//! 15. A value whose bucket is full counts as no state, also after a reload to a longer limit.
+//! 16. A long id takes no more of the server's memory than a short one.
+//! 17. A stall of the server ends calls for hardly longer than it lasts.
 
 use std::collections::BTreeSet;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use penstock::clock::{AnyClock, Clock, Stopwatch, SystemClock};
+use penstock::clock::{AnyClock, Clock, ManualClock, Stopwatch, SystemClock};
 use penstock::config;
 use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
 use penstock::engine::key::bucket_key;
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
-use penstock::engine::time::Nanos;
+use penstock::engine::time::{Nanos, Timestamp};
 use penstock::limiter::{Call, CallError, Limiter, Transaction};
 use penstock::store::StoreError;
-use penstock::store::any::{OpenError, open};
+use penstock::store::any::{AnyStore, OpenError, Opened, open};
 use penstock::store::inspect::{Inspect, SlowBucket};
 use penstock::store::redis::RedisStore;
 use penstock::store::remote::{RemoteCall, RemoteOp, RemoteStore};
@@ -136,10 +143,331 @@ fn an_invalid_value_is_replaced() {
         healed += 1;
         assert_eq!(limiter.store().health().healed, healed);
     }
-    // An impossible state locks no client out for longer than two bursts.
-    redis::cmd("SET").arg(key("garbage", 0)).arg(i64::MAX).exec(&mut connection).expect("set");
-    let denied = spend(&limiter, "Tokens");
-    assert!(!denied.allowed && denied.reset_after <= Nanos::from_millis(7_200_000), "{denied:?}");
+}
+
+/// Values whose buckets are full long after the values expire, one for each algorithm.
+const TOO_LONG: [&str; 4] =
+    ["9223372036854775807", "1:3:900000000000000", "8000000000000:3:1", "8000000000000:3:1"];
+
+#[test]
+fn a_value_that_no_limiter_wrote_counts_as_no_state() {
+    let server = server();
+    let limiter = limiter(server, "damage", "&deny_cache=0");
+    let snapshot = limiter.snapshot();
+    let mut connection = server.connection();
+    let mut set = |index: usize, value: &str, expiry: &[&str]| {
+        let mut command = redis::cmd("SET");
+        command
+            .arg(key("damage", index))
+            .arg(value)
+            .arg(expiry)
+            .exec(&mut connection)
+            .expect("set");
+    };
+    // Levels that take years to drain, of a bucket that seems to begin now.
+    let now = SystemClock::new().now().get() / 1_000_000;
+    let full = format!("{now}:1000000:3600000");
+    let mut healed = 0;
+    for (index, name) in NAMES.into_iter().enumerate() {
+        for (value, expiry) in [
+            (TOO_LONG[index], &[][..]),
+            (TOO_LONG[index], &["PX", "3600000"]),
+            (if index == 0 { TOO_LONG[0] } else { &full }, &[]),
+        ] {
+            for verb in [Verb::Spend, Verb::Check, Verb::Refund, Verb::Charge, Verb::ChargePartial]
+            {
+                set(index, value, expiry);
+                let decision = decide(&limiter, verb, name).expect("an answer");
+                healed += 1;
+                let context = format!("{name} {verb:?} with {value:?} {expiry:?}: {decision:?}");
+                // Nothing can be returned to a full bucket.
+                assert_eq!(decision.allowed, verb != Verb::Refund, "{context}");
+                assert!(decision.reset_after <= Nanos::from_millis(3_600_000), "{context}");
+                assert_eq!(limiter.store().health().healed, healed, "{context}");
+            }
+            set(index, value, expiry);
+            let bound = snapshot.limit(name).expect("a limit");
+            let part = Transaction::new(bound, "ada", 3, Kind::Spend);
+            assert!(limiter.decide_all(Verb::Spend, &[part]).expect("an answer").decision.allowed);
+            healed += 1;
+        }
+    }
+}
+
+#[test]
+fn a_value_of_another_limit_is_taken_at_its_word() {
+    let own = |limits: &str| {
+        let registry = config::parse(limits, None, None).expect("limits");
+        let url = server().url("prefix=lowered&deny_cache=0");
+        Limiter::new(registry, RedisStore::new(url, false), SystemClock::new())
+    };
+    let large = own("{Tokens: {burst: 100, count: 1, period: 1m}, \
+          Drips: {algorithm: leaky-bucket, size: 100, drip_rate: 1m}}");
+    let small = own("{Tokens: {burst: 2, count: 1, period: 1m}, \
+          Drips: {algorithm: leaky-bucket, size: 2, drip_rate: 1m}}");
+    for name in ["Tokens", "Drips"] {
+        for expected in [true; 100].into_iter().chain([false]) {
+            assert_eq!(spend(&large, name).allowed, expected, "{name}");
+        }
+        let denied = spend(&small, name);
+        assert!(
+            !denied.allowed && denied.retry_after > Nanos::from_millis(97 * 60_000),
+            "{denied:?}"
+        );
+        assert!(!spend(&large, name).allowed, "a denied call of the small limit changes nothing");
+        assert_eq!(small.store().health().healed, 0);
+    }
+}
+
+#[test]
+fn a_full_bucket_is_no_state_after_a_reload_to_a_longer_limit() {
+    let limits = |period: &str| {
+        let text = format!(
+            "{{Window: {{algorithm: fixed-window, count: 5, period: {period}}}, \
+              Slots: {{algorithm: fixed-rate-window, count: 5, period: {period}, burst: 5}}, \
+              Drips: {{algorithm: leaky-bucket, size: 5, drip_rate: {period}}}}}"
+        );
+        config::parse(&text, None, None).expect("limits")
+    };
+    let clock = Arc::new(ManualClock::new(Timestamp::clamped(1_800_000_000_000_000_000)));
+    let store = RedisStore::new(server().url("prefix=longer"), true);
+    let limiter = Limiter::new(limits("1s"), store, AnyClock::Manual(Arc::clone(&clock)));
+    let decide = |verb, name: &str, cost| {
+        let snapshot = limiter.snapshot();
+        let call = Call::new(verb, "ada", cost);
+        limiter.decide(snapshot.limit(name).expect("a limit"), call).expect("an answer").decision
+    };
+    for name in ["Window", "Slots", "Drips"] {
+        for _ in 0..5 {
+            decide(Verb::Spend, name, 1);
+        }
+    }
+    clock.advance(6_000_000_000).expect("forwards");
+    limiter.reload(limits("24h")).expect("loaded");
+    for name in ["Window", "Slots", "Drips"] {
+        let full = decide(Verb::Check, name, 0);
+        let unused = limiter.snapshot();
+        let unused = unused.limit(name).expect("a limit");
+        let unused = limiter.decide(unused, Call::new(Verb::Check, "grace", 0)).expect("an answer");
+        assert_eq!(full.remaining, unused.decision.remaining, "{name}");
+    }
+}
+
+/// The commands that the scripts contain.
+fn script_commands() -> BTreeSet<&'static str> {
+    let scripts = [
+        include_str!("../../src/store/redis/decide.lua"),
+        include_str!("../../src/store/redis/spend.lua"),
+        include_str!("../../src/store/redis/swap.lua"),
+    ];
+    let calls = scripts.iter().flat_map(|script| script.split("call('").skip(1));
+    calls.map(|call| call.split('\'').next().expect("a name")).collect()
+}
+
+fn open_as(server: &Server, prefix: &str, user: &str) -> Result<Opened, OpenError> {
+    let url = format!(
+        "redis://{user}:secret@127.0.0.1:{}?prefix={prefix}&deadline=30s&connect_timeout=30s",
+        server.port
+    );
+    let url: StoreUrl = url.parse().expect("a URL");
+    open(&url, AnyClock::System(SystemClock::new()))
+}
+
+fn set_rights(server: &Server, user: &str, keys: &str, change: &str) {
+    let mut command = redis::cmd("ACL");
+    command.arg("SETUSER").arg(user).arg(&["reset", "on", ">secret", keys, "+@connection"]);
+    command.arg(&["+eval", "+evalsha", "+get", "+set", "+del", "+pttl", "+time", "+info"]);
+    command.arg(change).exec(&mut server.connection()).expect("a user");
+}
+
+fn refusal<T: std::fmt::Debug>(opened: Result<T, OpenError>) -> String {
+    match opened {
+        Err(OpenError::Server(StoreError::Refused { why })) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_missing_right_is_found_when_the_store_is_opened() {
+    let own = Server::start(&[]);
+    let commands = script_commands();
+    assert!(commands.len() >= 5, "{commands:?}");
+    for name in commands.into_iter().chain(["EVAL", "EVALSHA"]) {
+        // Scripts that are loaded need no EVAL.
+        for _ in 0..2 {
+            let right = name.to_lowercase();
+            set_rights(&own, "limits", "~{rights:*", &format!("-{right}"));
+            let why = refusal(open_as(&own, "rights", "limits"));
+            assert!(why.contains(name) && why.contains(&format!("+{right} ")), "{name}: {why}");
+            set_rights(&own, "limits", "~{rights:*", "+ping");
+            assert!(open_as(&own, "rights", "limits").is_ok(), "{name}");
+        }
+    }
+    for keys in ["~{other:*", "%R~{rights:*", "%W~{rights:*"] {
+        set_rights(&own, "limits", keys, "+ping");
+        let why = refusal(open_as(&own, "rights", "limits"));
+        assert!(why.contains("~{rights:*"), "{keys}: {why}");
+    }
+    let left: u64 = redis::cmd("DBSIZE").query(&mut own.connection()).expect("a size");
+    assert_eq!(left, 0, "the check leaves nothing behind");
+}
+
+#[test]
+fn a_right_that_is_lost_never_lifts_a_limit() {
+    let own = Server::start(&[]);
+    set_rights(&own, "limits", "~{lost:*", "+ping");
+    let url = format!("redis://limits:secret@127.0.0.1:{}?prefix=lost&deadline=30s", own.port);
+    let Ok(StoreUrl::Redis(url)) = url.parse() else { panic!("{url}") };
+    let registry = config::parse(LIMITS, None, None).expect("limits");
+    let limiter = Limiter::new(registry, RedisStore::new(*url, false), SystemClock::new());
+    for name in NAMES {
+        assert!(spend(&limiter, name).allowed);
+    }
+    for command in script_commands().into_iter().filter(|&name| name != "DEL") {
+        let right = command.to_lowercase();
+        set_rights(&own, "limits", "~{lost:*", &format!("-{right}"));
+        // Called for damaged values only.
+        if command == "PTTL" {
+            let mut set = redis::cmd("SET");
+            set.arg(key("lost", 0)).arg(TOO_LONG[0]).exec(&mut own.connection()).expect("set");
+        }
+        let mut named = false;
+        for _ in 0..4 {
+            let error = decide(&limiter, Verb::Spend, "Tokens").expect_err(command);
+            named |= error.to_string().contains(&format!("+{right} "));
+            assert!(
+                matches!(error, StoreError::Refused { .. } | StoreError::Unavailable { .. }),
+                "{command}: {error:?}"
+            );
+        }
+        assert!(named, "{command}");
+        let events: Vec<_> =
+            limiter.store().take_events().iter().map(ToString::to_string).collect();
+        assert!(events.iter().any(|event| event.contains(&format!("+{right} "))), "{events:?}");
+        set_rights(&own, "limits", "~{lost:*", "+ping");
+        while decide(&limiter, Verb::Check, "Tokens").is_err() {}
+        limiter.store().take_events();
+    }
+}
+
+#[test]
+fn a_server_that_cannot_serve_is_found_when_the_store_is_opened() {
+    let open_at = |server: &Server, path: &str| {
+        let url = format!("redis://127.0.0.1:{}{path}?connect_timeout=30s", server.port);
+        open(&url.parse().expect("a URL"), AnyClock::System(SystemClock::new()))
+    };
+    for name in script_commands().into_iter().chain(["EVAL", "EVALSHA", "HELLO"]) {
+        let own = Server::start(&["--rename-command", name, ""]);
+        let why = refusal(open_at(&own, ""));
+        assert!(why.contains(name), "{name}: {why}");
+    }
+    let why = refusal(open_at(server(), "/16"));
+    assert!(why.contains("no database 16"), "{why}");
+    let node = Server::start(&["--cluster-enabled", "yes"]);
+    let mut add = redis::cmd("CLUSTER");
+    add.arg("ADDSLOTSRANGE").arg(0).arg(16383).exec(&mut node.connection()).expect("added");
+    let why = refusal(open_at(&node, ""));
+    assert!(why.contains("redis+cluster://"), "{why}");
+}
+
+#[test]
+fn a_mistake_is_found_when_the_server_is_reached_later() {
+    let own = Server::start(&[]);
+    set_rights(&own, "limits", "~{later:*", "-get");
+    let pause = own.pause();
+    let url = format!(
+        "redis://limits:secret@127.0.0.1:{}?prefix=later&deadline=30s&connect_timeout=50ms",
+        own.port
+    );
+    let opened = open(&url.parse().expect("a URL"), AnyClock::System(SystemClock::new()));
+    let AnyStore::Redis(store) = opened.expect("an outage is not a mistake").store else {
+        panic!("{url}")
+    };
+    drop(pause);
+    let registry = config::parse(LIMITS, None, None).expect("limits");
+    let limiter = Limiter::new(registry, *store, SystemClock::new());
+    loop {
+        let error = decide(&limiter, Verb::Spend, "Window").expect_err("no right");
+        if let StoreError::Refused { why } = error {
+            assert!(why.contains("GET") && why.contains("+get"), "{why}");
+            break;
+        }
+    }
+    set_rights(&own, "limits", "~{later:*", "+ping");
+    while decide(&limiter, Verb::Spend, "Window").is_err() {}
+}
+
+#[test]
+fn a_long_id_takes_no_more_memory_than_a_short_one() {
+    let own = Server::start(&[]);
+    let limiter = limiter(&own, "long", "&deny_cache=0");
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Window").expect("a limit");
+    // The last two differ only in their last letter.
+    let ids = ["x".repeat(128), "x".repeat(129), "x".repeat(100_000), "x".repeat(99_999) + "y"];
+    for id in &ids {
+        for expected in [true, true, true, false] {
+            let decided = limiter.decide(bound, Call::spend(id, 1)).expect("an answer");
+            assert_eq!(decided.decision.allowed, expected);
+        }
+    }
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut own.connection()).expect("keys");
+    assert_eq!(keys.len(), 4);
+    assert!(keys.iter().all(|key| key.starts_with("{long:") && key.len() < 200), "{keys:?}");
+    // The hash of one id is not the id of another.
+    for key in &keys {
+        let id = key.trim_start_matches("{long:").split('}').next().expect("an id");
+        let call = Call::spend(id, 1);
+        let is_used = id == ids[0];
+        assert_eq!(limiter.decide(bound, call).expect("an answer").decision.allowed, !is_used);
+    }
+    let found = limiter.store().inspect(limiter.clock().now(), 10).expect("an inspection");
+    assert!(found.slowest.iter().all(|one| one.bucket_key.is_some()), "{found:?}");
+    assert!(limiter.reset(bound, &ids[2]).expect("an answer"));
+    assert!(limiter.decide(bound, Call::spend(&ids[2], 1)).expect("an answer").decision.allowed);
+    assert_eq!(limiter.store().clear(), Ok(7));
+}
+
+/// Calls without a pause, from several threads, of a window, whose calls are not sent together.
+fn first_success_after(server: &Server, stall: Duration, callers: usize) -> Nanos {
+    let url = format!("redis://127.0.0.1:{}?prefix=stall-{callers}&deny_cache=0", server.port);
+    let Ok(StoreUrl::Redis(url)) = url.parse() else { panic!("{url}") };
+    let registry = config::parse(LIMITS, None, None).expect("limits");
+    let limiter = &Limiter::new(registry, RedisStore::new(*url, false), SystemClock::new());
+    while decide(limiter, Verb::Check, "Window").is_err() {}
+    let (sender, ended) = mpsc::channel();
+    let pause = server.pause();
+    let is_paused = &AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        for _ in 0..callers {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                while decide(limiter, Verb::Check, "Window").is_err()
+                    || is_paused.load(Ordering::SeqCst)
+                {}
+                sender.send(()).expect("the test waits");
+            });
+        }
+        let (_, never) = mpsc::channel::<()>();
+        let _: Result<_, _> = never.recv_timeout(stall);
+        is_paused.store(false, Ordering::SeqCst);
+        drop(pause);
+        let stopwatch = Stopwatch::start();
+        ended.recv().expect("a success");
+        stopwatch.elapsed()
+    })
+}
+
+#[test]
+fn a_short_stall_is_not_a_long_outage() {
+    let own = Server::start(&[]);
+    for stall in [80, 200] {
+        for callers in [1, 8, 32] {
+            let elapsed = first_success_after(&own, Duration::from_millis(stall), callers);
+            // At most the pause after two failed probes, and time for a busy machine.
+            assert!(elapsed < Nanos::from_millis(1000), "{stall} ms, {callers}: {elapsed:?}");
+        }
+    }
 }
 
 #[test]

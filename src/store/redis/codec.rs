@@ -2,8 +2,11 @@
 //!
 //! The scripts document their arguments and replies.
 
+use std::iter;
+
 use once_cell::race::OnceBox;
 use redis::{Arg, Cmd, Script, Value};
+use sha2::{Digest, Sha256};
 
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
@@ -17,6 +20,8 @@ use crate::store::remote::RemoteOp;
 
 /// Parameters of an algorithm in the script.
 const PARAMETERS: usize = 6;
+/// The maximum number of bytes of an id that a key contains.
+const MAX_ID: usize = 128;
 /// Slots of a cluster.
 const SLOTS: u16 = 16_384;
 /// Nanoseconds in a second.
@@ -71,30 +76,45 @@ pub(super) fn with_text(command: &Cmd) -> Option<Cmd> {
     Some(command)
 }
 
-/// Returns the key of a bucket: `{prefix:id}algorithm:limit`.
+/// Returns the key of a bucket: `{prefix:id}algorithm:limit`, or `{prefix:hash}#algorithm:limit` for
+/// an id above [`MAX_ID`] bytes, so that clients who choose their ids cannot fill the server's memory.
 ///
 /// The part in braces selects the slot of a cluster, so the buckets of one client share a slot.
-/// Neither an algorithm nor a limit's name or number contains a colon, so no two buckets have the
-/// same key.
+/// Neither a prefix, an algorithm nor a limit's name or number contains a colon, so no two buckets
+/// have the same key.
 pub(super) fn key(prefix: &str, keyspace: &str, id: &str) -> Vec<u8> {
-    let mut key = Vec::with_capacity(prefix.len() + id.len() + keyspace.len() + 3);
+    let mut key = Vec::with_capacity(prefix.len() + id.len().min(MAX_ID) + keyspace.len() + 4);
     key.push(b'{');
     key.extend_from_slice(prefix.as_bytes());
     key.push(b':');
-    key.extend_from_slice(id.as_bytes());
-    key.push(b'}');
+    if id.len() <= MAX_ID {
+        key.extend_from_slice(id.as_bytes());
+        key.push(b'}');
+    } else {
+        key.extend_from_slice(hash_of(id).as_bytes());
+        key.extend_from_slice(b"}#");
+    }
     key.extend_from_slice(keyspace.as_bytes());
     key
 }
 
-/// Returns the limit's name or number and the id of a bucket's key; `None` for any other key.
+/// Returns the SHA-256 of an id, in hexadecimal digits.
+fn hash_of(id: &str) -> String {
+    Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the limit's name or number and the id, or its hash, of a bucket's key; `None` for any other
+/// key.
 pub(super) fn bucket_of<'a>(prefix: &str, key: &'a [u8]) -> Option<(&'a str, &'a str)> {
     let text = std::str::from_utf8(key).ok()?;
     let (bucket, limit) = text.rsplit_once(':')?;
     let bucket = bucket.strip_prefix('{')?.strip_prefix(prefix)?.strip_prefix(':')?;
     // No name ends with `}` and another name, so at most one fits.
     let mut algorithms = AlgorithmName::ALL.into_iter();
-    let id = algorithms.find_map(|name| bucket.strip_suffix(name.as_str())?.strip_suffix('}'));
+    let id = algorithms.find_map(|name| {
+        let start = bucket.strip_suffix(name.as_str())?;
+        start.strip_suffix('#').unwrap_or(start).strip_suffix('}')
+    });
     id.map(|id| (limit, id))
 }
 
@@ -402,6 +422,19 @@ impl Seen {
     pub(super) fn held(&self) -> Option<Held> {
         self.value.as_deref().and_then(Held::read)
     }
+}
+
+/// Returns commands that run each script without an effect: the text of the scripts, then one by its
+/// digest. The one that takes keys reads the first of `keys`.
+pub(super) fn check_scripts(keys: &[Vec<u8>]) -> Vec<Cmd> {
+    let mut look = SWAP.call(keys.len());
+    look.arg(keys).arg("?").arg("").arg(0);
+    let scripts = [
+        decide(&[], &[], None, Nanos::ZERO),
+        spend(iter::empty(), None, Nanos::ZERO),
+        look.clone(),
+    ];
+    scripts.iter().filter_map(with_text).chain([look]).collect()
 }
 
 /// Returns the command that reads a bucket.

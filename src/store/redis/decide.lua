@@ -7,6 +7,9 @@
 -- Reply: the instant (seconds and nanoseconds), then two for each bucket: the verdict, and the
 -- value that was found (false if none, 0 if what was found is no state of this algorithm).
 --
+-- Only a value of another type, of another format or of a lifetime that no limiter writes counts as
+-- no state. Any other error is returned: a user without the right to read must not be unlimited.
+--
 -- Numbers are doubles, exact below 2^53. So an instant is two numbers, seconds and nanoseconds,
 -- which are only added and compared. Tallies count whole milliseconds. Numbers that become
 -- arguments are formatted with %.0f, as tostring rounds them.
@@ -17,7 +20,8 @@ local END_S, END_N = 9223372036, 854775807 -- 2^63 - 1 ns
 local MAX_MS, MAX_TALLY = 8796093022207, 1048575 -- 43 and 20 bits
 
 local now_s, now_n
-if ARGV[1] == '' then
+local has_server_time = ARGV[1] == ''
+if has_server_time then
   local time = redis.call('TIME')
   now_s, now_n = tonumber(time[1]), tonumber(time[2]) * 1000
 else
@@ -66,6 +70,14 @@ local function read_instant(value)
   return s, n
 end
 
+-- Returns whether no limiter wrote this value: a limiter lets each value expire `slack` after its
+-- end. Costs a command, so it is asked only about values that last longer than two full buckets. A
+-- given instant has nothing to do with the time at which the server lets a key expire.
+local function is_damaged(key, ends_ms)
+  local left = redis.call('PTTL', key)
+  return left < 0 or (has_server_time and ends_ms - now_ms > left + slack)
+end
+
 -- The largest multiple of a time that is at most another, found by doubling.
 local function multiple_within(s, n, max_s, max_n)
   local doubled = {}
@@ -83,8 +95,9 @@ local function multiple_within(s, n, max_s, max_n)
   return sum_s, sum_n
 end
 
--- Returns the verdict, the new value if it changes, and its time to live.
-local function token_bucket(value, verb, at)
+-- Returns the verdict, the new value if it changes, and its time to live. The verdict is nil if the
+-- value is damaged.
+local function token_bucket(key, value, verb, at)
   local cost_s, cost_n = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   local burst_s, burst_n = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local full_s, full_n = add(now_s, now_n, burst_s, burst_n)
@@ -96,6 +109,9 @@ local function token_bucket(value, verb, at)
     local tat_s, tat_n = read_instant(value)
     if is_later(tat_s, tat_n, s, n) then
       s, n = tat_s, tat_n
+    end
+    if is_later(s, n, latest_s, latest_n) and is_damaged(key, s * 1000 + n / 1000000) then
+      return nil
     end
   end
   local allowed, changes = false, false
@@ -165,7 +181,8 @@ local function open_slot(elapsed_ms, rest_ns, count, period_ms)
   return slot + math.floor(product / period_ms)
 end
 
-local function tallied(value, algorithm, verb, at)
+-- Returns the same as `token_bucket`.
+local function tallied(key, value, algorithm, verb, at)
   local cost, size = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
   local length = tonumber(ARGV[at + 2]) -- ms: a period, or the time between drips
   local at_ms, rest_ns = now_ms, now_n % 1000000
@@ -173,16 +190,22 @@ local function tallied(value, algorithm, verb, at)
     at_ms, rest_ns = MAX_MS, 0
   end
   local start, tally, memory = at_ms, 0, 0
+  -- How long a full bucket lasts.
+  local lasts, drip = length, nil
+  if algorithm == 'leaky-bucket' then
+    drip = tonumber(ARGV[at + 3])
+    lasts = length * math.ceil(size / drip)
+  end
   if value then
     start, tally, memory = read_tally(value)
-    if start + memory <= at_ms then
-      memory = 0
+    local is_long = math.max(start + memory, start + length) > at_ms + 2 * lasts
+    if (is_long or tally > 2 * size) and is_damaged(key, start + memory) then
+      return nil
     end
   end
   -- What a spend, a charge and a refund may take or return.
   local room, most, returnable
   if algorithm == 'leaky-bucket' then
-    local drip = tonumber(ARGV[at + 3])
     local drips = math.max(math.floor((at_ms - start) / length), 0)
     tally = math.max(tally - drips * drip, 0)
     start = tally > 0 and start + drips * length or at_ms
@@ -233,9 +256,8 @@ local function tallied(value, algorithm, verb, at)
     return allowed
   end
   tally, start = tally + change, math.max(start, 0)
-  local lasts = length
   if algorithm == 'leaky-bucket' then
-    lasts = length * math.ceil(math.max(size, tally) / tonumber(ARGV[at + 3]))
+    lasts = length * math.ceil(math.max(size, tally) / drip)
   end
   -- The longest that a live bucket was written with applies.
   memory = math.max(memory, lasts)
@@ -243,24 +265,48 @@ local function tallied(value, algorithm, verb, at)
   return allowed, text, start + memory - now_ms
 end
 
+local function decide(key, value, algorithm, verb, at)
+  if algorithm == 'token-bucket' then
+    return token_bucket(key, value, verb, at)
+  end
+  return tallied(key, value, algorithm, verb, at)
+end
+
+-- Whether a value is a state of the algorithm, and whether it still has an effect.
+local function read_state(value, algorithm)
+  if algorithm == 'token-bucket' then
+    return read_instant(value) ~= nil, true
+  end
+  local start, _, memory = read_tally(value)
+  return start ~= nil, start and start + memory > math.min(now_ms, MAX_MS)
+end
+
 local reply = { now_s, now_n }
-local verdicts, values, ttls = {}, {}, {}
+local values, ttls = {}, {}
 local is_allowed = true
 for index, key in ipairs(KEYS) do
   local at = index * 10 - 6
   local algorithm, verb = ARGV[at], ARGV[at + 1]
   local found = redis.pcall('GET', key)
-  local read = algorithm == 'token-bucket' and read_instant or read_tally
   local value = found
-  if type(found) == 'table' or (found and not read(found)) then
-    -- Another type, or no state: as if there were none. A write replaces it.
+  if type(found) == 'table' then
+    if found.err:sub(1, 9) ~= 'WRONGTYPE' then
+      return found
+    end
     found, value = 0, false
+  elseif found then
+    local is_state, is_alive = read_state(found, algorithm)
+    if not is_state then
+      found, value = 0, false
+    elseif not is_alive then
+      found, value = false, false
+    end
   end
   local allowed
-  if algorithm == 'token-bucket' then
-    allowed, values[index], ttls[index] = token_bucket(value, verb, at + 4)
-  else
-    allowed, values[index], ttls[index] = tallied(value, algorithm, verb, at + 4)
+  allowed, values[index], ttls[index] = decide(key, value, algorithm, verb, at + 4)
+  if allowed == nil then
+    found = 0
+    allowed, values[index], ttls[index] = decide(key, false, algorithm, verb, at + 4)
   end
   if not allowed and ARGV[at + 2] == '1' then
     is_allowed = false

@@ -25,6 +25,7 @@ use crate::clock::Stopwatch;
 use crate::engine::time::Nanos;
 use crate::store::StoreError;
 use crate::store::redis::codec;
+use crate::store::redis::probe;
 use crate::store::redis::url::{Address, Credentials, Place, RedisUrl};
 use crate::sync::{AtomicBool, AtomicI64, Mutex, Ordering};
 
@@ -41,6 +42,8 @@ pub(super) struct Link {
     state: Mutex<State>,
     /// Whether an attempt to connect has ended.
     has_tried: AtomicBool,
+    /// Whether the server has everything that calls need.
+    is_checked: Arc<AtomicBool>,
     since: Stopwatch,
     /// The time at which a command was last sent.
     used_at: AtomicI64,
@@ -58,7 +61,7 @@ type Attempt = Shared<BoxFuture<'static, Result<Connection, StoreError>>>;
 
 /// A connection to a server or a cluster.
 #[derive(Clone)]
-enum Connection {
+pub(super) enum Connection {
     Server { connection: MultiplexedConnection, is_open: Arc<AtomicBool> },
     // Replaces the connections to its nodes itself.
     Cluster(ClusterConnection),
@@ -75,6 +78,8 @@ impl Link {
     /// Creates a link that connects at its first call.
     pub(super) fn new(url: RedisUrl) -> Link {
         Link {
+            // The user of a command that inspects a node may have fewer rights.
+            is_checked: Arc::new(AtomicBool::new(url.is_node)),
             url,
             state: Mutex::new(State::Down),
             has_tried: AtomicBool::new(false),
@@ -110,8 +115,10 @@ impl Link {
     /// Sends a command; also returns whether the server answered, even with an error.
     pub(super) async fn ask(&self, command: &Cmd) -> (Result<Value, StoreError>, bool) {
         // The first attempt to connect may take longer than a decision.
-        if !self.has_tried.load(Ordering::Relaxed) && self.connection().await.is_err() {
-            return (self.no_connection(), false);
+        if !self.has_tried.load(Ordering::Relaxed)
+            && let Err(error) = self.connection().await
+        {
+            return (Err(error), false);
         }
         let is_sent = AtomicBool::new(false);
         match timeout(self.url.deadline, self.ask_waiting(command, &is_sent)).await {
@@ -130,7 +137,7 @@ impl Link {
             self.notice_closing().await;
             self.connection().await
         };
-        // An error occurs again in the following calls, which return it.
+        // If connecting fails, the next call returns the error.
         let _: Result<_, _> = timeout(self.url.deadline, connected).await;
     }
 
@@ -140,7 +147,7 @@ impl Link {
         let now = self.since.elapsed();
         let idle = now.get() - self.used_at.swap(now.get(), Ordering::Relaxed);
         if idle > IDLE.get() {
-            // The first iteration reads the events, the second notifies the connection.
+            // The driver polls events in the first one, and wakes the connection's task in the second.
             yield_now().await;
             yield_now().await;
         }
@@ -167,6 +174,7 @@ impl Link {
                 Err(error) => error,
             };
             let next = with_text.as_ref().unwrap_or(command);
+            let is_cluster = matches!(connection, Connection::Cluster(_));
             reply = match error.kind() {
                 ErrorKind::Server(ServerErrorKind::NoScript) if with_text.is_none() => {
                     with_text = codec::with_text(command);
@@ -177,7 +185,9 @@ impl Link {
                 }
                 // The node has not executed it, and the cluster's slots are read again in the
                 // meantime.
-                ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::TryAgain) => {
+                ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::TryAgain)
+                    if is_cluster =>
+                {
                     yield_now().await;
                     connection.send(next).await
                 }
@@ -199,6 +209,12 @@ impl Link {
     /// Converts an error: whether the call may have been executed, and whether the server answered.
     #[cold]
     fn failure(&self, connection: &Connection, error: RedisError) -> (StoreError, bool) {
+        if let Some(why) = probe::mistake(&error, None, &self.url) {
+            // The check of the next connection names the right that is missing.
+            self.is_checked.store(false, Ordering::Relaxed);
+            connection.abandon();
+            return (StoreError::Refused { why }, true);
+        }
         let why = error.to_string();
         match error.kind() {
             ErrorKind::Server(
@@ -211,11 +227,11 @@ impl Link {
                 connection.abandon();
                 (StoreError::Unavailable { why }, false)
             }
-            // Redirected several times: the node that it is sent to is gone.
+            // Too many redirects: the target node is gone.
             ErrorKind::Server(
                 ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain,
             ) => (StoreError::Unavailable { why }, false),
-            ErrorKind::Server(_) | ErrorKind::Extension => (not_executed(&error), true),
+            ErrorKind::Server(_) | ErrorKind::Extension => (not_executed(&error, &self.url), true),
             ErrorKind::ClusterConnectionNotFound => (StoreError::Unavailable { why }, false),
             _ => {
                 connection.abandon();
@@ -232,7 +248,8 @@ impl Link {
                 State::Up(connection) if connection.is_open() => return Ok(connection.clone()),
                 State::Connecting(attempt) => attempt.clone(),
                 State::Up(_) | State::Down => {
-                    let attempt = connect(self.url.clone()).boxed().shared();
+                    let is_checked = Arc::clone(&self.is_checked);
+                    let attempt = connect(self.url.clone(), is_checked).boxed().shared();
                     *state = State::Connecting(attempt.clone());
                     attempt
                 }
@@ -268,7 +285,8 @@ impl Connection {
         }
     }
 
-    async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
+    /// Sends a command.
+    pub(super) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Connection::Server { connection, .. } => connection.send_packed_command(command).await,
             Connection::Cluster(cluster) => cluster.req_packed_command(command).await,
@@ -291,16 +309,20 @@ async fn send_asking(
     replies.pop().ok_or_else(|| (ErrorKind::Parse, "no reply").into())
 }
 
-/// One attempt to connect.
-async fn connect(url: RedisUrl) -> Result<Connection, StoreError> {
-    let limit = url.connect_timeout;
-    match timeout(limit, try_connect(&url)).await {
-        Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(error)) => Err(not_executed(&error)),
-        Err(_) => Err(StoreError::Unavailable {
-            why: format!("no connection within {} ms", millis(limit)),
-        }),
-    }
+/// One attempt to connect, and to check a server that has not been checked.
+async fn connect(url: RedisUrl, is_checked: Arc<AtomicBool>) -> Result<Connection, StoreError> {
+    let connecting = async {
+        let connection = try_connect(&url).await.map_err(|error| not_executed(&error, &url))?;
+        if !is_checked.load(Ordering::Relaxed) {
+            let has_succeeded = probe::run(&connection, &url).await?;
+            is_checked.store(has_succeeded, Ordering::Relaxed);
+        }
+        Ok(connection)
+    };
+    timeout(url.connect_timeout, connecting).await.unwrap_or_else(|_| {
+        let why = format!("no connection within {} ms", millis(url.connect_timeout));
+        Err(StoreError::Unavailable { why })
+    })
 }
 
 async fn try_connect(url: &RedisUrl) -> RedisResult<Connection> {
@@ -451,15 +473,20 @@ fn read(path: &Path) -> RedisResult<Vec<u8>> {
 }
 
 /// Returns the error of a call that the server did not execute.
-fn not_executed(error: &RedisError) -> StoreError {
+fn not_executed(error: &RedisError, url: &RedisUrl) -> StoreError {
     let why = error.to_string();
-    let is_refused = match error.kind() {
-        ErrorKind::AuthenticationFailed
-        | ErrorKind::InvalidClientConfig
-        | ErrorKind::Server(ServerErrorKind::NoPerm) => true,
-        _ => matches!(error.code(), Some("NOAUTH" | "WRONGPASS")),
+    let mistake = match error.kind() {
+        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => Some(why.clone()),
+        ErrorKind::RESP3NotSupported => {
+            Some("the server is too old; it must know HELLO 3, as Redis 6.0 does".to_owned())
+        }
+        _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => Some(why.clone()),
+        ErrorKind::Server(ServerErrorKind::ResponseError) if why.contains("DB index") => {
+            Some(format!("the server has no database {}; use another one", url.database))
+        }
+        _ => probe::mistake(error, None, url),
     };
-    if is_refused { StoreError::Refused { why } } else { StoreError::Unavailable { why } }
+    mistake.map_or(StoreError::Unavailable { why }, |why| StoreError::Refused { why })
 }
 
 fn millis(length: Duration) -> u64 {

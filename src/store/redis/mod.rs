@@ -12,6 +12,7 @@ mod deny_cache;
 mod inspect;
 mod link;
 mod notes;
+mod probe;
 mod spends;
 mod url;
 mod wakes;

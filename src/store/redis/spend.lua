@@ -7,6 +7,7 @@
 -- Reply: the instant (seconds and nanoseconds), then two for each bucket: the verdict, and the
 -- value that was found (false if none, 0 if what was found is no state of a token bucket). If the
 -- server has no memory for a write, the verdict is 2, and the error follows in place of the value.
+-- What counts as no state is explained in decide.lua.
 --
 -- Numbers are doubles, exact below 2^53. Costs and burst offsets are below 2^52, so how far a TAT is
 -- ahead of the instant is exact wherever the bucket allows; the instant itself is two numbers.
@@ -15,7 +16,8 @@ local END_S, END_N = 9223372036, 854775807 -- 2^63 - 1 ns
 local pcall, find, format, sub = redis.pcall, string.find, string.format, string.sub
 
 local now_s, now_n = tonumber(ARGV[1]), tonumber(ARGV[2])
-if not now_s then
+local has_server_time = not now_s
+if has_server_time then
   local time = redis.call('TIME')
   now_s, now_n = tonumber(time[1]), tonumber(time[2]) * 1000
 end
@@ -27,16 +29,27 @@ for index = 1, #KEYS do
   local cost, burst = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local found = pcall('GET', key)
   local ahead = 0
-  if found then
+  if type(found) == 'table' then
+    if sub(found.err, 1, 9) ~= 'WRONGTYPE' then
+      -- The same holds for every other read: nothing was written.
+      return found
+    end
+    found = 0
+  elseif found then
     local s, n
-    if type(found) == 'string' and #found <= 19 and find(found, '^%d+$') then
+    if #found <= 19 and find(found, '^%d+$') then
       s, n = tonumber(sub(found, 1, -10)) or 0, tonumber(sub(found, -9))
     end
     if not s or s > END_S or (s == END_S and n > END_N) then
-      -- Another type, or no state: as if there were none. A write replaces it.
       found = 0
     else
       ahead = math.max((s - now_s) * 1000000000 + (n - now_n), 0)
+      if ahead > 2 * burst then
+        local left = redis.call('PTTL', key)
+        if left < 0 or (has_server_time and ahead / 1000000 > left + slack) then
+          found, ahead = 0, 0
+        end
+      end
     end
   end
   local verdict = 0

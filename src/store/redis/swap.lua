@@ -9,6 +9,9 @@
 local time = redis.call('TIME')
 local found = redis.pcall('GET', KEYS[1])
 if type(found) == 'table' then
+  if found.err:sub(1, 9) ~= 'WRONGTYPE' then
+    return found
+  end
   found = false
 end
 local is_same = (found or '') == ARGV[1]

@@ -58,6 +58,8 @@ pub struct RedisUrl {
     pub(super) deny_cache: usize,
     /// Files in PEM format.
     pub(super) certificates: Certificates,
+    /// Whether the server is one node of a cluster, which is inspected on its own.
+    pub(super) is_node: bool,
 }
 
 impl RedisUrl {
@@ -73,7 +75,7 @@ impl RedisUrl {
             _ => None,
         };
         let host = host.map(String::into_boxed_str).or(known).unwrap_or_default();
-        RedisUrl { place: Place::Server(Address { host, port }), ..self.clone() }
+        RedisUrl { place: Place::Server(Address { host, port }), is_node: true, ..self.clone() }
     }
 }
 
@@ -184,13 +186,14 @@ pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError>
         return Err(parts.invalid_option(option, "given with rediss:// only", path));
     }
     let is_prefix = |text: &&str| {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         (1..=100).contains(&text.len()) && text.bytes().all(is_plain)
     };
     let prefix = match prefix {
         None => DEFAULT_PREFIX,
         Some(text) => Some(text).filter(is_prefix).ok_or_else(|| {
-            let expected = "1 to 100 letters, digits, dots, hyphens, underscores or colons";
+            let expected =
+                "1 to 100 letters, digits, dots, hyphens or underscores, without a colon";
             parts.invalid_option("prefix", expected, text)
         })?,
     };
@@ -213,6 +216,7 @@ pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError>
         connect_timeout: timeout(parts, "connect_timeout", connect, DEFAULT_CONNECT_TIMEOUT)?,
         deny_cache,
         certificates,
+        is_node: false,
     })
 }
 
@@ -311,8 +315,8 @@ mod tests {
             (&*url.prefix, url.deadline, url.deny_cache),
             ("penstock", DEFAULT_DEADLINE, 10_000)
         );
-        let url = parsed("redis://a?prefix=app:1&deadline=5ms&deny_cache=0&connect_timeout=2s");
-        assert_eq!((&*url.prefix, url.deadline.as_millis(), url.deny_cache), ("app:1", 5, 0));
+        let url = parsed("redis://a?prefix=app-1&deadline=5ms&deny_cache=0&connect_timeout=2s");
+        assert_eq!((&*url.prefix, url.deadline.as_millis(), url.deny_cache), ("app-1", 5, 0));
         assert_eq!(url.connect_timeout.as_secs(), 2);
     }
 
@@ -338,6 +342,7 @@ mod tests {
             "redis://a b",
             "redis://a?prefix=",
             "redis://a?prefix={x}",
+            "redis://a?prefix=shop:eu",
             "redis://a?deadline=50",
             "redis://a?deadline=2m",
             "redis://a?deny_cache=-1",

@@ -1,0 +1,108 @@
+//! The check of a server when it is first reached: rights, scripts, and the kind of server.
+//!
+//! A mistake in the configuration must not look like an outage, in which an application may admit
+//! every request.
+
+use futures_util::future::join_all;
+use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+
+use crate::store::StoreError;
+use crate::store::redis::codec;
+use crate::store::redis::link::Connection;
+use crate::store::redis::url::{Place, RedisUrl};
+
+/// Makes calls of everything that decisions need, in one round trip. Returns whether all succeeded: a
+/// server that is full or loads its data must be checked again.
+///
+/// # Errors
+/// [`StoreError::Refused`] if calls fail until the configuration is changed.
+pub(super) async fn run(connection: &Connection, url: &RedisUrl) -> Result<bool, StoreError> {
+    let commands = commands(url);
+    let calls = commands.iter().map(|command| {
+        let mut connection = connection.clone();
+        async move { connection.send(command).await.and_then(Value::extract_error) }
+    });
+    let mut has_succeeded = true;
+    for (command, reply) in commands.iter().zip(join_all(calls).await) {
+        let Err(error) = reply else { continue };
+        if let Some(why) = mistake(&error, Some(command), url) {
+            return Err(StoreError::Refused { why });
+        }
+        // A server without the script knows the command, and is sent the text with the first call.
+        has_succeeded &= error.kind() == ErrorKind::Server(ServerErrorKind::NoScript);
+    }
+    Ok(has_succeeded)
+}
+
+/// Returns the commands of the check. Those that the scripts use come first, each on its own, because
+/// the error of a script does not name the command that failed.
+fn commands(url: &RedisUrl) -> Vec<Cmd> {
+    // The keys of buckets have an id and a limit.
+    let key_of = |id: &str| format!("{{{}:{id}}}probe", url.prefix).into_bytes();
+    let mut keys = vec![key_of("")];
+    if matches!(url.place, Place::Server(_)) {
+        // A node of a cluster refuses keys in different slots, even if it has both.
+        let mut others = (0..).map(|number: u32| key_of(&number.to_string()));
+        keys.extend(others.find(|other| codec::slot(other) != codec::slot(&keys[0])));
+    }
+    let on_key = |name: &str, arguments: &[&str]| {
+        let mut command = redis::cmd(name);
+        command.arg(&keys[0]).arg(arguments);
+        command
+    };
+    let mut commands = vec![
+        redis::cmd("TIME"),
+        on_key("SET", &["0", "PX", "1000"]),
+        on_key("GET", &[]),
+        on_key("PTTL", &[]),
+        on_key("DEL", &[]),
+    ];
+    commands.extend(codec::check_scripts(&keys));
+    commands
+}
+
+/// Returns what is wrong with the configuration, and what to write instead; `None` if the error may
+/// pass by itself. `command` is the one that failed, if it is known.
+pub(super) fn mistake(error: &RedisError, command: Option<&Cmd>, url: &RedisUrl) -> Option<String> {
+    let detail = error.detail().unwrap_or_default();
+    // Redis 7.0 gives the errors of scripts no code of their own.
+    let is_right_missing = error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
+        || detail.contains("The user executing the script can't");
+    let name = command.and_then(name).unwrap_or("a command");
+    let user = url.credentials.username.as_deref().unwrap_or("default");
+    match error.kind() {
+        _ if is_right_missing && detail.contains("key") => Some(format!(
+            "the user {user} may not use the keys of this prefix; grant ~{{{}:* ({detail})",
+            url.prefix
+        )),
+        _ if is_right_missing && command.is_some() => Some(format!(
+            "the user {user} has no right to run {name}; grant +{} ({detail})",
+            name.to_lowercase()
+        )),
+        _ if is_right_missing => {
+            Some(format!("the user {user} has no right to run a command: {detail}"))
+        }
+        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::CrossSlot)
+            if !url.is_cluster() =>
+        {
+            let scheme = if url.is_encrypted { "rediss" } else { "redis" };
+            Some(format!(
+                "the server is a node of a cluster; write {scheme}+cluster:// in place of \
+                 {scheme}://"
+            ))
+        }
+        ErrorKind::Server(ServerErrorKind::ResponseError)
+            if detail.to_lowercase().contains("unknown") || name.starts_with("EVAL") =>
+        {
+            Some(format!("the server cannot run {name}: {detail}"))
+        }
+        _ => None,
+    }
+}
+
+fn name(command: &Cmd) -> Option<&str> {
+    match command.args_iter().next()? {
+        Arg::Simple(name) => std::str::from_utf8(name).ok(),
+        _ => None,
+    }
+}
