@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +24,7 @@ import penstock
 from penstock import Limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
     from typing import Self
 
@@ -296,6 +296,61 @@ def test_dead_node_of_a_cluster_is_not_asked_again_and_again(tmp_path: Path) -> 
             assert "error" not in calls
     finally:
         cluster.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_slots_of_a_cluster_are_asked_at_the_same_time(cluster: Cluster, is_async: bool) -> None:
+    import asyncio  # noqa: PLC0415  only here
+
+    stall, is_over = 0.2, threading.Event()
+
+    def keep_busy(node: Server) -> None:
+        with closing(node.client()) as client:
+            while not is_over.is_set():
+                client.execute_command("DEBUG", "SLEEP", str(stall))  # type: ignore[no-untyped-call]
+
+    busy = [threading.Thread(target=keep_busy, args=(node,)) for node in cluster.nodes]
+    clients = [("Orders", f"client-{number}") for number in range(12)]
+    with opened(f"{cluster.url}?{PATIENT}") as limiter:
+        several = penstock.AsyncLimiter(LIMITS, f"{cluster.url}?{PATIENT}&deny_cache=0")
+        assert limiter.spend_all(clients).allowed
+
+        async def spend_all() -> list[float]:
+            return [await seconds_of(several.spend_all(clients)) for _ in range(3)]
+
+        async def seconds_of(call: Awaitable[penstock.Decision]) -> float:
+            started = clock.now()
+            assert (await call).allowed
+            return clock.now() - started
+
+        clock = penstock.SystemClock()
+        for thread in busy:
+            thread.start()
+        try:
+            if is_async:
+                took = asyncio.run(spend_all())
+            else:
+                took = []
+                for _ in range(3):
+                    started = clock.now()
+                    assert limiter.spend_all(clients).allowed
+                    took.append(clock.now() - started)
+        finally:
+            is_over.set()
+            for thread in busy:
+                thread.join()
+        # One after another, the twelve slots would take six stalls on average.
+        assert min(took) < 3 * stall
+        # A denial returns what the other slots have charged.
+        before = [limiter.peek(*client).remaining for client in clients]
+        while limiter.spend(*clients[5]).allowed:
+            pass
+        denied = limiter.spend_all(clients)
+        assert not denied.allowed
+        assert [part.allowed for part in denied.parts] == [n != 5 for n in range(12)]
+        after = [limiter.peek(*client).remaining for client in clients]
+        assert after == [0 if n == 5 else left for n, left in enumerate(before)]
 
 
 def test_full_server_that_evicts_nothing_refuses_new_clients(start_server: StartServer) -> None:

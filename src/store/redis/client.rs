@@ -213,6 +213,15 @@ impl Engine {
         })
     }
 
+    /// Makes calls that were admitted, at the same time, and waits for their replies.
+    pub(super) fn call_together(
+        &self,
+        call: CallKind,
+        commands: &[Cmd],
+    ) -> Vec<Result<Value, StoreError>> {
+        self.block_on(join_all(commands.iter().map(|command| self.shared.ask(call, command))))
+    }
+
     /// Makes a spend that was admitted, at the server's time and together with those of other
     /// callers, and waits for its reply.
     ///

@@ -18,6 +18,7 @@ mod url;
 mod wakes;
 
 use std::iter;
+use std::mem;
 use std::slice;
 use std::sync::Arc;
 
@@ -28,10 +29,11 @@ pub use wakes::Relay;
 
 use redis::{Cmd, Value};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Stopwatch};
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::answer::Answer;
-use crate::engine::operation::Verb;
+use crate::engine::answer::{Answer, Outcome};
+use crate::engine::batch::Kind;
+use crate::engine::operation::{Operation, Verb};
 use crate::engine::time::{Nanos, Timestamp};
 use crate::latencies::Latencies;
 use crate::store::hash::HashKey;
@@ -236,8 +238,8 @@ impl RedisStore {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    /// Charges one group of buckets after another, all at the instant of the first, and returns the
-    /// charges if one denies or does not answer.
+    /// Asks about all groups of buckets at the same time, and returns the charges if one denies or does
+    /// not answer. Each group is decided at the time of its node.
     fn ask_each_group<B: RemoteBatch>(
         &self,
         engine: &Engine,
@@ -246,66 +248,84 @@ impl RedisStore {
         batch: &B,
         now: Option<Timestamp>,
         clock: &impl Clock,
-    ) -> Result<Vec<Answer>, StoreError> {
-        let (operations, mut now, mut is_denied) = (batch.calls(), now, false);
-        let mut replies: Vec<Option<Answer>> = vec![None; buckets.len()];
-        for (number, group) in groups.iter().enumerate() {
-            let asked: Vec<RemoteOp> = group
-                .iter()
-                .map(|&index| match operations[index] {
-                    // Already denied, so the others only provide their numbers.
-                    spend if is_denied && spend.verb == Verb::Spend => {
-                        RemoteOp { verb: Verb::Check, ..spend }
-                    }
-                    operation => operation,
-                })
-                .collect();
-            let members: Vec<_> = group.iter().map(|&index| buckets[index]).collect();
-            let answered = self.ask(engine, &members, &asked, now);
-            let was_denied = is_denied;
-            if let Ok(answered) = &answered {
-                for ((&index, reply), operation) in group.iter().zip(answered).zip(&asked) {
-                    is_denied |= operation.decides() && !reply.allowed();
-                    now = Some(reply.now);
-                    replies[index] = Some(*reply);
+    ) -> Result<Answers, StoreError> {
+        engine.admit()?;
+        let operations = batch.calls();
+        let keys: Vec<_> = buckets.iter().map(|&bucket| self.key(bucket)).collect();
+        let of_group = |group: &Vec<usize>| -> (Vec<_>, Vec<_>) {
+            group.iter().map(|&index| (keys[index].clone(), operations[index])).unzip()
+        };
+        let parts: Vec<_> = groups.iter().map(of_group).collect();
+        let commands: Vec<_> =
+            parts.iter().map(|(keys, operations)| self.command(keys, operations, now)).collect();
+        let answered = engine.call_together(CallKind::Several, &commands);
+        let mut found: Vec<Option<Answer>> = vec![None; buckets.len()];
+        let mut failure = None;
+        for ((group, (keys, _)), reply) in groups.iter().zip(&parts).zip(answered) {
+            for (&index, reply) in group.iter().zip(replies(engine.notes(), reply, keys)) {
+                match reply {
+                    Ok(reply) => found[index] = Some(reply),
+                    Err(error) => failure = failure.or(Some(error)),
                 }
             }
-            if answered.is_err() || is_denied != was_denied {
-                let charged = groups[..number].iter().flatten();
-                for &index in charged.filter(|_| !was_denied) {
-                    self.give_back(engine, buckets[index], index, batch, &replies, clock);
-                }
-            }
-            answered?;
         }
-        Ok(replies.into_iter().flatten().collect())
+        let is_denied = |index: usize| {
+            operations[index].decides() && found[index].is_some_and(|reply| !reply.allowed())
+        };
+        let is_denied = (0..buckets.len()).any(is_denied);
+        if is_denied || failure.is_some() {
+            self.give_back(engine, buckets, batch, &found, clock);
+        }
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let mut answers: Answers = found.into_iter().flatten().collect();
+        for (operation, answer) in operations.iter().zip(&mut answers) {
+            if !agrees(operation, answer) {
+                return Err(disagreed());
+            }
+            if is_denied && operation.kind != Kind::Check && answer.allowed() {
+                answer.outcome = Outcome::Spared;
+            }
+        }
+        Ok(answers)
     }
 
-    /// Undoes the charge of one bucket of a batch.
+    /// Undoes the charges of a batch, within the deadline of one decision. A charge that cannot be
+    /// returned counts against the client until it expires.
     fn give_back<B: RemoteBatch>(
         &self,
         engine: &Engine,
-        bucket: Bucket<'_>,
-        index: usize,
+        buckets: &[Bucket<'_>],
         batch: &B,
         replies: &[Option<Answer>],
         clock: &impl Clock,
     ) {
-        let Some(reply) = replies[index] else { return };
-        // The other buckets are passed as full, so this one is charged as before.
-        let mut states = vec![None; replies.len()];
-        states[index] = reply.found;
-        let mut writes = vec![Write::Keep; replies.len()];
-        batch.apply(&states, &[], reply.now, &mut writes);
-        let Write::Put(charged, _) = writes[index] else { return };
-        let given_back = self.swap(engine, bucket, |held, server_now| match held {
-            None => Write::Keep,
-            Some(held) => {
+        let mut charges = Vec::new();
+        for (index, reply) in replies.iter().enumerate() {
+            let Some(reply) = reply else { continue };
+            // The other buckets are passed as full, so this one is charged as before.
+            let mut states = vec![None; replies.len()];
+            states[index] = reply.found;
+            let mut writes = vec![Write::Keep; replies.len()];
+            batch.apply(&states, &[], reply.now, &mut writes);
+            if let Write::Put(charged, _) = writes[index] {
+                charges.push((index, charged));
+            }
+        }
+        let charged: Vec<_> = charges.iter().map(|&(index, _)| buckets[index]).collect();
+        let started = Stopwatch::start();
+        let deadline = Nanos::clamped(
+            i64::try_from(self.client.url().deadline.as_nanos()).unwrap_or(i64::MAX),
+        );
+        let given_back = self.swap(engine, &charged, |number, held, server_now| match held {
+            Some(held) if started.elapsed() < deadline => {
                 let now = if self.has_given_clock { clock.now() } else { server_now };
+                let (index, charged) = charges[number];
                 batch.give_back(index, charged, held.state, now)
             }
+            _ => Write::Keep,
         });
-        // A charge that cannot be returned counts against the client until it expires.
         let _: Result<(), StoreError> = given_back;
     }
 
@@ -322,39 +342,53 @@ impl RedisStore {
     ) -> Result<Answer, StoreError> {
         let (engine, mut answer) = (self.client.engine()?, Answer::default());
         let at = |server_now| if self.has_given_clock { now } else { server_now };
-        self.swap(engine, bucket, |held, server_now| {
+        self.swap(engine, &[bucket], |_, held, server_now| {
             step.run(held.map(|held| held.state), at(server_now), &mut answer)
         })?;
         Ok(answer)
     }
 
-    /// Replaces the state of a bucket by the result of `change`, and repeats both if it lost a
-    /// race. `change` also receives the server's time.
+    /// Replaces the states of buckets by the results of `change`, all at the same time, and repeats
+    /// both for those that lost a race. `change` receives the index of a bucket, its state, and the
+    /// server's time.
     fn swap(
         &self,
         engine: &Engine,
-        bucket: Bucket<'_>,
-        mut change: impl FnMut(Option<Held>, Timestamp) -> Write,
+        buckets: &[Bucket<'_>],
+        mut change: impl FnMut(usize, Option<Held>, Timestamp) -> Write,
     ) -> Result<(), StoreError> {
-        let key = self.key(bucket);
-        let ask = |command: &Cmd| -> Result<(bool, Seen), StoreError> {
+        let keys: Vec<_> = buckets.iter().map(|&bucket| self.key(bucket)).collect();
+        let mut pending: Vec<usize> = (0..keys.len()).collect();
+        let mut commands: Vec<_> = keys.iter().map(|key| codec::look(key)).collect();
+        let mut is_written = false;
+        let mut outcome = Ok(());
+        while !pending.is_empty() {
             engine.admit()?;
-            codec::swapped(engine.call(CallKind::Other, command)?).ok_or_else(not_understood)
-        };
-        let (_, mut seen) = ask(&codec::look(&key))?;
-        loop {
-            let held = seen.held();
-            let Some((state, lifetime)) = change(held, seen.now).state() else { return Ok(()) };
-            let new = Held::new(state, lifetime, held, seen.now);
-            let ttl = new.end().get().saturating_sub(seen.now.get()).max(0);
-            let ttl = Nanos::clamped(ttl.saturating_add(self.slack().get()));
-            let swap = codec::swap(&key, seen.value.as_deref(), Some(&new), ttl);
-            let (is_written, found) = ask(&swap)?;
-            if is_written {
-                return Ok(());
+            let answered = engine.call_together(CallKind::Other, &commands);
+            let asked = mem::take(&mut pending);
+            commands.clear();
+            for (index, reply) in asked.into_iter().zip(answered) {
+                let seen = match reply.map(codec::swapped) {
+                    Ok(Some((swapped, _))) if is_written && swapped => continue,
+                    Ok(Some((_, seen))) => seen,
+                    Ok(None) => return Err(not_understood()),
+                    Err(error) => {
+                        outcome = Err(error);
+                        continue;
+                    }
+                };
+                let held = seen.held();
+                let write = change(index, held, seen.now).state();
+                let Some((state, lifetime)) = write else { continue };
+                let new = Held::new(state, lifetime, held, seen.now);
+                let ttl = new.end().get().saturating_sub(seen.now.get()).max(0);
+                let ttl = Nanos::clamped(ttl.saturating_add(self.slack().get()));
+                commands.push(codec::swap(&keys[index], seen.value.as_deref(), Some(&new), ttl));
+                pending.push(index);
             }
-            seen = found;
+            is_written = true;
         }
+        outcome
     }
 }
 
@@ -368,6 +402,12 @@ fn eviction_policy(engine: &Engine) -> Option<String> {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
     };
     (field("maxmemory")? != "0").then(|| field("maxmemory_policy").map(str::to_owned))?
+}
+
+/// Returns whether the engine decides an operation on its own as the server did.
+fn agrees(operation: &RemoteOp, reply: &Answer) -> bool {
+    let RemoteOp { verb, cost, ref limit, .. } = *operation;
+    Operation { verb, limit, cost }.apply(reply.found, reply.now).0 == reply.allowed()
 }
 
 /// Returns whether the state that denied an earlier call can deny a call with this verb.
@@ -513,8 +553,10 @@ impl Store for RedisStore {
         let engine = self.client.engine()?;
         let (operations, now) = (batch.calls(), self.given(now));
         let groups = self.groups(buckets.iter().map(|&bucket| self.key(bucket)));
-        let replies = match groups.as_slice() {
-            [_] => self.ask(engine, buckets, &operations, now),
+        let answers = match groups.as_slice() {
+            [_] => self
+                .ask(engine, buckets, &operations, now)
+                .and_then(|replies| batch.read(&replies).ok_or_else(disagreed)),
             _ => self.ask_each_group(engine, buckets, &groups, batch, now, clock),
         };
         for (&bucket, operation) in buckets.iter().zip(&operations) {
@@ -523,7 +565,7 @@ impl Store for RedisStore {
                 _ => engine.deny_cache().on_spend(self.hash(bucket)),
             }
         }
-        batch.read(&replies?).ok_or_else(disagreed)
+        answers
     }
 
     #[cold]
