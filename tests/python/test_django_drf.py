@@ -650,3 +650,112 @@ def test_attribute_of_the_frameworks_own_throttles_is_an_error(attribute: str) -
     # Such a throttle would limit nothing.
     with pytest.raises(ConfigError, match=attribute):
         type("Burst", (PenstockThrottle,), {attribute: "60/min"})
+    inherited = type("Rates", (), {attribute: "60/min"})
+    with pytest.raises(ConfigError, match=attribute):
+        type("Burst", (inherited, PenstockThrottle), {"limit": "60/min"})
+
+
+@pytest.mark.parametrize(
+    ("attribute", "instead"),
+    [
+        ("limits", "limit"),
+        ("ids", "id"),
+        ("option", "options"),
+        ("get_idd", "get_id"),
+        ("get_ident", "get_id"),
+        ("cost", "options"),
+        ("deduct_when", "options"),
+        ("costs", "cost"),
+        ("throttle_scope", "the view"),
+        ("key", "id"),
+    ],
+)
+def test_attribute_that_a_throttle_does_not_read_is_an_error(attribute: str, instead: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Burst\.{attribute} .*{instead}"):
+        type("Burst", (PenstockThrottle,), {attribute: "60/min"})
+
+
+def test_throttle_may_have_attributes_of_its_own(site: DjangoSite) -> None:
+    class PerTenant(PenstockThrottle):
+        limit = "PerAddress"
+        header = "X-Tenant"
+
+        def get_id(self, request: Request, view: APIView) -> str | None:
+            return self.tenant(request)
+
+        def tenant(self, request: Request) -> str | None:
+            return request.headers.get(self.header)
+
+    site.route("", made(throttle_classes=[PerTenant]))
+    site.get(headers={"X-Tenant": "blue"})
+    assert site_remaining("PerAddress", "blue") == 1
+
+
+def tenant_of(self: object, request: Request, view: object = None) -> str:
+    return "blue"
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"options": {"costs": 2}},
+        {"options": {"cost": -1}},
+        {"options": ["cost"]},
+        {"limit": 60},
+        {"limit": "1/minute", "options": {"limit": str}},
+        {"id": by_address, "options": {"id": by_user}},
+        {"id": by_address, "get_id": tenant_of},
+        {"get_id": tenant_of, "options": {"id": by_user}},
+        {"id": 1.5},
+        {"id": tenant_of},
+    ],
+)
+def test_wrong_option_of_a_throttle_is_an_error_of_its_class(attributes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Burst"):
+        type("Burst", (PenstockThrottle,), attributes)
+
+
+@pytest.mark.parametrize(
+    "source", [by_address, lambda request: request._request.META["REMOTE_ADDR"]]
+)
+def test_throttle_counts_by_its_id(site: DjangoSite, source: Any) -> None:
+    class PerAddress(PenstockThrottle):
+        limit = "PerAddress"
+        id = source
+
+    class Inherits(PerAddress):
+        options = {"cost": 2}
+
+    site.route("", made(throttle_classes=[PerAddress]))
+    site.route("inherits", made(throttle_classes=[Inherits]))
+    site.route("both", made(throttle_classes=[PerAddress, PerUser]))
+    users = [{"X-Token": "1"}, {}]
+    assert [site.get(headers=headers).status_code for headers in users] == [200, 200]
+    assert [site.get(headers=headers).status_code for headers in users] == [429, 429]
+    elsewhere = {"REMOTE_ADDR": "203.0.113.9"}
+    assert [site.get("/inherits", **elsewhere).status_code for _ in range(2)] == [200, 429]
+    site.get("/both", REMOTE_ADDR="203.0.113.10", headers=users[0])
+    assert site_remaining("PerAddress", "203.0.113.10") == 1
+    assert site_remaining("PerUser", "7") == 4
+
+
+@pytest.mark.parametrize(
+    "attribute", ["throttle_scop", "throttle_scopes", "throttled_scope", "throttle_class"]
+)
+@pytest.mark.parametrize("base", [Orders, Mixed])
+def test_misspelled_attribute_of_a_view_is_an_error(
+    site: DjangoSite, attribute: str, base: type[Orders]
+) -> None:
+    site.route("orders", made(base, **{attribute: PerUser}))
+    with pytest.raises(ImproperlyConfigured, match=attribute):
+        site.get("/orders")
+    (message,) = checks.run_checks(tags=["penstock"])
+    assert message.id == "penstock.E007"
+    assert attribute in message.msg
+
+
+def test_misspelled_list_of_throttles_is_found_by_the_checks(site: DjangoSite) -> None:
+    site.route("orders", made(throttle_classes=[], throtle_classes=[PenstockThrottle]))
+    (message,) = checks.run_checks(tags=["penstock"])
+    assert message.id == "penstock.E007"
+    assert "throtle_classes" in message.msg

@@ -12,6 +12,7 @@ from django.utils.module_loading import import_string
 from penstock.django.conf import default_rules, make_guard, read_options
 from penstock.django.middleware import PenstockMiddleware
 from penstock.django.urls import all_routes, rules_of, throttles_of
+from penstock.django.view_limits import check_view_class, class_of
 from penstock.errors import ConfigError, LimitError
 from penstock.web.adapter import is_per_process
 
@@ -66,6 +67,10 @@ def check_views(app_configs: object, **_: Any) -> list[CheckMessage]:
             except (ConfigError, LimitError) as error:
                 hint = "Correct the limit of the view, or add it to PENSTOCK['LIMITS']."
                 _add_once(messages, seen, _error("E002", f"{route}: {error}", hint))
+        try:
+            check_view_class(class_of(view))
+        except ConfigError as error:
+            _add_once(messages, seen, _error("E007", f"{route}: {error}", "Rename the attribute."))
         for throttle, scope, view_class in throttles_of(view):
             is_throttled = True
             try:
@@ -93,7 +98,7 @@ def check_views(app_configs: object, **_: Any) -> list[CheckMessage]:
 
 @register(_TAG, deploy=True)
 def check_deployment(app_configs: object, **_: Any) -> list[CheckMessage]:
-    """Check what matters if several processes serve."""
+    """Check settings for servers with several processes."""
     guard = _usable_guard()
     if guard is None or not is_per_process(guard.limiter):
         return []
@@ -119,7 +124,7 @@ def _error(number: str, error: object, hint: str) -> Error:
 
 
 def _add_once(messages: list[CheckMessage], seen: set[str], message: CheckMessage) -> None:
-    # A view with several routes or methods has one fault.
+    # Report each fault of a view once, whatever the number of its routes and methods.
     if (fault := message.msg.partition(": ")[2]) not in seen:
         seen.add(fault)
         messages.append(message)

@@ -6,6 +6,8 @@ nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from django.core.exceptions import ImproperlyConfigured
@@ -14,12 +16,13 @@ from rest_framework.throttling import BaseThrottle
 
 from penstock.django import conf
 from penstock.django.request import DjangoRequest, state_of
-from penstock.django.view_limits import THROTTLE
+from penstock.django.view_limits import SIMILARITY, THROTTLE, check_view_class
 from penstock.errors import ConfigError, LimitError, RateLimited
+from penstock.web.address import ClientAddress
 from penstock.web.headers import seconds, wait_ns
 from penstock.web.identity import by_user, compile_id
 from penstock.web.names import view_scope
-from penstock.web.rule import CHOICES, Rule, RuleOptions, make_rule
+from penstock.web.rule import CHOICES, LIMIT_HINTS, Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from penstock._core import Limit
     from penstock.django.request import State
     from penstock.types import Id
+    from penstock.web.identity import IdSource
     from penstock.web.outcome import Outcome
 
     _View = APIView
@@ -51,15 +55,20 @@ _groups: Final[dict[tuple[_Key | None, ...], tuple[tuple[Rule, ...], bool]]] = {
 _VIEWS: Final = "rest_framework.views"
 
 
-# Attributes of REST framework's own throttles, and what to write here.
+_LIMIT: Final = "use limit, such as limit = '60/minute'"
+# Attributes of other throttles, and what to write here.
 _HINTS: Final = {
-    "THROTTLE_RATES": "use limit, such as limit = '60/minute'",
+    **LIMIT_HINTS,
+    "THROTTLE_RATES": _LIMIT,
     "get_cache_key": "use get_id, which returns the id of the client",
+    "get_ident": "use id, or get_id, which returns the id of the client",
     "get_rate": "use options, such as options = {'limit': function}",
-    "parse_rate": "use limit, such as limit = '60/minute'",
-    "rate": "use limit, such as limit = '60/minute'",
+    "parse_rate": _LIMIT,
+    "rate": _LIMIT,
     "scope": "use limit with the name of a limit, or throttle_scope of the view",
+    "throttle_scope": "it is an attribute of the view; use limit here",
 }
+_ATTRIBUTES: Final = ("get_id", "id", "limit", "options")
 
 
 class _Unavailable(APIException):
@@ -71,30 +80,61 @@ class PenstockThrottle(BaseThrottle):
     """Throttle that applies limits of penstock.
 
     The limit is the class's own `limit`, or the view's `throttle_scope`; a view without either is
-    not limited. Requests count by the primary key of REST framework's authenticated user, and
-    anonymous ones by address. A rate such as `"30/minute"` belongs to the class of views as its
+    not limited. A rate such as `"30/minute"` belongs to the class of views as its
     `throttle_scope`, and to all views of the throttle as its `limit`.
 
     Attributes:
         limit: The name of a limit, a rate, or several; several are one decision.
-        options: Options of a limit, such as `{"cost": 5}`.
+        id: The client, as the option of `limit`. The default is the primary key of REST framework's
+            authenticated user, and the address of an anonymous one. `get_id` can return it, too.
+        options: Other options of a limit, such as `{"cost": 5}`.
 
     Raises:
-        ConfigError: A subclass has an attribute of REST framework's own throttles, such as `rate`.
+        ConfigError: A subclass has a wrong option, or an attribute that would have no effect, such
+            as `rate`.
         ImproperlyConfigured: A limit is unknown or wrong; `manage.py check` reports it, too.
     """
 
     limit: ClassVar[str | Limit | Sequence[str | Limit] | None] = None
+    id: ClassVar[IdSource] = by_user
     options: ClassVar[RuleOptions] = {}
 
     _wait: float | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse attributes that would have no effect."""
+        """Check the attributes of the class.
+
+        Raises:
+            ConfigError: One is wrong, or would have no effect.
+        """
         super().__init_subclass__(**kwargs)
-        for name in vars(cls):
-            if name in _HINTS:
-                raise ConfigError(f"{cls.__name__}.{name} is not read; {_HINTS[name]}")
+        own = [base for base in cls.__mro__ if not issubclass(PenstockThrottle, base)]
+        for name in (name for base in own for name in vars(base)):
+            _check_attribute(cls, name)
+        try:
+            cls._check_options()
+        except (ConfigError, LimitError) as error:
+            raise ConfigError(f"{cls.__name__}: {error}") from error
+
+    @classmethod
+    def _check_options(cls) -> None:
+        options: object = cls.options
+        if not isinstance(options, Mapping):
+            raise ConfigError(f"options must be a dict such as {{'cost': 5}}, found {options!r}")
+        sources = {
+            "id": cls.id is not by_user,
+            "get_id": cls.has_own_id(),
+            "options['id']": "id" in options,
+        }
+        given = [source for source, is_given in sources.items() if is_given]
+        if len(given) > 1:
+            raise ConfigError(f"the id is given once, found {' and '.join(given)}")
+        # If the view has the limit, any one shows whether the options are right.
+        limits: Any = "1/minute" if cls.limit is None and CHOICES.isdisjoint(options) else cls.limit
+        if not isinstance(limits, list | tuple):
+            limits = () if limits is None else (limits,)
+        make_rule(limits, "", cls.options)
+        compile_id(cls.options.get("id", cls.id), ClientAddress())
 
     def get_id(self, request: Request, view: APIView) -> Id | None:  # noqa: ARG002  for overrides
         """Return the id of the client; `None` for the user, or else the address."""
@@ -177,7 +217,8 @@ class PenstockThrottle(BaseThrottle):
     def _make_rule(self, key: _Key) -> Rule:
         cls, given, owner = key
         limits: Any = given if isinstance(given, tuple) else (given,)
-        options: RuleOptions = {"id": by_user, **self.options}
+        # Not of the instance, which would bind a function as a method.
+        options: RuleOptions = {"id": type(self).id, **self.options}
         if self.has_own_id():
             options = {**options, "id": lambda request: _own_id(key, request)}
         scope = view_scope(owner.__module__, owner.__qualname__)
@@ -187,6 +228,26 @@ class PenstockThrottle(BaseThrottle):
     def has_own_id(cls) -> bool:
         """Whether `get_id` is overridden."""
         return cls.get_id is not PenstockThrottle.get_id
+
+
+def _check_attribute(cls: type[PenstockThrottle], name: str) -> None:
+    """Check an attribute that a subclass adds.
+
+    Raises:
+        ConfigError: It would have no effect.
+    """
+    if name.startswith("_") or name in vars(PenstockThrottle):
+        return
+    options = RuleOptions.__optional_keys__
+    if name in options:
+        instead = f"write it in options, such as options = {{{name!r}: ...}}"
+    elif name in _HINTS:
+        instead = _HINTS[name]
+    elif near := get_close_matches(name, (*_ATTRIBUTES, *options), 1, SIMILARITY):
+        instead = f"did you mean {near[0]!r}?"
+    else:
+        return
+    raise ConfigError(f"{cls.__name__}.{name} is not read; {instead}")
 
 
 # For code that must not import REST framework.
@@ -270,6 +331,7 @@ def _evaluate(
     app_limits = conf.current()
     http = request._request  # noqa: SLF001  as above
     try:
+        check_view_class(type(view))
         group = _groups.get(keys)
         if group is None:
             scope = getattr(view, "throttle_scope", None)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
+from penstock.errors import ConfigError
 from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
 
 if TYPE_CHECKING:
@@ -13,7 +16,11 @@ LIMITS: Final = "__penstock__"
 EXEMPT: Final = "__penstock_exempt__"
 THROTTLE: Final = "__penstock_throttle__"
 """Marks our throttles, for code that must not import REST framework."""
+SIMILARITY: Final = 0.8
+"""From this ratio on, a name is taken for a misspelled one. Names of different things have less."""
 
+_ATTRIBUTES: Final = ("throttle_classes", "throttle_scope")
+_checked: Final[WeakSet[type]] = WeakSet()
 _METHODS: Final = ("get", "post", "put", "patch", "delete", "head", "options", "trace")
 
 
@@ -33,6 +40,21 @@ def class_of(view: object) -> type | None:
     """Return the class whose `as_view()` returned a view; `None` if there is none."""
     view_class: type | None = getattr(view, "view_class", None) or getattr(view, "cls", None)
     return view_class
+
+
+def check_view_class(view_class: type | None) -> None:
+    """Check that a class of REST framework's views has no misspelled attribute of throttles.
+
+    Raises:
+        ConfigError: It has one, such as `throttle_scop`.
+    """
+    if view_class is None or view_class in _checked or not hasattr(view_class, _ATTRIBUTES[0]):
+        return
+    for name in dir(view_class):
+        near = get_close_matches(name, _ATTRIBUTES, 1, SIMILARITY)
+        if near and name not in _ATTRIBUTES:
+            raise ConfigError(f"{name} is not read; did you mean {near[0]!r}?")
+    _checked.add(view_class)
 
 
 def method_of(view: object, method: str) -> object:
