@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from adrf import views as adrf
+from adrf.decorators import api_view as async_api_view
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.test import AsyncClient
@@ -326,60 +328,98 @@ class WithTokens(APIView):
         return Response({"left": request.penstock.remaining})  # type: ignore[attr-defined]
 
 
-def with_tokens(**attributes: Any) -> Any:
+class AsyncWithTokens(adrf.APIView):  # type: ignore[misc]
+    authentication_classes = [ByToken]
+    permission_classes: list[Any] = []
+
+    async def get(self, request: Request) -> Response:
+        return WithTokens.get(cast("WithTokens", self), request)
+
+
+def with_tokens(base: type[APIView] = WithTokens, **attributes: Any) -> Any:
     """Return a class of its own."""
-    return type("Limited", (WithTokens,), attributes)
+    return type("Limited", (base,), attributes)
 
 
-def as_class() -> Any:
-    return limit("1/hour", id=by_user)(with_tokens()).as_view()
+def as_class(_: DjangoSite, base: type[APIView]) -> Any:
+    return limit("1/hour", id=by_user)(with_tokens(base)).as_view()
 
 
-def as_dispatch() -> Any:
+def as_dispatch(_: DjangoSite, base: type[APIView]) -> Any:
     decorate = method_decorator(limit("1/hour", id=by_user), name="dispatch")
-    return decorate(with_tokens()).as_view()
+    return decorate(with_tokens(base)).as_view()
 
 
-def as_view() -> Any:
-    return limit("1/hour", id=by_user)(WithTokens.as_view())
+def as_method(_: DjangoSite, base: type[APIView]) -> Any:
+    get = limit("1/hour", id=by_user)(vars(base)["get"])
+    return with_tokens(base, get=get).as_view()
 
 
-def as_callable() -> Any:
+def as_view(_: DjangoSite, base: type[APIView]) -> Any:
+    return limit("1/hour", id=by_user)(base.as_view())
+
+
+def as_callable(_: DjangoSite, base: type[APIView]) -> Any:
     by_pk = limit("1/hour", id=lambda request: request.user.pk or "anonymous")
-    return by_pk(with_tokens()).as_view()
+    return by_pk(with_tokens(base)).as_view()
 
 
-def as_function() -> Any:
+def as_function(_: DjangoSite, base: type[APIView]) -> Any:
     def orders(request: Request) -> Response:
         return Response({"left": request.penstock.remaining})  # type: ignore[attr-defined]
 
-    decorated = authentication_classes([ByToken])(permission_classes([])(orders))
-    return limit("1/hour", id=by_user)(api_view(["GET"])(decorated))
+    async def async_orders(request: Request) -> Response:
+        return orders(request)
+
+    is_async = base is AsyncWithTokens
+    view: Any = async_orders if is_async else orders
+    api: Any = async_api_view if is_async else api_view
+    decorated = authentication_classes([ByToken])(permission_classes([])(view))
+    return limit("1/hour", id=by_user)(api(["GET"])(decorated))
 
 
-def as_default(site: DjangoSite) -> Any:
+def as_throttle(_: DjangoSite, base: type[APIView]) -> Any:
+    class Hourly(PenstockThrottle):
+        limit = "1/hour"
+
+    return with_tokens(base, throttle_classes=[Hourly]).as_view()
+
+
+def as_default(site: DjangoSite, base: type[APIView]) -> Any:
     options = {"LIMITER": current().guard.limiter, "DEFAULT": limit("1/hour", id=by_user)}
     site.set(PENSTOCK=options)
-    return WithTokens.as_view()
+    return base.as_view()
 
 
-LIMITED_BY_USER = [as_class, as_dispatch, as_view, as_callable, as_function, as_default]
+# Limits that wait for the view's authentication.
+WAITING = [as_class, as_dispatch, as_view, as_callable, as_function, as_default]
+
+KINDS = [
+    pytest.param(WithTokens, False, id="sync"),
+    pytest.param(AsyncWithTokens, True, id="async"),
+    pytest.param(AsyncWithTokens, False, id="async-wsgi"),
+]
 
 
-@pytest.fixture(params=LIMITED_BY_USER)
-def by_token(request: pytest.FixtureRequest, site: DjangoSite) -> Callable[..., Any]:
-    """Requests a view whose users have one request an hour, with a token and with header fields."""
-    make = request.param
-    site.route("", make(site) if make is as_default else make())
+def get_with(site: DjangoSite, *, is_async: bool) -> Callable[..., Any]:
+    """Return a function that requests the view, with a token and with header fields."""
 
     def get(token: str | None, path: str = "/", **headers: str) -> Any:
-        tokens = {} if token is None else {"X-Token": token}
-        return site.get(path, headers={**tokens, **headers})
+        given = headers if token is None else {"X-Token": token, **headers}
+        if is_async:
+            return asyncio.run(site.aget(path, headers=given))
+        return site.get(path, headers=given)
 
     return get
 
 
-def test_users_of_a_class_count_apart(by_token: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("make", WAITING)
+@pytest.mark.parametrize(("base", "is_async"), KINDS)
+def test_users_of_a_class_count_apart(
+    site: DjangoSite, make: Any, base: type[APIView], *, is_async: bool
+) -> None:
+    site.route("", make(site, base))
+    by_token = get_with(site, is_async=is_async)
     served = [by_token(token) for token in ("ada", "grace", None)]
     assert [response.content for response in served] == [b'{"left":0}'] * 3
     refused = [by_token(token) for token in ("ada", "grace", None)]
@@ -389,32 +429,54 @@ def test_users_of_a_class_count_apart(by_token: Callable[..., Any]) -> None:
         assert limit_fields(response)["Retry-After"] == "3600"
 
 
-def test_failed_authentication_counts_for_the_address(by_token: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("make", [as_method, as_throttle])
+@pytest.mark.parametrize(("base", "is_async"), KINDS)
+def test_users_that_the_view_has_authenticated_count_apart(
+    site: DjangoSite, make: Any, base: type[APIView], *, is_async: bool
+) -> None:
+    site.route("", make(site, base))
+    by_token = get_with(site, is_async=is_async)
+    for status in (200, 429):
+        assert [by_token(token).status_code for token in ("ada", "grace", None)] == [status] * 3
+
+
+@pytest.mark.parametrize("make", WAITING)
+@pytest.mark.parametrize(("base", "is_async"), KINDS)
+def test_failed_authentication_counts_for_the_address(
+    site: DjangoSite, make: Any, base: type[APIView], *, is_async: bool
+) -> None:
+    site.route("", make(site, base))
+    by_token = get_with(site, is_async=is_async)
     assert by_token("bad").status_code in (401, 403)
     assert [by_token(token).status_code for token in ("bad", None, "ada")] == [429, 429, 200]
 
 
-def test_request_that_ends_before_the_authentication_counts(by_token: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("make", WAITING)
+@pytest.mark.parametrize(("base", "is_async"), KINDS)
+def test_request_that_ends_before_the_authentication_counts(
+    site: DjangoSite, make: Any, base: type[APIView], *, is_async: bool
+) -> None:
+    site.route("", make(site, base))
+    by_token = get_with(site, is_async=is_async)
     wrong = {"Accept": "text/unknown"}
     statuses = [by_token("ada", **wrong).status_code for _ in range(2)]
     assert statuses == [406, 429]
 
 
 @pytest.mark.parametrize("with_middleware", [True, False])
+@pytest.mark.parametrize("base", [WithTokens, AsyncWithTokens])
 def test_limits_of_a_class_follow_its_response(
-    site: DjangoSite, limiter: penstock.Limiter, *, with_middleware: bool
+    site: DjangoSite, base: type[APIView], *, with_middleware: bool
 ) -> None:
     if not with_middleware:
         site.set(MIDDLEWARE=WITHOUT)
-
-    @limit("PerUser", id=by_user, refund_on_error=True)
-    @limit("PerAddress", id=by_user, deduct_when=lambda response: response.status_code == 401)
-    class Failing(WithTokens):
-        @limit("Large", id=by_user, refund_on_error=True)
-        def get(self, request: Request) -> Response:
-            return super().get(request)
-
-    site.route("", Failing.as_view())
+    method = limit("Large", id=by_user, refund_on_error=True)
+    failing = with_tokens(base, get=method(vars(base)["get"]))
+    failures = limit(
+        "PerAddress", id=by_user, deduct_when=lambda response: response.status_code == 401
+    )
+    whole = limit("PerUser", id=by_user, refund_on_error=True)
+    site.route("", whole(failures(failing)).as_view())
     ada = {"X-Token": "ada"}
     assert site.get(headers=ada).status_code == 200
     with pytest.raises(ZeroDivisionError):
@@ -426,7 +488,7 @@ def test_limits_of_a_class_follow_its_response(
 
 
 def test_default_by_user_waits_on_an_event_loop_too(site: DjangoSite) -> None:
-    site.route("", as_default(site))
+    site.route("", as_default(site, WithTokens))
     client = AsyncClient()
 
     async def ask(token: str, **headers: str) -> int:

@@ -173,6 +173,8 @@ class AppLimits(adapter.AppLimits):
         self, response: HttpResponseBase, http: HttpRequest, state: State
     ) -> HttpResponseBase:
         """Do as `finish_deferred` on an event loop."""
+        if state.deferred is None:
+            return response
         call = partial(self.finish_deferred, response, http, state)
         return await _on_loop(call, waits=self._is_remote)
 

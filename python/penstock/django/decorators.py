@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import Limit
+    from penstock.django.request import State
     from penstock.web.outcome import Outcome
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
@@ -210,11 +211,9 @@ def _serve(  # noqa: PLR0917  hot path: keyword arguments are slower
                 _roll_back()
                 response = app_limits.respond_to_denial(error, DjangoRequest(native, http), state)
             except Exception as error:
-                if compiled is None and state.deferred is not None:
-                    outcome = state.deferred.outcome
-                _fail(outcome, error, is_inner=is_inner)
+                _fail(_entered(outcome, state), error, is_inner=is_inner)
                 raise
-            if compiled is None and state.deferred is not None:
+            if compiled is None:
                 response = app_limits.finish_deferred(response, http, state)
     finally:
         state.has_writer = is_inner
@@ -258,11 +257,10 @@ async def _serve_async(  # noqa: PLR0917  as above
                     outcome.keep()
                 raise
             except Exception as error:
-                if outcome is not None and outcome.is_remote:
-                    await sync_to_async(_fail)(outcome, error, is_inner=is_inner)
-                else:
-                    _fail(outcome, error, is_inner=is_inner)
+                await _afail(_entered(outcome, state), error, is_inner=is_inner)
                 raise
+            if compiled is None:
+                response = await app_limits.afinish_deferred(response, http, state)
     finally:
         state.has_writer = is_inner
     if is_inner or not isinstance(response, HttpResponseBase):
@@ -294,6 +292,19 @@ def _fail(outcome: Outcome | None, error: Exception, *, is_inner: bool) -> None:
     refund_failed(outcome, error, is_answer)
     if not is_inner:
         outcome.settle(HttpResponse(status=_status_of(error)))
+
+
+async def _afail(outcome: Outcome | None, error: Exception, *, is_inner: bool) -> None:
+    """Do as `_fail` on an event loop."""
+    if outcome is not None and outcome.is_remote:
+        await sync_to_async(_fail)(outcome, error, is_inner=is_inner)
+    else:
+        _fail(outcome, error, is_inner=is_inner)
+
+
+def _entered(outcome: Outcome | None, state: State) -> Outcome | None:
+    """Return the outcome of a decorator, which is a later one if its limits were deferred."""
+    return state.deferred.outcome if outcome is None and state.deferred is not None else outcome
 
 
 def _status_of(error: Exception) -> int:

@@ -29,9 +29,7 @@ def waits_for_user(view_class: Any, rules: Iterable[Rule]) -> bool:
     Other rules, such as those by address, do not: a refused request costs no look-up of a user.
     """
     authenticate = getattr(view_class, _AUTHENTICATE, None)
-    if authenticate is None or getattr(view_class, "view_is_async", False):
-        return False
-    if not any(map(_may_need_user, rules)):
+    if authenticate is None or not any(map(_may_need_user, rules)):
         return False
     if not hasattr(authenticate, _MARK):
         setattr(view_class, _AUTHENTICATE, _evaluating(authenticate))
@@ -45,7 +43,10 @@ def _may_need_user(rule: Rule) -> bool:
 
 
 def _evaluating(authenticate: Any) -> Any:
-    """Return a method that evaluates deferred limits after an authentication, failed or not."""
+    """Return a method that evaluates deferred limits after an authentication, failed or not.
+
+    Asynchronous views call it in a thread.
+    """
 
     @wraps(authenticate)
     def perform_authentication(view: Any, request: Any, *args: Any, **kwargs: Any) -> None:

@@ -195,8 +195,10 @@ class AsyncDjangoRequest(DjangoRequest):
 
     async def load_user(self) -> None:
         """Load the authenticated user without blocking the event loop."""
-        auser = getattr(self.http, "auser", None)
-        self._user = getattr(self._native(), "user", self) if auser is None else await auser()
+        native = self._native()
+        # The user of a REST framework request is that of its own authentication.
+        auser = getattr(native, "auser", None) if native is self._http() else None
+        self._user = getattr(native, "user", self) if auser is None else await auser()
         self._is_loaded = True
 
 
