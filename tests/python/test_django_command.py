@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.http import HttpRequest, HttpResponse
+from django.utils.decorators import method_decorator
+from django.views import View
 
 from penstock.django import limit
 from penstock.django.conf import current
@@ -144,22 +146,50 @@ def test_show_lists_limits_and_views(site: DjangoSite) -> None:
 
     from penstock.django.drf import PenstockThrottle  # noqa: PLC0415  as above
 
-    api = type(
-        "Api", (APIView,), {"throttle_classes": [PenstockThrottle], "throttle_scope": "PerUser"}
-    )
-    site.route("orders/", limit("PerAddress")(hello))
-    site.route("api/", api.as_view())  # type: ignore[attr-defined]
+    class Api(APIView):
+        throttle_classes = (PenstockThrottle,)
+        throttle_scope = "20/hour"
+
+    @method_decorator(limit("7/hour", mode="shadow"), name="dispatch")
+    class Decorated(View):
+        pass
+
+    site.route("orders/", limit("PerAddress", id="192.0.2.7", cost=2, methods=["POST"])(hello))
+    site.route("api/", Api.as_view())
+    site.route("decorated/", Decorated.as_view())
     site.route("free/", hello)
+    log_in = limit("5/minute", block_for=["1m", "5m"], on_store_error="deny")
+    site.route("log-in/", log_in(hello))
     out, _ = run("show")
     assert out.splitlines() == [
-        "PerAddress  2 per minute",
-        "PerUser     5 per hour",
+        "PerAddress          2 per minute",
+        "PerUser             5 per hour",
+        "Api                 20 per hour",
+        "Decorated.dispatch  7 per hour",
+        "hello               5 per minute",
         "",
-        "/orders/    PerAddress",
-        "/api/       PerUser",
+        "/orders/",
+        "    PerAddress: 2 per minute, '192.0.2.7', POST, cost 2",
+        "",
+        "/api/",
+        "    Api: 20 per hour, by_user",
+        "",
+        "/decorated/",
+        "    Decorated.dispatch: 7 per hour, by_address, shadow",
+        "",
+        "/log-in/",
+        "    hello: 5 per minute, by_address, block_for 1 min, 5 min, on_store_error deny",
+        "",
+        "no view has the limits PerUser",
     ]
     answer = json.loads(run("show", "--json")[0])
-    assert answer["views"] == {"/orders/": ["PerAddress"], "/api/": ["PerUser"]}
+    assert list(answer["limits"]) == ["PerAddress", "PerUser", "Api", "Decorated.dispatch", "hello"]
+    assert answer["unused"] == ["PerUser"]
+    (orders,) = answer["views"]["/orders/"]
+    assert (orders["name"], orders["cost"], orders["methods"]) == ("PerAddress", 2, ["POST"])
+    # Requests count under the names that are shown.
+    policy = site.get("/decorated/").headers["RateLimit-Policy"]
+    assert policy.startswith('"Decorated.dispatch";')
 
 
 def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -172,7 +202,7 @@ def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "status", "expected"),
     [
         (["penstock", "check"], 0, "PENSTOCK: 0 limits, no faults"),
-        (["penstock", "show"], 0, "default  1 per minute"),
+        (["penstock", "show"], 0, "default: 1 per minute, by_address, GET, HEAD"),
         (["penstock", "explain", "Unknown", "ada"], 1, "CommandError"),
         (["penstock"], 2, "required: COMMAND"),
         (["check"], 0, "no issues"),

@@ -113,6 +113,11 @@ def test_show_prints_json(app: flask.Flask) -> None:
         "cost": 2,
         "exempt_when": False,
         "deduct_when": False,
+        "cost_from_response": False,
+        "refund_on_error": False,
+        "count_denied": False,
+        "block_for": [],
+        "on_store_error": None,
         "mode": "enforce",
         "enabled": True,
     }
@@ -166,6 +171,15 @@ def test_check_finds_no_faults_and_names_unused_limits(app: flask.Flask) -> None
     summary, unused = done.output.splitlines()
     assert summary.startswith("4 routes, 3 of them limited")
     assert "Forgotten" in unused
+
+
+def test_limits_that_keep_blocks_are_not_unused(limiter: penstock.Limiter) -> None:
+    app = flask.Flask("shop")
+    limits = Penstock(app, limiter)
+    app.get("/")(limits.limit("PerAddress", block_for=["1m", "5m"])(lambda: ""))
+    _, *unused = run(app, "check").output.splitlines()
+    assert [line.rpartition(" ")[2] for line in unused] == ["PerUser", "Forgotten"]
+    assert "block_for 1 min, 5 min" in run(app, "show").output
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,16 @@ from penstock.django.request import (
 )
 from penstock.django.signals import limit_denied
 from penstock.django.streams import refund_broken_stream
-from penstock.django.urls import all_views, rules_of, throttles_of
-from penstock.django.view_limits import EXEMPT, LIMITS, THROTTLE, class_of, method_of, own_limits
+from penstock.django.urls import all_views, throttles_of
+from penstock.django.view_limits import (
+    EXEMPT,
+    LIMITS,
+    THROTTLE,
+    all_rules,
+    class_of,
+    method_of,
+    own_limits,
+)
 from penstock.errors import Error
 from penstock.web import adapter
 from penstock.web.adapter import nested_limits, refusal_body
@@ -317,11 +325,7 @@ class AppLimits(adapter.AppLimits):
         """Yield the rules of all views and throttles, in the order of the URLconf."""
         yield from self.defaults
         for view in all_views():
-            for rule in rules_of(view):
-                # `method_decorator` tests decorators on a function of its own. The limits of the
-                # method are named when it is called.
-                if not rule.scope.startswith("django.utils.decorators:"):
-                    yield rule
+            yield from all_rules(view)
             for throttle, scope, view_class in throttles_of(view):
                 # The system checks report a faulty throttle, and it raises when it is used.
                 with suppress(Error):

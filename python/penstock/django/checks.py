@@ -11,8 +11,8 @@ from django.utils.module_loading import import_string
 
 from penstock.django.conf import default_rules, make_guard, read_options
 from penstock.django.middleware import PenstockMiddleware
-from penstock.django.urls import all_routes, rules_of, throttles_of
-from penstock.django.view_limits import check_view_class, class_of
+from penstock.django.urls import all_routes, throttles_of
+from penstock.django.view_limits import all_rules, check_view_class, class_of
 from penstock.errors import ConfigError, LimitError
 from penstock.web.adapter import is_per_process
 
@@ -60,7 +60,7 @@ def check_views(app_configs: object, **_: Any) -> list[CheckMessage]:
     is_decorated = is_throttled = False
     seen: set[str] = set()
     for route, view in all_routes():
-        for rule in rules_of(view):
+        for rule in all_rules(view):
             is_decorated = True
             try:
                 guard.check([rule])

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from penstock.django.view_limits import THROTTLE, all_limits, class_of
+from penstock.django.view_limits import THROTTLE, class_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from penstock.web.rule import Rule
 
 
 def all_routes() -> Iterator[tuple[str, Any]]:
@@ -37,12 +35,6 @@ def all_views() -> Iterator[Any]:
         if id(view) not in seen:
             seen.add(id(view))
             yield view
-
-
-def rules_of(view: Any) -> Iterator[Rule]:
-    """Yield the rules of a view's decorators."""
-    for limits in all_limits(view):
-        yield from limits.rules
 
 
 def throttles_of(view: Any) -> Iterator[tuple[Any, Any, type]]:

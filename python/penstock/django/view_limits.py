@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from penstock.errors import ConfigError
 from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
+from penstock.web.names import view_scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from penstock.web.rule import Rule
 
 LIMITS: Final = "__penstock__"
 EXEMPT: Final = "__penstock_exempt__"
@@ -20,6 +24,8 @@ SIMILARITY: Final = 0.8
 """From this ratio on, a name is taken for a misspelled one. Names of different things have less."""
 
 _ATTRIBUTES: Final = ("throttle_classes", "throttle_scope")
+# `method_decorator` applies a decorator to a function of its own, and to the method at each call.
+_DECORATED: Final = "django.utils.decorators:"
 _checked: Final[WeakSet[type]] = WeakSet()
 _METHODS: Final = ("get", "post", "put", "patch", "delete", "head", "options", "trace")
 
@@ -29,11 +35,26 @@ def own_limits(view: object) -> ViewLimits | None:
     return outermost_limits(view, LIMITS)
 
 
-def all_limits(view: object) -> Iterator[ViewLimits]:
-    """Yield all limits of a view and of its class, also those within other decorators."""
-    functions = (view, getattr(class_of(view), "dispatch", None))
+def all_rules(view: object) -> Iterator[Rule]:
+    """Yield the rules of a view and of its class, also those within other decorators."""
+    view_class = class_of(view)
+    functions = (view, getattr(view_class, "dispatch", None))
     methods = (method_of(view, method) for method in _METHODS)
-    return nested_limits((*functions, *methods), LIMITS)
+    for limits in nested_limits((*functions, *methods), LIMITS):
+        scope = None
+        if limits.rules[0].scope.startswith(_DECORATED) and view_class is not None:
+            scope = _scope_in(view_class, limits)
+        for rule in limits.rules:
+            yield rule if scope is None else replace(rule, scope=scope)
+
+
+def _scope_in(view_class: type, limits: ViewLimits) -> str | None:
+    """Return the scope of a method's limits, as a call of the method names it."""
+    for cls in view_class.__mro__:
+        for name, function in vars(cls).items():
+            if getattr(function, LIMITS, None) is limits:
+                return view_scope(cls.__module__, f"{cls.__qualname__}.{name}")
+    return None
 
 
 def class_of(view: object) -> type | None:

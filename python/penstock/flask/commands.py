@@ -14,9 +14,7 @@ from flask.cli import AppGroup, ScriptInfo, pass_script_info
 
 from penstock.errors import Error
 from penstock.web import adapter
-from penstock.web.choice import ChosenLimit
-from penstock.web.messages import describe_limit
-from penstock.web.rule import CompiledLimit
+from penstock.web.limit_facts import fact_text, limit_facts, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +72,7 @@ def show(*, as_json: bool) -> None:
     for route in routes:
         click.echo(f"{route['route']}  {', '.join(route['methods'])}  ({route['endpoint']})")
         for limit in route["limits"]:
-            click.echo(f"    {limit['name']}: {', '.join(_details(limit))}")
+            click.echo(f"    {fact_text(limit)}")
         if not route["limits"]:
             click.echo("    no limits")
 
@@ -148,7 +146,7 @@ def _routes(app: Flask) -> Iterator[dict[str, Any]]:
         methods = (rule.methods or {"GET"}) - _IMPLIED or rule.methods or set()
         for method in sorted(methods):
             limits = [
-                _describe(extension, limit)
+                limit_facts(extension.guard, limit)
                 for extension in extensions
                 for limit in extension.limits_of_route(rule.endpoint, method)
                 if limit.rule.methods is None or method in limit.rule.methods
@@ -158,47 +156,15 @@ def _routes(app: Flask) -> Iterator[dict[str, Any]]:
         yield from by_limits.values()
 
 
-def _describe(extension: AppLimits, limit: CompiledLimit | ChosenLimit) -> dict[str, Any]:
-    """Return the facts about a limit of a route, as `show --json` prints them."""
-    known = extension.guard.limiter.limits
-    default = known.default(limit.name) if isinstance(limit, CompiledLimit) else None
-    cost = limit.rule.cost
-    return {
-        "name": limit.name,
-        "limit": None if default is None else describe_limit(default),
-        "choices": limit.names() if isinstance(limit, ChosenLimit) else None,
-        "id": getattr(limit.rule.id, "__name__", None) or repr(limit.rule.id),
-        "cost": None if callable(cost) else cost,
-        "exempt_when": limit.rule.exempt_when is not None,
-        "deduct_when": limit.rule.deduct_when is not None,
-        "mode": "shadow" if limit.is_shadow else "enforce",
-        "enabled": extension.guard.enabled,
-    }
-
-
-def _details(limit: dict[str, Any]) -> Iterator[str]:
-    """Yield what `show` prints about a limit: what differs from a plain one."""
-    if limit["choices"] is None:
-        yield limit["limit"] or "by override only"
-    else:
-        yield f"by request: {', '.join(limit['choices'])}" if limit["choices"] else "by request"
-    yield limit["id"]
-    if limit["cost"] != 1:
-        yield "cost by request" if limit["cost"] is None else f"cost {limit['cost']}"
-    yield from (name for name in ("exempt_when", "deduct_when") if limit[name])
-    if limit["mode"] == "shadow":
-        yield "shadow"
-    if not limit["enabled"]:
-        yield "switched off"
-
-
 def _unused(app: Flask) -> list[str]:
     """Return the loaded limits that no route has; they may be misspelled or forgotten."""
     used = {
         name
-        for route in _routes(app)
-        for limit in route["limits"]
-        for name in limit["choices"] or [limit["name"]]
+        for extension in _extensions(app)
+        for rule in app.url_map.iter_rules()
+        for method in rule.methods or {"GET"}
+        for limit in extension.limits_of_route(rule.endpoint, method)
+        for name in names_in(limit)
     }
     loaded = dict.fromkeys(
         name for extension in _extensions(app) for name in extension.guard.limiter.limits

@@ -152,6 +152,12 @@ def _name_of_block(name: str, level: int, levels: int) -> str:
     return f"{name}_blocked" if levels == 1 else f"{name}_blocked_{level}"
 
 
+def block_names(name: str, levels: int) -> list[str]:
+    """Return the names of the limits that keep the blocks of a limit with this many times."""
+    names = [_name_of_block(name, level, levels) for level in range(1, levels + 1)]
+    return [*names, f"{name}_blocks"] if levels > 1 else names
+
+
 def _define(limiter: Limiter, name: str, limit: Limit) -> BoundLimit:
     known = limiter.limits.get(name)
     if known is None:

@@ -10,18 +10,21 @@ from django.core.management.base import BaseCommand, CommandError
 
 from penstock.display import pluralize
 from penstock.django import conf
-from penstock.django.urls import all_routes, rules_of, throttles_of
+from penstock.django.urls import all_routes, throttles_of
+from penstock.django.view_limits import all_rules
 from penstock.errors import Error
 from penstock.web import adapter
+from penstock.web.limit_facts import fact_text, limit_facts, names_in
 from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from django.core.management.base import CommandParser
 
     from penstock.django.app_limits import AppLimits
-    from penstock.web.rule import Rule
+    from penstock.web.choice import ChosenLimit
+    from penstock.web.rule import CompiledLimit, Rule
 
 
 class Command(BaseCommand):
@@ -96,40 +99,54 @@ class Command(BaseCommand):
             self.stdout.write(line)
 
     def _show(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
-        known = app_limits.guard.limiter.limits
-        defaults = {name: known.default(name) for name in known}
-        limits = {
-            name: None if limit is None else describe_limit(limit)
+        guard = app_limits.guard
+        used = dict(_used(app_limits))
+        facts = {
+            route: [
+                {**limit_facts(guard, limit), "methods": sorted(limit.rule.methods or ()) or None}
+                for limit in limits
+            ]
+            for route, limits in used.items()
+        }
+        names = {name for limits in used.values() for limit in limits for name in names_in(limit)}
+        shown = {limit.name for limits in used.values() for limit in limits}
+        known = guard.limiter.limits
+        # Without those that keep the blocks of others.
+        defaults = {n: known.default(n) for n in known if n in shown or n not in names}
+        texts = {
+            name: "by override only" if limit is None else describe_limit(limit)
             for name, limit in defaults.items()
         }
-        views = dict(_views())
+        unused = [name for name in texts if name not in names]
         if options["json"]:
-            self._print_json({"limits": limits, "views": views})
+            self._print_json({"limits": texts, "views": facts, "unused": unused})
             return
-        width = max(map(len, [*limits, *views]), default=0)
-        for name, text in limits.items():
-            self.stdout.write(f"{name:<{width}}  {text or 'by override only'}")
-        if views:
-            self.stdout.write("")
-        for route, names in views.items():
-            self.stdout.write(f"{route:<{width}}  {', '.join(names)}")
+        width = max(map(len, texts), default=0)
+        for name, text in texts.items():
+            self.stdout.write(f"{name:<{width}}  {text}")
+        for route, listed in facts.items():
+            self.stdout.write(f"\n{route}")
+            for limit in listed:
+                self.stdout.write(f"    {fact_text(limit)}")
+        if unused:
+            self.stdout.write(f"\nno view has the limits {', '.join(unused)}")
 
     def _print_json(self, facts: object) -> None:
         self.stdout.write(json.dumps(facts, ensure_ascii=False))
 
 
-def _names(rule: Rule) -> list[str]:
-    if rule.limits:
-        return [str(limit) for limit in rule.limits]
-    return [f"by tier: {', '.join(rule.tiers)}"] if rule.tiers else ["by request"]
-
-
-def _views() -> Iterable[tuple[str, list[str]]]:
-    """Yield the routes that have limits of their own, each with their names and rates."""
+def _used(app_limits: AppLimits) -> Iterator[tuple[str, list[CompiledLimit | ChosenLimit]]]:
+    """Yield the routes with limits of their own, and `DEFAULT`, each with its limits."""
+    if app_limits.defaults:
+        yield "DEFAULT", _compiled(app_limits, app_limits.defaults)
     for route, view in all_routes():
-        found = [name for rule in rules_of(view) for name in _names(rule)]
+        rules = [*all_rules(view)]
         for throttle, scope, view_class in throttles_of(view):
             rule = throttle.penstock_rule(scope, view_class)
-            found += () if rule is None else _names(rule)
-        if found:
-            yield route, list(dict.fromkeys(found))
+            rules += () if rule is None else (rule,)
+        if rules:
+            yield route, _compiled(app_limits, rules)
+
+
+def _compiled(app_limits: AppLimits, rules: Iterable[Rule]) -> list[CompiledLimit | ChosenLimit]:
+    return [limit for rule in rules for limit in app_limits.guard.route_limits([rule]).limits]
