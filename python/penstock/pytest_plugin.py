@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pytest
 
-from penstock._core import Limiter, Limits, ManualClock, set_default_clock
+from penstock._core import Limiter, Limits, ManualClock, SystemClock, set_default_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -210,8 +210,10 @@ def _force_enabled(enabled: bool | None) -> bool | None:
 def penstock_clock(pytestconfig: pytest.Config) -> Iterator[ManualClock]:
     """Manual clock that starts at midnight.
 
-    Limiters that are created without a clock during the test use it, in any thread. Existing
-    limiters do not, unless the option `penstock_clock` is `manual`.
+    Limiters that are created without a clock during the test use it, in any thread, and so do the
+    limits of Django's settings, with full buckets. Other existing limiters do not, unless the
+    option `penstock_clock` is `manual`; if requests of the test use one, and the test moves the
+    clock, the test fails.
     """
     clock = pytestconfig.stash[_clock]
     if clock is not None:
@@ -219,8 +221,37 @@ def penstock_clock(pytestconfig: pytest.Config) -> Iterator[ManualClock]:
         return
     clock = ManualClock(start=_START_NS // 1_000_000_000)
     before = set_default_clock(clock)
+    _forget_django()
+    existing = {limiter: limiter.counts() for limiter in _system_limiters()}
     yield clock
     set_default_clock(before)
+    is_moved = clock.now_ns() != _START_NS
+    used = [limiter for limiter, counts in existing.items() if limiter.counts() != counts]
+    _forget_django()
+    if is_moved and used:
+        names = ", ".join(name for limiter in used for name in limiter.limits)
+        pytest.fail(
+            f"the test has moved penstock_clock, but requests used a limiter that is older than "
+            f"the test and keeps the time of the system (limits: {names}); set the option "
+            f"penstock_clock = manual, or create the application in a fixture that requests "
+            f"penstock_clock",
+            pytrace=False,
+        )
+
+
+def _system_limiters() -> list[Limiter]:
+    """Return the limiters of existing guards that keep the time of the system."""
+    # Without this module, there are no guards.
+    switch = sys.modules.get("penstock.web.switch")
+    guards = [] if switch is None else switch.switch.guards()
+    return [g.limiter for g in guards if isinstance(g.limiter.clock, SystemClock)]
+
+
+def _forget_django() -> None:
+    """Let Django's settings create a limiter, with the default clock of that time."""
+    conf = sys.modules.get("penstock.django.conf")
+    if conf is not None:
+        conf.forget()
 
 
 @pytest.fixture

@@ -269,6 +269,83 @@ def test_manual_clock_reaches_an_application_that_a_conftest_file_imports(run: R
     result.stdout.fnmatch_lines(["penstock: manual clock"])
 
 
+EXISTING = """
+    from app import app, create_app, statuses
+
+    def test_moved(penstock_clock):
+        assert statuses(app) == [200, 200, 429]
+        penstock_clock.advance(30)
+
+    def test_not_moved(penstock_clock, penstock_reset):
+        assert statuses(app) == [200, 200, 429]
+
+    def test_not_used(penstock_clock):
+        penstock_clock.advance(30)
+
+    def test_another(penstock_clock):
+        made = create_app()
+        assert statuses(made) == [200, 200, 429]
+        penstock_clock.advance(30)
+        assert statuses(made, 2) == [200, 429]
+    """
+
+
+def test_clock_that_an_existing_limiter_does_not_follow_is_an_error(run: Runner) -> None:
+    result = run(EXISTING)
+    result.assert_outcomes(passed=4, errors=1)
+    result.stdout.fnmatch_lines(["*ERROR at teardown of test_moved*", "*PerAddress*manual*"])
+    run(EXISTING, penstock_clock="manual").assert_outcomes(passed=4)
+
+
+DJANGO = """
+    import django
+    import pytest
+    from django.conf import settings
+
+    settings.configure(
+        MIDDLEWARE=["penstock.django.PenstockMiddleware"],
+        PENSTOCK={"LIMITS": {"PerAddress": "2/minute"}, "DEFAULT": "PerAddress"},
+        ROOT_URLCONF=__name__,
+        SECRET_KEY="only for tests",
+    )
+    django.setup()
+
+    from django.http import HttpResponse
+    from django.test import Client
+    from django.urls import path
+    from penstock import SystemClock
+    from penstock.django import get_limiter
+
+    urlpatterns = [path("orders", lambda request: HttpResponse())]
+
+    def statuses(times):
+        client = Client()
+        return [client.get("/orders").status_code for _ in range(times)]
+
+    if EAGER:
+        get_limiter()
+
+    @pytest.mark.parametrize("turn", range(2))
+    def test_clock(penstock_clock, turn):
+        assert statuses(3) == [200, 200, 429]
+        penstock_clock.advance(30)
+        assert statuses(2) == [200, 429]
+
+    def test_clock_of_the_system_is_back():
+        assert isinstance(get_limiter().clock, SystemClock)
+        assert statuses(3) == [200, 200, 429]
+
+    @pytest.mark.penstock(limits={"PerAddress": "1/minute"})
+    def test_other_limits(penstock_clock):
+        assert statuses(2) == [200, 429]
+    """
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_clock_reaches_the_limits_of_djangos_settings(run: Runner, eager: bool) -> None:
+    run(DJANGO.replace("EAGER", str(eager))).assert_outcomes(passed=4)
+
+
 def test_workers_of_xdist_have_a_clock_and_a_switch_each_and_report_markers(run: Runner) -> None:
     run.pytester.makeconftest("import app")
     both = MODULE_LEVEL + (

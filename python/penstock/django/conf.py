@@ -92,14 +92,19 @@ def _load() -> AppLimits:
         return _current
 
 
-def _forget(*, setting: str, **_: Any) -> None:
-    """Read the setting again after `override_settings`; all buckets are full then."""
+def forget() -> None:
+    """Read the setting again when it is next used; all buckets are full then."""
     global _current  # noqa: PLW0603  as above
+    _current = None
+
+
+def _note(*, setting: str, **_: Any) -> None:
+    """Forget the setting after `override_settings`."""
     if setting in ("PENSTOCK", "RATELIMIT_ENABLE", "BASE_DIR"):
-        _current = None
+        forget()
 
 
-setting_changed.connect(_forget, dispatch_uid="penstock")
+setting_changed.connect(_note, dispatch_uid="penstock")
 
 
 def read_options() -> dict[str, Any]:

@@ -96,7 +96,7 @@ class PenstockThrottle(BaseThrottle):
     """
 
     limit: ClassVar[str | Limit | Sequence[str | Limit] | None] = None
-    id: ClassVar[IdSource] = by_user
+    id: ClassVar[IdSource | None] = None
     options: ClassVar[RuleOptions] = {}
 
     _wait: float | None = None
@@ -122,7 +122,7 @@ class PenstockThrottle(BaseThrottle):
         if not isinstance(options, Mapping):
             raise ConfigError(f"options must be a dict such as {{'cost': 5}}, found {options!r}")
         sources = {
-            "id": cls.id is not by_user,
+            "id": cls.id is not None,
             "get_id": cls.has_own_id(),
             "options['id']": "id" in options,
         }
@@ -134,7 +134,7 @@ class PenstockThrottle(BaseThrottle):
         if not isinstance(limits, list | tuple):
             limits = () if limits is None else (limits,)
         make_rule(limits, "", cls.options)
-        compile_id(cls.options.get("id", cls.id), ClientAddress())
+        compile_id(cls.options.get("id", cls.id or by_user), ClientAddress())
 
     def get_id(self, request: Request, view: APIView) -> Id | None:  # noqa: ARG002  for overrides
         """Return the id of the client; `None` for the user, or else the address."""
@@ -218,7 +218,7 @@ class PenstockThrottle(BaseThrottle):
         cls, given, owner = key
         limits: Any = given if isinstance(given, tuple) else (given,)
         # Not of the instance, which would bind a function as a method.
-        options: RuleOptions = {"id": type(self).id, **self.options}
+        options: RuleOptions = {"id": type(self).id or by_user, **self.options}
         if self.has_own_id():
             options = {**options, "id": lambda request: _own_id(key, request)}
         scope = view_scope(owner.__module__, owner.__qualname__)
