@@ -201,6 +201,26 @@ def test_two_throttles_are_all_or_nothing(site: DjangoSite, base: type[Orders]) 
     assert (site_remaining("PerUser", ANONYMOUS), site_remaining("PerAddress", ANONYMOUS)) == (3, 0)
 
 
+def test_every_throttle_of_a_denied_request_denies_it(site: DjangoSite) -> None:
+    answers: list[tuple[bool, float | None]] = []
+
+    class Checked(PenstockThrottle):
+        def allow_request(self, request: Request, view: APIView) -> bool:
+            is_allowed = super().allow_request(request, view)
+            answers.append((is_allowed, self.wait()))
+            return is_allowed
+
+    class First(Checked):
+        limit = "PerAddress"
+
+    class Second(Checked):
+        limit = "PerUser"
+
+    site.route("", made(throttle_classes=[First, Second]))
+    assert [site.get().status_code for _ in range(3)] == [200, 200, 429]
+    assert answers == [(True, None)] * 4 + [(False, 30)] * 2
+
+
 def test_mixin_evaluates_other_throttles_first(site: DjangoSite) -> None:
     site.route("", made(Mixed, throttle_classes=[PenstockThrottle, Refusing]))
     refused = site.get()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from conftest import DjangoSite
+    from conftest import DjangoSite, StartServer
 
     from penstock.web.outcome import Outcome
 
@@ -77,6 +77,63 @@ def test_default_counts_if_the_limited_view_is_not_reached(
     assert [default.get().status_code for _ in range(3)] == [302, 302, 429]
     assert [asyncio.run(default.aget()).status_code for _ in range(1)] == [429]
     assert site_remaining("PerUser") == 5
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_response_that_a_refusal_replaces_is_closed(default: DjangoSite, *, is_async: bool) -> None:
+    closed: list[str] = []
+
+    class Page(HttpResponse):
+        def close(self) -> None:
+            super().close()
+            closed.append(self.headers["X-Number"])
+
+    def not_reached(_: Any) -> Any:
+        def checked(request: HttpRequest) -> HttpResponse:
+            return Page(headers={"X-Number": request.GET["number"]})
+
+        return checked
+
+    guarded = not_reached(limit("PerUser")(hello))
+    # Other decorators copy the attributes of the view.
+    guarded.__dict__.update(limit("PerUser")(hello).__dict__)
+    default.route("", guarded)
+    get = (lambda path: asyncio.run(default.aget(path))) if is_async else default.get
+    statuses = []
+    for number in range(3):
+        response = get(f"/?number={number}")
+        statuses.append(response.status_code)
+        if response.status_code == 429:
+            assert closed[-1] == "2"
+    assert statuses == [200, 200, 429]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["allow", "local"])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_views_keep_working_while_redis_is_down(
+    site: DjangoSite, start_server: StartServer, policy: str, *, is_async: bool
+) -> None:
+    server = start_server()
+    limits = {"PerUser": penstock.Limit.token_bucket(burst=50, count=1, period="1h")}
+    limiter = penstock.Limiter(limits, f"{server.url}?connect_timeout=100ms&deadline=500ms")
+
+    def settle(request: Any) -> HttpResponse:
+        left = request.penstock.remaining
+        request.penstock.settle(1)
+        return HttpResponse(f"{left is not None}")
+
+    async def asettle(request: Any) -> HttpResponse:
+        return settle(request)
+
+    site.set(PENSTOCK={"LIMITER": limiter, "ON_STORE_ERROR": policy, "EXPECTED_PROCESSES": 1})
+    reserving = limit("PerUser", cost=3, reserve=True)
+    site.route("", reserving(asettle if is_async else settle))
+    get = (lambda: asyncio.run(site.aget())) if is_async else site.get
+    assert [get().status_code for _ in range(2)] == [200, 200]
+    assert site_remaining("PerUser") == 48
+    server.stop()
+    assert [get().status_code for _ in range(4)] == [200] * 4
 
 
 @pytest.mark.parametrize(
