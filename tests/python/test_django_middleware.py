@@ -88,17 +88,13 @@ def test_response_that_a_refusal_replaces_is_closed(default: DjangoSite, *, is_a
             super().close()
             closed.append(self.headers["X-Number"])
 
-    def not_reached(_: Any) -> Any:
-        def checked(request: HttpRequest) -> HttpResponse:
-            return Page(headers={"X-Number": request.GET["number"]})
+    def guarded(request: HttpRequest) -> HttpResponse:
+        return Page(headers={"X-Number": request.GET["number"]})
 
-        return checked
-
-    guarded = not_reached(limit("PerUser")(hello))
-    # Other decorators copy the attributes of the view.
+    # As another decorator does, which then does not call the view.
     guarded.__dict__.update(limit("PerUser")(hello).__dict__)
     default.route("", guarded)
-    get = (lambda path: asyncio.run(default.aget(path))) if is_async else default.get
+    get: Any = (lambda path: asyncio.run(default.aget(path))) if is_async else default.get
     statuses = []
     for number in range(3):
         response = get(f"/?number={number}")
@@ -129,7 +125,7 @@ def test_views_keep_working_while_redis_is_down(
     site.set(PENSTOCK={"LIMITER": limiter, "ON_STORE_ERROR": policy, "EXPECTED_PROCESSES": 1})
     reserving = limit("PerUser", cost=3, reserve=True)
     site.route("", reserving(asettle if is_async else settle))
-    get = (lambda: asyncio.run(site.aget())) if is_async else site.get
+    get: Any = (lambda: asyncio.run(site.aget())) if is_async else site.get
     assert [get().status_code for _ in range(2)] == [200, 200]
     assert site_remaining("PerUser") == 48
     server.stop()

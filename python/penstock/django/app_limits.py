@@ -63,7 +63,7 @@ _METHODS: Final = frozenset(
 _LISTS: Final = frozenset({"Link", "Access-Control-Expose-Headers"})
 
 
-class AppLimits(adapter.AppLimits):
+class DjangoLimits(adapter.AppLimits):
     """Limits of the project's views.
 
     Attributes:
@@ -380,7 +380,7 @@ def _directly_nested(limits: ViewLimits, owner: type | None, method: str) -> tup
 
 
 def _has_limits(view: object, method: str | None) -> bool:
-    """Whether a view has a limit or a throttle of its own, as far as attributes show it."""
+    """Return whether a view is known to have a limit or a throttle of its own."""
     view_class = class_of(view)
     functions = (view, getattr(view_class, "dispatch", None), method_of(view, method or ""))
     if any(hasattr(function, LIMITS) for function in functions):

@@ -12,7 +12,7 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from penstock._core import Limit
-from penstock.django.app_limits import AppLimits
+from penstock.django.app_limits import DjangoLimits
 from penstock.django.request import DjangoRequest
 from penstock.errors import ConfigError
 from penstock.locks import fork_safe
@@ -38,11 +38,11 @@ KEYS: Final = (
 
 _DOTTED: Final = ("CLOCK", "LIMITER", "NAMES", "ON_DECISION", "ON_DENIED", "TRANSLATIONS")
 
-_current: AppLimits | None = None
+_current: DjangoLimits | None = None
 _lock: Final = fork_safe(Lock())
 
 
-def current() -> AppLimits:
+def current() -> DjangoLimits:
     """Return the limits of the current settings.
 
     Raises:
@@ -78,7 +78,7 @@ def client_id(request: Any, name: str, id: IdSource = by_address) -> Id:
     return current().guard.client_id(DjangoRequest(request, http), name, id)
 
 
-def _load() -> AppLimits:
+def _load() -> DjangoLimits:
     global _current  # noqa: PLW0603  one process has one set of settings
     with _lock:
         if _current is None:
@@ -88,7 +88,7 @@ def _load() -> AppLimits:
             guard, defaults = make_guard(options), tuple(default_rules(options))
             # Servers run no system checks.
             guard.check(defaults)
-            _current = AppLimits(guard, defaults)
+            _current = DjangoLimits(guard, defaults)
         return _current
 
 

@@ -148,7 +148,7 @@ class LimitDecorator:
 
 
 def _is_async(owner: object) -> bool:
-    """Whether the `dispatch` of a class returns an awaitable; Django inspects all its methods."""
+    """Return whether the `dispatch` of a class is asynchronous; Django inspects all its methods."""
     view_class = type(owner)
     found = _async_classes.get(view_class)
     if found is None:
@@ -269,12 +269,12 @@ async def _serve_async(  # noqa: PLR0917  as above
 
 
 def is_answer(error: Exception) -> bool:
-    """Whether an exception is a response such as 404, not a failure of the view."""
+    """Return whether an exception is a response such as 404, not a failure of the view."""
     return isinstance(error, _ANSWERS)
 
 
 def is_disconnect(error: BaseException | None) -> bool:
-    """Whether an exception came from a client that left before its request was read."""
+    """Return whether an exception came from a client that left before its request was read."""
     while error is not None:
         if isinstance(error, UnreadablePostError | RequestAborted):
             return True

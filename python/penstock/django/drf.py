@@ -204,13 +204,13 @@ class PenstockThrottle(BaseThrottle):
         return rule
 
     def penstock_key(self, scope: str | None, view_class: type) -> _Key | None:
-        """Return the key of this throttle's rule on a class of views; `None` as above."""
+        """Return the key of this throttle's rule on a class of views; `None` if it has no limit."""
         cls = type(self)
         limits = self.limit
         if limits is not None:
             return cls, tuple(limits) if isinstance(limits, list) else limits, cls
         if self.options and not CHOICES.isdisjoint(self.options):
-            # The limit follows from the request.
+            # The limit depends on the request, so it cannot be cached.
             return cls, (), cls
         return None if scope is None else (cls, scope, view_class)
 
@@ -226,7 +226,7 @@ class PenstockThrottle(BaseThrottle):
 
     @classmethod
     def has_own_id(cls) -> bool:
-        """Whether `get_id` is overridden."""
+        """Return whether `get_id` is overridden."""
         return cls.get_id is not PenstockThrottle.get_id
 
 
@@ -321,7 +321,7 @@ def _evaluate(
     view: APIView,
     state: State,
 ) -> Outcome | None:
-    """Evaluate the limits of throttles as one decision, and return as `AppLimits.evaluate`.
+    """Evaluate the limits of throttles as one decision, and return as `DjangoLimits.evaluate`.
 
     Raises:
         APIException: The request has no valid id or cost, or the store fails and the policy is to

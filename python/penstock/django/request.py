@@ -64,7 +64,7 @@ class Deferred:
     """Limits of one request that wait for its user.
 
     Args:
-        evaluate: Evaluates limits, as `AppLimits.evaluate` does.
+        evaluate: Evaluates limits, as `DjangoLimits.evaluate` does.
 
     Attributes:
         outcome: The last outcome of these limits; `None` if none has been evaluated.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from django.core.management.base import CommandParser
 
-    from penstock.django.app_limits import AppLimits
+    from penstock.django.app_limits import DjangoLimits
     from penstock.web.choice import ChosenLimit
     from penstock.web.rule import CompiledLimit, Rule
 
@@ -87,7 +87,7 @@ class Command(BaseCommand):
             number = len(conf.current().guard.limiter.limits)
             self.stdout.write(f"PENSTOCK: {pluralize(number, 'limit')}, no faults")
 
-    def _bucket(self, part: str, app_limits: AppLimits, options: dict[str, Any]) -> None:
+    def _bucket(self, part: str, app_limits: DjangoLimits, options: dict[str, Any]) -> None:
         call, lines = adapter.BUCKET_COMMANDS[part]
         guard = app_limits.guard
         prefix = guard.address.ipv6_prefix
@@ -98,7 +98,7 @@ class Command(BaseCommand):
         for line in lines(facts):
             self.stdout.write(line)
 
-    def _show(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
+    def _show(self, app_limits: DjangoLimits, options: dict[str, Any]) -> None:
         guard = app_limits.guard
         used = dict(_used(app_limits))
         facts = {
@@ -135,7 +135,7 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(facts, ensure_ascii=False))
 
 
-def _used(app_limits: AppLimits) -> Iterator[tuple[str, list[CompiledLimit | ChosenLimit]]]:
+def _used(app_limits: DjangoLimits) -> Iterator[tuple[str, list[CompiledLimit | ChosenLimit]]]:
     """Yield the routes with limits of their own, and `DEFAULT`, each with its limits."""
     if app_limits.defaults:
         yield "DEFAULT", _compiled(app_limits, app_limits.defaults)
@@ -148,5 +148,5 @@ def _used(app_limits: AppLimits) -> Iterator[tuple[str, list[CompiledLimit | Cho
             yield route, _compiled(app_limits, rules)
 
 
-def _compiled(app_limits: AppLimits, rules: Iterable[Rule]) -> list[CompiledLimit | ChosenLimit]:
+def _compiled(app_limits: DjangoLimits, rules: Iterable[Rule]) -> list[CompiledLimit | ChosenLimit]:
     return [limit for rule in rules for limit in app_limits.guard.route_limits([rule]).limits]
