@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import warnings
 import weakref
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import (
     TYPE_CHECKING,
@@ -36,11 +38,11 @@ from penstock._core import (
 from penstock.errors import ConfigError, ReservationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
     from concurrent.futures import Future
     from datetime import timedelta
     from types import TracebackType
-    from typing import Never, Self
+    from typing import Never, NoReturn, Self
 
     from penstock._core import Limit, Limits, ManualClock, Reservation, SystemClock
     from penstock.types import AnyTransaction, Factor, Id
@@ -115,6 +117,88 @@ def _ask(
     return _replies_of(loop).call(loop, verb, bound, id, cost, factor)
 
 
+class _Call(Coroutine[Any, Any, _T]):
+    """Call of a method, which is made when it is awaited.
+
+    In place of a coroutine, whose truth value is `True`: `if limiter.spend(...)` without `await`
+    would let everyone pass.
+    """
+
+    __slots__ = ("_arguments", "_keywords", "_running", "_steps")
+
+    def __init__(
+        self,
+        steps: Callable[..., Generator[Any, Any, _T]],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> None:
+        self._steps: Callable[..., Generator[Any, Any, _T]] | None = steps
+        self._arguments = arguments
+        self._keywords = keywords
+        self._running: Generator[Any, Any, _T] | None = None
+
+    def __await__(self) -> Generator[Any, Any, _T]:
+        steps = self._steps
+        if steps is None:
+            raise RuntimeError("the call was already awaited")
+        self._steps = None
+        return steps(*self._arguments, **self._keywords)
+
+    def __bool__(self) -> NoReturn:
+        name = self._name()
+        self.close()
+        raise TypeError(f"{name}() is not awaited; write `await` before the call")
+
+    def __del__(self) -> None:
+        if self._steps is not None:
+            warnings.warn(f"{self._name()}() was never awaited", RuntimeWarning, 2, self)
+
+    def _name(self) -> str:
+        return "the call" if self._steps is None else self._steps.__name__
+
+    def send(self, value: Any, /) -> Any:
+        """Continue the call, as a task does."""
+        if self._running is None:
+            self._running = self.__await__()
+        return self._running.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error where the call waits."""
+        if self._running is None:
+            self._running = self.__await__()
+        return self._running.throw(*error)
+
+    def close(self) -> None:
+        """Cancel the call, without a warning if it was not awaited."""
+        self._steps = None
+        if self._running is not None:
+            self._running.close()
+
+
+def _awaitable(
+    steps: Callable[_P, Generator[Any, Any, _T]], method: Callable[..., object]
+) -> Callable[_P, Coroutine[Any, Any, _T]]:
+    """Return a function whose calls take `steps` when they are awaited, documented as `method`."""
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> Coroutine[Any, Any, _T]:
+        return _Call(steps, args, kwargs)
+
+    functools.update_wrapper(steps, method)
+    functools.update_wrapper(call, method)
+    return call
+
+
+def _awaited(
+    function: Callable[_P, Coroutine[Any, Any, _T]],
+) -> Callable[_P, Coroutine[Any, Any, _T]]:
+    """Return a coroutine function whose calls have no truth value."""
+
+    def steps(*args: _P.args, **kwargs: _P.kwargs) -> Generator[Any, Any, _T]:
+        return function(*args, **kwargs).__await__()
+
+    return _awaitable(steps, function)
+
+
 class _Verbs(Generic[_Plain]):
     """Base of the classes whose methods are those of `Limiter` or `BoundLimit` as coroutines."""
 
@@ -148,28 +232,32 @@ class _Verbs(Generic[_Plain]):
 def _decision(
     method: Callable[Concatenate[_Plain, _P], Decision], verb: _Verb
 ) -> Callable[Concatenate[_Verbs[_Plain], _P], Coroutine[Any, Any, Decision]]:
-    """Return a method about one bucket as a coroutine."""
+    """Return a method about one bucket, to be awaited."""
 
-    async def call(self: _Verbs[_Plain], /, *args: _P.args, **kwargs: _P.kwargs) -> Decision:
+    def steps(
+        self: _Verbs[_Plain], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> Generator[Any, Any, Decision]:
         if not self._may_wait:
             return method(self._plain, *args, **kwargs)
         answer = self._ask(verb, *args, **kwargs)
         if isinstance(answer, Decision):
             return answer
         if answer is None:
-            return await _in_thread(method, self._plain, *args, **kwargs)
-        return await answer
+            in_thread = _in_thread(method, self._plain, *args, **kwargs)
+            return (yield from in_thread.__await__())
+        return (yield from answer)
 
-    functools.update_wrapper(call, method)
-    return call
+    return _awaitable(steps, method)
 
 
 def _decision_on_several(
     method: Callable[[Limiter, Iterable[AnyTransaction]], Decision], verb: _Verb
 ) -> Callable[[AsyncLimiter, Iterable[AnyTransaction]], Coroutine[Any, Any, Decision]]:
-    """Return a method about several buckets as a coroutine."""
+    """Return a method about several buckets, to be awaited."""
 
-    async def call(self: AsyncLimiter, transactions: Iterable[AnyTransaction]) -> Decision:
+    def steps(
+        self: AsyncLimiter, transactions: Iterable[AnyTransaction]
+    ) -> Generator[Any, Any, Decision]:
         if not self._may_wait:
             return method(self.limiter, transactions)
         loop = asyncio.get_running_loop()
@@ -179,25 +267,26 @@ def _decision_on_several(
         if isinstance(answer, Decision):
             return answer
         if answer is None:
-            return await _in_thread(method, self.limiter, transactions)
-        return await answer
+            return (yield from _in_thread(method, self.limiter, transactions).__await__())
+        return (yield from answer)
 
-    functools.update_wrapper(call, method)
-    return call
+    return _awaitable(steps, method)
 
 
 def _coroutine(
     method: Callable[Concatenate[_Plain, _P], _T], *, asks_store: bool = True
 ) -> Callable[Concatenate[_Verbs[_Plain], _P], Coroutine[Any, Any, _T]]:
-    """Return a method as a coroutine that runs it in a thread if it may wait."""
+    """Return a method, to be awaited, that runs in a thread if it may wait."""
 
-    async def call(self: _Verbs[_Plain], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def steps(
+        self: _Verbs[_Plain], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> Generator[Any, Any, _T]:
         if self._may_wait and asks_store:
-            return await _in_thread(method, self._plain, *args, **kwargs)
+            in_thread = _in_thread(method, self._plain, *args, **kwargs)
+            return (yield from in_thread.__await__())
         return method(self._plain, *args, **kwargs)
 
-    functools.update_wrapper(call, method)
-    return call
+    return _awaitable(steps, method)
 
 
 class AsyncReservation:
@@ -248,10 +337,12 @@ class AsyncReservation:
         """Tokens that were reserved."""
         return self.reservation.estimate
 
+    @_awaited
     async def settle(self, actual: int) -> Decision:
         """Take `actual` tokens in place of the estimate, as `Reservation.settle` does."""
         return await self._run(self.reservation.settle, actual)
 
+    @_awaited
     async def cancel(self) -> bool:
         """Return everything; whether there was anything to return."""
         return await self._run(self.reservation.cancel)
@@ -323,6 +414,7 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
         """Return the id of the client at an address, as `BoundLimit.address_id` does."""
         return self.bound.address_id(address, ipv6_prefix)
 
+    @_awaited
     async def peek(self, id: Id) -> Decision:
         """Return the current state of the bucket of `id`, as `BoundLimit.peek` does."""
         return await self.check(id, 0)
@@ -337,6 +429,7 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
             lambda: self.bound.reserve(id, estimate, factor=factor), may_wait=self._may_wait
         )
 
+    @_awaited
     async def acquire(
         self,
         id: Id,
@@ -424,6 +517,7 @@ class AsyncLimiter(_Verbs[Limiter]):
     top_denied = _coroutine(Limiter.top_denied, asks_store=False)
     close = _coroutine(Limiter.close)
 
+    @_awaited
     async def peek(self, name: str, id: Id) -> Decision:
         """Return the current state of the bucket of `id`, as `Limiter.peek` does."""
         return await self.check(name, id, 0)
@@ -440,6 +534,7 @@ class AsyncLimiter(_Verbs[Limiter]):
             may_wait=self._may_wait,
         )
 
+    @_awaited
     async def acquire(
         self,
         name: str,

@@ -87,6 +87,73 @@ def at_once_raising(coroutine: Coroutine[Any, Any, Any]) -> None:
     coroutine.send(None)
 
 
+CALLS: dict[str, Callable[[AsyncLimiter], Coroutine[Any, Any, Any]]] = {
+    "spend": lambda limiter: limiter.spend("Tokens", "ada"),
+    "check": lambda limiter: limiter.check("Tokens", "ada"),
+    "peek": lambda limiter: limiter.peek("Tokens", "ada"),
+    "refund": lambda limiter: limiter.refund("Tokens", "ada"),
+    "reset": lambda limiter: limiter.reset("Tokens", "ada"),
+    "acquire": lambda limiter: limiter.acquire("Tokens", "ada"),
+    "spend_each": lambda limiter: limiter.spend_each("Tokens", ["ada"]),
+    "spend_all": lambda limiter: limiter.spend_all([("Tokens", "ada")]),
+    "check_all": lambda limiter: limiter.check_all([("Tokens", "ada")]),
+    "refund_all": lambda limiter: limiter.refund_all([("Tokens", "ada")]),
+    "reset_all": lambda limiter: limiter.reset_all([("Tokens", "ada")]),
+    "stats": lambda limiter: limiter.stats(),
+    "bound spend": lambda limiter: limiter.limit("Tokens").spend("ada"),
+    "bound acquire": lambda limiter: limiter.limit("Tokens").acquire("ada"),
+}
+every_call = pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+
+
+@every_call
+def test_call_without_await_has_no_truth_value(
+    limiter: AsyncLimiter, call: Callable[[AsyncLimiter], Coroutine[Any, Any, Any]]
+) -> None:
+    with pytest.raises(TypeError, match=r"\(\) is not awaited; write `await"):
+        bool(call(limiter))
+    assert len(limiter) == 0
+
+
+def drop(call: Callable[[AsyncLimiter], Coroutine[Any, Any, Any]], limiter: AsyncLimiter) -> None:
+    """Make a call whose result nothing uses."""
+    _ = call(limiter)
+
+
+@every_call
+def test_call_that_is_dropped_warns(
+    limiter: AsyncLimiter, call: Callable[[AsyncLimiter], Coroutine[Any, Any, Any]]
+) -> None:
+    with pytest.warns(RuntimeWarning, match="was never awaited"):
+        drop(call, limiter)
+    assert len(limiter) == 0
+
+
+@every_call
+async def test_call_is_awaited_in_every_way(
+    limiter: AsyncLimiter, call: Callable[[AsyncLimiter], Coroutine[Any, Any, Any]]
+) -> None:
+    expected = type(await call(limiter))
+    results = [
+        await asyncio.create_task(call(limiter)),
+        *await asyncio.gather(call(limiter)),
+        await asyncio.wait_for(call(limiter), 5),
+        await asyncio.shield(call(limiter)),
+    ]
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        task = group.create_task(call(limiter))
+    assert {type(result) for result in [*results, task.result()]} == {expected}
+
+
+async def test_call_is_awaited_once(limiter: AsyncLimiter) -> None:
+    spend = limiter.spend("Tokens", "ada")
+    assert (await spend).remaining == 9
+    with pytest.raises(RuntimeError, match="already awaited"):
+        await spend
+    limiter.spend("Tokens", "ada").close()
+    assert (await limiter.peek("Tokens", "ada")).remaining == 9
+
+
 @pytest.mark.parametrize("name", ["hit", "try_acquire", "wait"])
 def test_verbs_of_other_libraries_name_ours(limiter: AsyncLimiter, name: str) -> None:
     for verbs in (limiter, limiter.limit("Tokens")):
