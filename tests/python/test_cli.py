@@ -132,7 +132,7 @@ def test_help_lists_each_command_with_its_summary(command: Command) -> None:
     assert ended.value.code == 0
     text = " ".join(command.out.split())
     assert [c.name for c in cli.COMMANDS] == [
-        "check", "explain", "simulate", "replay", "store", "migrate-check", "demo"
+        "check", "explain", "simulate", "replay", "store", "demo"
     ]  # fmt: skip
     for each in cli.COMMANDS:
         assert f"{each.name} {each.summary}" in text
