@@ -231,6 +231,29 @@ def test_explain_knows_the_rates_of_routes(app: flask.Flask) -> None:
     assert json.loads(done.output) == explain_bucket(limiter_of(app), name, "192.0.2.1")
 
 
+def test_commands_know_limits_that_requests_find_late(limiter: penstock.Limiter) -> None:
+    app = flask.Flask("shop")
+    limits = Penstock(app, limiter)
+
+    @limits.limit("1/hour")
+    def export() -> str:
+        return ""
+
+    class Orders(MethodView):
+        # As in Flask-RESTful.
+        method_decorators = (limits.limit("2/hour"),)
+
+        def get(self) -> str:
+            return ""
+
+    app.add_url_rule("/orders", view_func=Orders.as_view("orders"))
+    app.get("/export")(lambda: f"{export()} rows")
+    assert "    Orders.get: 2 per hour, by_address\n" in run(app, "show").output
+    for name in ("Orders.get", f"{__name__}.{export.__qualname__}"):
+        assert "per hour" in run(app, "explain", name, "192.0.2.1").output
+    assert "hour" not in run(app, "check").output
+
+
 @pytest.mark.parametrize("command", ["explain", "reset"])
 def test_unknown_name_is_a_fault(app: flask.Flask, command: str) -> None:
     done = run(app, command, "PerAdress", "ada")

@@ -57,7 +57,8 @@ def limited_routes(routes: Iterable[Any], mounted_at: str = "") -> Iterator[Limi
         # A mounted application with limits of its own checks them itself.
         if not hasattr(getattr(mounted, "state", None), "penstock"):
             inside = getattr(mounted, "routes", None) or ()
-            yield from limited_routes(inside, f"{mounted_at}{getattr(route, 'path', '')}")
+            # An application for a host name has no path of its own.
+            yield from limited_routes(inside, f"{mounted_at}{getattr(route, 'path', None) or ''}")
 
 
 def limits_in(dependant: Dependant, replaced: Collection[object] = ()) -> Iterator[RouteLimit]:

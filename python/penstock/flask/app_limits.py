@@ -12,6 +12,7 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 
 from penstock.errors import ConfigError, RateLimited, StoreError
+from penstock.flask.decorator import LimitDecorator
 from penstock.flask.request import (
     FlaskRequest,
     State,
@@ -19,13 +20,20 @@ from penstock.flask.request import (
     refusal_error,
     state_of,
 )
-from penstock.flask.routes import EXEMPT, LIMITS, Routes, blueprints_of, method_of
+from penstock.flask.routes import (
+    EXEMPT,
+    LIMITS,
+    Routes,
+    blueprints_of,
+    decorators_of,
+    method_of,
+)
 from penstock.web import adapter
 from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
 from penstock.web.guard import make_room
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
     from flask import Flask, Request, Response
 
@@ -63,7 +71,7 @@ class AppLimits(adapter.AppLimits):
         guard: Guard,
         routes: Routes,
         defaults: tuple[Rule, ...],
-        decorated: Iterable[ViewLimits],
+        decorated: Collection[ViewLimits],
     ) -> None:
         super().__init__(guard, defaults)
         self.owner: Final = owner
@@ -345,6 +353,20 @@ class AppLimits(adapter.AppLimits):
             for function in (view, *methods):
                 limits: ViewLimits | None = getattr(function, LIMITS, None)
                 yield from () if limits is None else limits.rules
+            for method in sorted(http_method_funcs):
+                yield from self._rules_of_method_decorators(view, method)
+
+    def further_rules(self) -> Iterator[Rule]:
+        """Yield the rules of all functions that were decorated."""
+        for limits in [*self._decorated]:
+            yield from limits.rules
+
+    @staticmethod
+    def _rules_of_method_decorators(view: object, method: str) -> Iterator[Rule]:
+        function = method_of(view, method)
+        for decorate in decorators_of(view, method) if function is not None else ():
+            if isinstance(decorate, LimitDecorator):
+                yield decorate.rule(function)
 
     def limits_of_route(
         self, endpoint: str, method: str
@@ -355,6 +377,7 @@ class AppLimits(adapter.AppLimits):
         rules = self._route_rules(endpoint, method)
         for limits in nested_limits(functions, LIMITS):
             rules += limits.rules
+        rules += tuple(self._rules_of_method_decorators(view, method))
         compiled = self.compile(rules)
         return () if compiled is None else compiled.limits
 

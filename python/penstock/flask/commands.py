@@ -14,21 +14,31 @@ from flask.cli import AppGroup, ScriptInfo, pass_script_info
 
 from penstock.errors import Error
 from penstock.web import adapter
-from penstock.web.limit_facts import fact_text, limit_facts, names_in
+from penstock.web.limit_facts import fact_text, limit_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flask import Flask
 
-    from penstock._core import Limiter
     from penstock.flask.app_limits import AppLimits
 
 # Flask adds them to every route. HEAD is limited as GET is, and Flask itself answers OPTIONS.
 _IMPLIED: Final = frozenset({"HEAD", "OPTIONS"})
 
 
-@click.group("penstock", cls=AppGroup)
+class _Group(AppGroup):
+    """Prints errors of penstock as those of a command, one problem a line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Error as error:
+            problems = getattr(error, "problems", ()) or (str(error),)
+            raise click.ClickException("\n".join(problems)) from error
+
+
+@click.group("penstock", cls=_Group)
 def commands() -> None:
     """Inspect the limits of an application."""
 
@@ -37,18 +47,11 @@ def commands() -> None:
 @pass_script_info
 def check(info: ScriptInfo) -> None:
     """Load the application and report faults of its configuration."""
-    try:
-        app = info.load_app()
-        with app.app_context():
-            routes = list(_routes(app))
-            unused = _unused(app)
-            misplaced = [
-                name for extension in _extensions(app) for name in extension.check_decorator_order()
-            ]
-    except Error as error:
-        # One fault a line, as `penstock check` prints those of a file.
-        problems = getattr(error, "problems", ()) or (str(error),)
-        raise click.ClickException("\n".join(problems)) from error
+    app = info.load_app()
+    with app.app_context():
+        app_limits = _limits_of(app)
+        routes = list(_routes(app))
+        misplaced = app_limits.check_decorator_order()
     if misplaced:
         raise click.ClickException(
             f"limits above the route's decorator have no effect: {', '.join(misplaced)}; "
@@ -57,8 +60,14 @@ def check(info: ScriptInfo) -> None:
     every = {(route["route"], route["endpoint"]) for route in routes}
     limited = {(route["route"], route["endpoint"]) for route in routes if route["limits"]}
     click.echo(f"{len(every)} routes, {len(limited)} of them limited, no faults")
-    for name in unused:
-        click.echo(f"no route has the limit {name}")
+    used = {name for route in routes for limit in route["limits"] for name in _names(limit)}
+    for name in app_limits.guard.loaded_names:
+        if name not in used:
+            click.echo(f"no route has the limit {name}")
+
+
+def _names(limit: dict[str, Any]) -> list[str]:
+    return limit["choices"] or [limit["name"]]
 
 
 @commands.command("show")
@@ -98,75 +107,38 @@ def reset(name: str, id: str, *, as_json: bool) -> None:
 def _print(command: str, name: str, id: str, *, as_json: bool) -> None:
     """Print what a command says about the buckets of a limit and an id."""
     call, lines = adapter.BUCKET_COMMANDS[command]
-    prefixes = {
-        extension.guard.limiter: extension.guard.address.ipv6_prefix
-        for extension in _extensions(current_app)
-    }
-    for limiter in _limiters(name):
-        try:
-            facts = call(limiter, name, id, prefixes[limiter])
-        except Error as error:
-            raise click.ClickException(str(error)) from error
-        for line in [json.dumps(facts, ensure_ascii=False)] if as_json else lines(facts):
-            click.echo(line)
-
-
-def _extensions(app: Flask) -> list[AppLimits]:
-    first: AppLimits | None = app.extensions.get("penstock")
-    if first is None:
-        raise click.ClickException(
-            f"the application {app.name} has no Penstock; create one with Penstock(app, ...)"
-        )
-    return [first]
-
-
-def _limiters(name: str) -> list[Limiter]:
-    """Return the limiters that have a limit of this name, each once.
-
-    Raises:
-        ClickException: No limiter has one.
-    """
+    guard = _limits_of(current_app).guard
     # Limits without a name of their own are named when the routes are read.
     list(_routes(current_app))
-    limiters = dict.fromkeys(extension.guard.limiter for extension in _extensions(current_app))
-    found = [limiter for limiter in limiters if name in limiter.limits]
-    if not found:
-        known = dict.fromkeys(known for limiter in limiters for known in limiter.limits)
+    if name not in guard.limiter.limits:
+        known = ", ".join(guard.limiter.limits) or "none"
+        raise click.ClickException(f'no limit is named "{name}"; known limits: {known}')
+    facts = call(guard.limiter, name, id, guard.address.ipv6_prefix)
+    for line in [json.dumps(facts, ensure_ascii=False)] if as_json else lines(facts):
+        click.echo(line)
+
+
+def _limits_of(app: Flask) -> AppLimits:
+    found: AppLimits | None = app.extensions.get("penstock")
+    if found is None:
         raise click.ClickException(
-            f'no limit is named "{name}"; known limits: {", ".join(known) or "none"}'
+            f"the application {app.name} has no Penstock; create one with Penstock(app, ...)"
         )
     return found
 
 
 def _routes(app: Flask) -> Iterator[dict[str, Any]]:
     """Yield the routes with their limits; methods with the same limits are one entry."""
-    extensions = _extensions(app)
+    app_limits = _limits_of(app)
     for rule in sorted(app.url_map.iter_rules(), key=lambda rule: (rule.rule, rule.endpoint)):
         by_limits: dict[str, dict[str, Any]] = {}
         methods = (rule.methods or {"GET"}) - _IMPLIED or rule.methods or set()
         for method in sorted(methods):
             limits = [
-                limit_facts(extension.guard, limit)
-                for extension in extensions
-                for limit in extension.limits_of_route(rule.endpoint, method)
+                limit_facts(app_limits.guard, limit)
+                for limit in app_limits.limits_of_route(rule.endpoint, method)
                 if limit.rule.methods is None or method in limit.rule.methods
             ]
             route = {"route": rule.rule, "endpoint": rule.endpoint, "methods": [], "limits": limits}
             by_limits.setdefault(json.dumps(limits), route)["methods"].append(method)
         yield from by_limits.values()
-
-
-def _unused(app: Flask) -> list[str]:
-    """Return the loaded limits that no route has; they may be misspelled or forgotten."""
-    used = {
-        name
-        for extension in _extensions(app)
-        for rule in app.url_map.iter_rules()
-        for method in rule.methods or {"GET"}
-        for limit in extension.limits_of_route(rule.endpoint, method)
-        for name in names_in(limit)
-    }
-    loaded = dict.fromkeys(
-        name for extension in _extensions(app) for name in extension.guard.limiter.limits
-    )
-    return [name for name in loaded if name not in used]

@@ -21,12 +21,12 @@ from werkzeug.exceptions import HTTPException
 from penstock.errors import ConfigError
 from penstock.flask.app_limits import AppLimits
 from penstock.flask.config import merge_config
+from penstock.flask.decorator import LimitDecorator, wrong_target
 from penstock.flask.request import FlaskRequest, current_request, state_of, this_app
 from penstock.flask.routes import EXEMPT, LIMITS, Routes
-from penstock.web.adapter import ViewLimits, check_on_denied, refund_failed, scope_of
+from penstock.web.adapter import ViewLimits, check_on_denied, refund_failed
 from penstock.web.guard import Guard, GuardOptions, check_options
 from penstock.web.identity import IdSource, by_address
-from penstock.web.names import view_scope
 from penstock.web.rule import Rule, RuleOptions, make_rule
 from penstock.web.setup_checks import report_foreign_settings
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from penstock.types import Id
     from penstock.web.outcome import Outcome
 
-_AS_VIEW: Final = f"{View.as_view.__qualname__}.<locals>.view"
 _Target = TypeVar("_Target", bound=Callable[..., Any] | Blueprint)
 
 
@@ -81,8 +80,9 @@ class Penstock:
         self._limiter: Final = limiter
         self._options: Final = options
         self._defaults: tuple[Rule, ...] = ()
-        # Weak: test suites create an application from a factory again and again.
-        self._decorated: Final[WeakSet[ViewLimits]] = WeakSet()
+        # Weak: test suites create an application from a factory again and again. In the order of
+        # decoration.
+        self._decorated: Final[WeakKeyDictionary[ViewLimits, None]] = WeakKeyDictionary()
         self._apps: Final[WeakSet[AppLimits]] = WeakSet()
         self._routes: Final[WeakKeyDictionary[App, Routes]] = WeakKeyDictionary()
         if app is not None:
@@ -161,13 +161,7 @@ class Penstock:
         Raises:
             ConfigError: An option or a limit is wrong.
         """
-        # Report mistakes where the decorator is called, not where it is applied.
-        make_rule(limits, "", options)
-
-        def decorate(target: _Target) -> _Target:
-            return self._limited(target, make_rule(limits, _scope_of(target), options))
-
-        return decorate
+        return LimitDecorator(self._limited, limits, options)
 
     def shared(
         self, *limits: str | Limit, scope: str, **options: Unpack[RuleOptions]
@@ -182,12 +176,7 @@ class Penstock:
         Raises:
             ConfigError: As `limit`.
         """
-        rule = make_rule(limits, scope, options, is_shared=True)
-
-        def decorate(target: _Target) -> _Target:
-            return self._limited(target, rule)
-
-        return decorate
+        return LimitDecorator(self._limited, limits, options, scope)
 
     def default(self, *limits: str | Limit, **options: Unpack[RuleOptions]) -> None:
         """Limit all routes except static files and exempt views.
@@ -246,7 +235,7 @@ class Penstock:
             return target
         if isinstance(target, type):
             if not issubclass(target, View):
-                raise _wrong_target(target)
+                raise wrong_target(target)
             # A new list: the inherited one belongs to the parent class.
             target.decorators = [*target.decorators, lambda view: self._wrapped(view, rule)]
             return target
@@ -281,7 +270,7 @@ class Penstock:
         limited.__wrapped__ = inner
         limits.wrapper = limited
         setattr(limited, LIMITS, limits)
-        self._decorated.add(limits)
+        self._decorated[limits] = None
         for app_limits in self._apps:
             app_limits.note_decorated(inner)
         return limited
@@ -320,22 +309,6 @@ class Penstock:
 def _full_name(state: BlueprintSetupState) -> str:
     """Return the prefix of a blueprint's endpoints."""
     return f"{state.name_prefix}.{state.name}".lstrip(".")
-
-
-def _wrong_target(target: object) -> ConfigError:
-    return ConfigError(f"limit a view, a class of views or a blueprint, found {target!r}")
-
-
-def _scope_of(target: object) -> str:
-    """Return the scope under which the rates of a view are kept."""
-    if isinstance(target, Blueprint):
-        return view_scope(target.import_name, target.name)
-    if not callable(target):
-        raise _wrong_target(target)
-    scope = scope_of(target)
-    # All functions that `as_view` returns have one qualified name; their name is the class's.
-    name = getattr(target, "__name__", "")
-    return scope.removesuffix(_AS_VIEW) + name if scope.endswith(_AS_VIEW) else scope
 
 
 def _is_answer(error: Exception) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.web.rule import Rule
 
 LIMITS: Final = "__penstock__"
@@ -39,3 +42,12 @@ def method_of(view: object, method: str) -> object:
     found = getattr(view_class, method.lower(), None)
     # As in Flask, `get` answers HEAD.
     return getattr(view_class, "get", None) if found is None and method == "HEAD" else found
+
+
+def decorators_of(view: object, method: str) -> Iterator[Any]:
+    """Yield the decorators that Flask-RESTful applies to a method for each request.
+
+    The outermost is first.
+    """
+    found = getattr(getattr(view, "view_class", None), "method_decorators", ())
+    yield from reversed(found.get(method.lower(), ()) if isinstance(found, Mapping) else found)

@@ -213,6 +213,10 @@ class AppLimits:
         """Yield the rules of all routes, in the order in which the routes were registered."""
         return self.defaults
 
+    def further_rules(self) -> Iterable[Rule]:
+        """Yield the rules of functions that are no routes, such as those that views call."""
+        return ()
+
     def bind_all(self) -> None:
         """Name the unnamed limits of all routes, so that every process gives them the same names.
 
@@ -221,10 +225,14 @@ class AppLimits:
         with self._lock:
             if not self._is_bound:
                 self._is_bound = True
-                for rule in self.registered_rules():
-                    with suppress(Error):
-                        self.guard.route_limits([rule])
-                self.guard.reuse_texts()
+                self._bind(self.registered_rules())
+                self.guard.end_start()
+                self._bind(self.further_rules())
+
+    def _bind(self, rules: Iterable[Rule]) -> None:
+        for rule in rules:
+            with suppress(Error):
+                self.guard.route_limits([rule])
 
     def compile(self, rules: Sequence[Rule]) -> RouteLimits | None:
         """Return the compiled limits of a route; `None` if it has none.

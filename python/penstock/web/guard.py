@@ -240,6 +240,7 @@ class Guard:
         writer = Writer(()) if headers is None else compile_style(headers)
         exposed = ", ".join((*writer.names, "Retry-After")) if expose_headers else None
         self.limiter: Final = limiter
+        self.loaded_names: Final = tuple(limiter.limits)
         self.enabled = enabled
         switch.register(self)
         self.on_denied: Final = on_denied
@@ -270,7 +271,7 @@ class Guard:
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
         self._choices: Final[dict[Rule, tuple[ChosenLimit, ...]]] = {}
         self._defined_names: Final[set[str]] = set()
-        self._reuses_texts = False
+        self._is_started = False
         # With expected_processes set, the operator knows that counts are per process.
         self._may_be_multiprocess = expected_processes == 1 and not limiter.is_shared
 
@@ -312,13 +313,13 @@ class Guard:
                 compiled += [self._compile(rule, bound) for bound in self._bound_to(rule)]
         return RouteLimits(self._enforcer, compiled)
 
-    def reuse_texts(self) -> None:
-        """Take an equal text of the same scope for the same limit from now on.
+    def end_start(self) -> None:
+        """Name the limits of further views in full, and reuse the limit of an equal rate there.
 
-        Adapters call it once all routes have been named. What follows is written by a view that
-        decorates a function again for each request, which must not get a new limit each time.
+        Adapters call it once all routes have been named. Processes find the views that follow in
+        different orders, and a view can decorate a function again for each request.
         """
-        self._reuses_texts = True
+        self._is_started = True
 
     def denied(
         self, request: Request, decision: Decision, earlier: Outcome | None = None
@@ -435,7 +436,7 @@ class Guard:
                 choices = self._choices[rule] = tuple(
                     ChosenLimit(
                         rule,
-                        scope_name(rule.scope, self.limiter),
+                        self._name_of(rule),
                         base,
                         self._compiler(rule, base),
                         self.limiter,
@@ -453,7 +454,7 @@ class Guard:
                 bound = self.limiter.limit(limit)
             else:
                 # Named by its numbers: processes see requests in different orders.
-                name = name or f"{scope_name(rule.scope, self.limiter)} {describe_limit(limit)}"
+                name = name or f"{self._name_of(rule)} {describe_limit(limit)}"
                 if self.limiter.limits.get(name) == limit:
                     bound = self.limiter.limit(name)
                 else:
@@ -518,7 +519,7 @@ class Guard:
 
     def _define(self, rule: Rule, limit: Limit) -> BoundLimit:
         """Define a limit under the name of its rule's scope, or with the first free number."""
-        scope = scope_name(rule.scope, self.limiter)
+        scope = self._name_of(rule)
         for number in count(1):
             name = scope if number == 1 else f"{scope}-{number}"
             known = self.limiter.limits
@@ -526,11 +527,14 @@ class Guard:
                 self._defined_names.add(name)
                 return self.limiter.define(name, limit)
             # Reused if the same application was created twice, each with a guard of one limiter.
-            is_reused = rule.is_shared or self._reuses_texts or name not in self._defined_names
+            is_reused = rule.is_shared or self._is_started or name not in self._defined_names
             if is_reused and known.default(name) == limit:
                 self._defined_names.add(name)
                 return self.limiter.limit(name)
         raise AssertionError("count() is endless")
+
+    def _name_of(self, rule: Rule) -> str:
+        return scope_name(rule.scope, self.limiter, is_late=self._is_started)
 
     def _is_ipv6_only(self, rule: Rule, name: str) -> bool:
         """Check that the ids of a rule fit a limit, and return whether only IPv6 addresses do.

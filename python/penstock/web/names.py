@@ -2,7 +2,8 @@
 
 Clients see them in header fields, so a name is as short as it can be: that of the view, with its
 module only if another view has the same. Every process registers its views in the same order, so
-all of them choose the same names.
+all of them choose the same names. A view that is found later has its full name, because processes
+serve requests in different orders.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from penstock._core import Limiter
 
 _lock: Final = fork_safe(Lock())
-# For each limiter, the scope that has a name.
-_scopes: Final[WeakKeyDictionary[Limiter, dict[str, str]]] = WeakKeyDictionary()
+# For each limiter, the names of scopes.
+_names: Final[WeakKeyDictionary[Limiter, dict[str, str]]] = WeakKeyDictionary()
 
 
 def view_scope(module: str, name: str) -> str:
@@ -40,8 +41,14 @@ def view_scope(module: str, name: str) -> str:
     return f"{module}:{name}"
 
 
-def scope_name(scope: str, limiter: Limiter) -> str:
+def scope_name(scope: str, limiter: Limiter, *, is_late: bool = False) -> str:
     """Return the name of the limits of a scope; the same for each call.
+
+    Args:
+        scope: The scope.
+        limiter: The limiter of the limits.
+        is_late: Whether requests are served already, so that a new name must not depend on those
+            before.
 
     Examples:
         >>> from penstock.web.names import scope_name
@@ -50,19 +57,20 @@ def scope_name(scope: str, limiter: Limiter) -> str:
         'orders'
         >>> scope_name("blog.views:orders", limiter)
         'views.orders'
+        >>> scope_name("news.views:orders", limiter, is_late=True)
+        'news.views.orders'
     """
     if ":" not in scope:
         # A name that the application chose.
         return scope
     with _lock:
-        scopes = _scopes.setdefault(limiter, {})
-        for name in _candidates(scope):
-            owner = scopes.get(name)
-            if owner is None and name not in limiter.limits:
-                owner = scopes[name] = scope
-            if owner == scope:
-                return name
-    return name
+        names = _names.setdefault(limiter, {})
+        if scope not in names:
+            *short, full = _candidates(scope)
+            taken = {*limiter.limits, *names.values()}
+            free = (name for name in short if not (is_late or name in taken))
+            names[scope] = next(free, full)
+        return names[scope]
 
 
 def _candidates(scope: str) -> Iterator[str]:

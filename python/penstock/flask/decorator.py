@@ -1,0 +1,64 @@
+"""The decorator of the extension, and the scopes of what it decorates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from flask import Blueprint
+from flask.views import View
+
+from penstock.errors import ConfigError
+from penstock.web import adapter
+from penstock.web.names import view_scope
+from penstock.web.rule import Rule, RuleOptions, make_rule
+
+if TYPE_CHECKING:
+    from penstock._core import Limit
+
+_AS_VIEW: Final = f"{View.as_view.__qualname__}.<locals>.view"
+_Target = TypeVar("_Target", bound=Callable[..., Any] | Blueprint)
+
+
+class LimitDecorator:
+    """Limits with their options, as `limit` and `shared` return them: a decorator of views."""
+
+    def __init__(
+        self,
+        limited: Callable[[Any, Rule], Any],
+        limits: tuple[str | Limit, ...],
+        options: RuleOptions,
+        scope: str | None = None,
+    ) -> None:
+        # Report mistakes where the decorator is called, not where it is applied.
+        rule = make_rule(limits, scope or "", options, is_shared=scope is not None)
+        self._limited: Final = limited
+        self._limits: Final = limits
+        self._options: Final = options
+        self._shared: Final = None if scope is None else rule
+
+    def __call__(self, target: _Target) -> _Target:
+        """Limit a view, a class of views or a blueprint."""
+        limited: _Target = self._limited(target, self.rule(target))
+        return limited
+
+    def rule(self, target: object) -> Rule:
+        """Return the rule of these limits on a view."""
+        return self._shared or make_rule(self._limits, scope_of(target), self._options)
+
+
+def wrong_target(target: object) -> ConfigError:
+    """Return the error that something which is no view was limited."""
+    return ConfigError(f"limit a view, a class of views or a blueprint, found {target!r}")
+
+
+def scope_of(target: object) -> str:
+    """Return the scope under which the rates of a view are kept."""
+    if isinstance(target, Blueprint):
+        return view_scope(target.import_name, target.name)
+    if not callable(target):
+        raise wrong_target(target)
+    scope = adapter.scope_of(target)
+    # All functions that `as_view` returns have one qualified name; their name is the class's.
+    name = getattr(target, "__name__", "")
+    return scope.removesuffix(_AS_VIEW) + name if scope.endswith(_AS_VIEW) else scope
