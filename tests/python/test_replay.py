@@ -509,6 +509,7 @@ def test_each_limit_of_the_routes_is_recommended_for_the_events_that_spend_it(
 ) -> None:
     limits, routes = app
     replayed = ("replay", str(log), "--limits", limits, "--routes", routes, "--recommend")
+    replayed = (*replayed, "--fit-all")
     page = tmp_path / "out.html"
     command.run(*replayed, "--max-denied", "0", "--json", "--report", str(page))
     found = command.json()["recommendations"]
@@ -525,7 +526,7 @@ def test_each_limit_of_the_routes_is_recommended_for_the_events_that_spend_it(
         "Everyone": (~is_static & ~is_login, np.full(len(trace), "*"), one),
     }
     for name, (mask, ids, costs) in spent.items():
-        expected = recommend(Trace(trace.times[mask], ids[mask], costs[mask]), 0)
+        expected = recommend(Trace(trace.times[mask], ids[mask], costs[mask]), 0, fit_all=True)
         assert (found[name]["burst"], found[name]["count"]) == (expected.burst, expected.count)
 
 

@@ -242,6 +242,10 @@ def _json(report: Report) -> dict[str, Any]:
                 "count": recommended.count,
                 "period_ns": recommended.period_ns,
                 "denied_share": recommended.denied_share,
+                "denied_clients": list(recommended.hit.rows()),
+                "unusual_clients": list(recommended.unusual.rows()),
+                "not_found": list(recommended.not_found),
+                "smallest": recommended.fitted.fields(),
                 "is_smallest": recommended.is_smallest,
                 "yaml": recommended.yaml(name),
             }

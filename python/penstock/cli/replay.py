@@ -19,6 +19,7 @@ from penstock.cli.limits import (
 from penstock.cli.output import check_report_file, print_report
 from penstock.display import pluralize
 from penstock.simulate import Simulator, recommend
+from penstock.simulate.clients import named_clients
 from penstock.simulate.format import format_date
 from penstock.simulate.log import LogError, read_log
 from penstock.simulate.log.reader import concat_chunks
@@ -89,9 +90,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="for --recommend: the period of the limit (default: that of the evaluated limit)",
     )  # fmt: skip
     parser.add_argument(
-        "--exclude", action="append", default=[], metavar="ID",
-        help="for --recommend: a client that does not count; may be repeated",
+        "--exclude", action="append", default=[], metavar="CLIENT",
+        help="for --recommend: clients that do not count: an id, a network, a pattern with * "
+        "and ?, or a file of these, one a line; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--protect", action="append", default=[], metavar="CLIENT",
+        help="clients that must not be denied, as for --exclude; the exit status is 1 if the "
+        "limit denies them something; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fit-all",
+        action="store_true",
+        help="for --recommend: also fit the limit to clients that behave unlike the rest, such as "
+        "scrapers and password guessers",
+    )
     log = parser.add_argument_group("the log")
     log.add_argument(
         "--format", default="auto",
@@ -228,7 +241,9 @@ def _recommend(
                 options.max_denied,
                 options.period,
                 objective=options.objective,
-                exclude=options.exclude,
+                exclude=_clients(options.exclude),
+                protect=_clients(options.protect),
+                fit_all=options.fit_all,
                 limits=selected.limits,
                 name=name,
                 routes=routes,
@@ -236,6 +251,11 @@ def _recommend(
         except (penstock.Error, KeyError, ValueError) as error:
             problems.append(f"no limit can be recommended for {name}: {error}")
     return found, problems
+
+
+def _clients(named: Sequence[str]) -> list[str]:
+    """Return the clients that options name, some of them in files."""
+    return [client for each in named for client in named_clients(each)]
 
 
 def _open_log(options: Namespace, routes: Routes | None) -> LogReader:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock import display
 from penstock._core import Limit, Limits
-from penstock.display import pluralize
+from penstock.display import pluralize, printable
 from penstock.simulate.format import format_value
-from penstock.web.messages import explain_limit, format_duration
+from penstock.web.messages import describe_limit, explain_limit, format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.simulate.histogram import Bins
     from penstock.simulate.level import Level
     from penstock.simulate.table import Table
+
+
+_DAY: Final = "24h"
+# The clients that a sentence names.
+_MAX_NAMED: Final = 10
+_MAX_ID: Final = 60
+# From here on, a factor is shown without decimals.
+_WHOLE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +107,33 @@ class RecommendedLimit:
     """The smallest limit that was found for a trace, without the trace itself.
 
     Attributes:
-        limit: The limit.
+        limit: The limit, with round numbers.
+        fitted: The smallest limit that suffices, before rounding.
         curve: For each count that was tried, the smallest burst that suffices and the share of the
             events that it denies; no row is worse than another in both numbers.
-        summary: The totals of the limit over the trace.
+        summary: The totals of the limit over the events that it was fitted to.
+        hit: The clients that it was fitted to and still denies something, most denied events first.
+        unusual: The clients that behave unlike the rest, and what the limit does to them. It was
+            not fitted to them.
         burst: Tokens a full bucket holds; for windows, those that are admitted early, or 0.
         count: Tokens added in each period.
         period_ns: The period, in nanoseconds.
         max_denied: The share of the objective that may be denied, 0 to 1.
         objective: What was counted, `events` or `clients`.
         left_out: Events of excluded clients and of those with overrides.
+        not_found: What was to be protected, but has no event.
         holdout: The totals of the events that were not used to choose the limit; None if all were.
         is_smallest: Whether no other limit with this period has a smaller sum of burst and count.
-            False if this is not known: if costs differ and some events may be denied, a larger
-            burst may deny more, and sometimes there are too many counts to try.
+            False if it was rounded, and if this is not known: if costs differ and some events may
+            be denied, a larger burst may deny more, and sometimes there are too many counts to try.
     """
 
     limit: Limit
+    fitted: Limit
     curve: Table
     summary: Summary
+    hit: Table
+    unusual: Table
     burst: int
     count: int
     period_ns: int
@@ -123,11 +141,12 @@ class RecommendedLimit:
     is_smallest: bool
     objective: str = "events"
     left_out: int = 0
+    not_found: tuple[str, ...] = ()
     holdout: Summary | None = None
 
     @property
     def denied_share(self) -> float:
-        """Share of the trace's events that the limit denies."""
+        """Share of the events that the limit was fitted to and denies."""
         return self.summary.denied_share
 
     def yaml(self, name: str = "Requests") -> str:
@@ -144,34 +163,90 @@ class RecommendedLimit:
         max_share = format_value("denied_share", self.max_denied)
         requested = f"at most {max_share} of {self.objective} requested"
         per = format_duration(self.period_ns)
-        found = f"Burst {self.burst:,} and count {self.count:,} per {per}"
-        sentences = [
-            f"{found}: {explain_limit(self.limit)}.",
-            f"It denies {_denied(summary)} ({requested}).",
-        ]
+        found = f"Burst {self.burst:,} and count" if self.burst else "Count"
+        sentences = [f"{found} {self.count:,} per {per}: {explain_limit(self.limit)}."]
+        sentences += self._unusual_sentences()
+        others = "other " if len(self.unusual) else ""
+        sentences.append(f"It denies {_denied(summary, others)} ({requested}).")
+        if len(self.hit):
+            rows = list(self.hit.rows())
+            named = [f"{_name(row)} ({row['denied']:,} of {row['events']:,})" for row in rows]
+            sentences.append(f"It denies something of {_listed(named)}.")
         if self.left_out:
             left_out = pluralize(self.left_out, "event")
             sentences.append(f"Not counted: {left_out} of clients that are left out.")
+        if self.not_found:
+            sentences.append(f"Protected, but not in the trace: {_listed(self.not_found)}.")
         if self.holdout is not None:
             sentences.append(f"After the part it was chosen on, it denies {_denied(self.holdout)}.")
         if summary.denied:
             wait = format_value("longest_wait", summary.longest_wait)
             sentences.append(f"A denied client waits at most {wait}.")
-        if self.is_smallest:
-            sentences.append("No limit with this period has a smaller sum of burst and count.")
-        else:
-            sentences.append("A smaller sum of burst and count may exist: not all were tried.")
+        sentences += self._size_sentences()
         sentences.append("The limit is fitted to this trace; future traffic may need more.")
         return "\n".join(sentences)
+
+    def _unusual_sentences(self) -> list[str]:
+        """Return sentences that name the clients unlike the rest."""
+        rows = list(self.unusual.rows())
+        if not rows:
+            return []
+        share = format_value("event_share", sum(row["event_share"] for row in rows))
+        clients = pluralize(self.summary.clients + len(rows), "client")
+        behave = "behaves" if len(rows) == 1 else "behave"
+        left_out = "it" if len(rows) == 1 else "them"
+        found = f"{len(rows):,} of {clients} {behave} unlike the rest, with {share} of the events"
+        sentences = [f"{found}; the limit is fitted without {left_out}."]
+        for row in rows[:_MAX_NAMED]:
+            names = ("event_share", "denied_share")
+            own, denied = (format_value(name, row[name]) for name in names)
+            sentences.append(
+                f"{_name(row)} makes {own} of all events, {_times(row['times_median'])} the median "
+                f"of its peers, and at its peak {_times(row['times_at_peak'])} what suffices for "
+                f"nine of ten; the limit denies {denied} of them."
+            )
+        if more := rows[_MAX_NAMED:]:
+            least = format_value("denied_share", min(row["denied_share"] for row in more))
+            sentences.append(
+                f"{len(more):,} more are listed in the JSON and on the page; "
+                f"the limit denies at least {least} of the events of each."
+            )
+        return sentences
+
+    def _size_sentences(self) -> list[str]:
+        """Return whether a smaller limit may exist, and what rounding costs."""
+        if self.limit != self.fitted:
+            more = self.limit.worst_in(_DAY) - self.fitted.worst_in(_DAY)
+            smallest = f"The smallest limit that suffices is {describe_limit(self.fitted)}"
+            return [f"{smallest}; rounded up, it admits at most {more:,} more a day."]
+        if self.is_smallest:
+            return ["No limit with this period has a smaller sum of burst and count."]
+        return ["A smaller sum of burst and count may exist: not all were tried."]
 
     def __repr__(self) -> str:
         share = format_value("denied_share", self.denied_share)
         return f"<{type(self).__name__} {self.limit!r}: {share} denied>"
 
 
-def _denied(summary: Summary) -> str:
+def _name(row: dict[str, Any]) -> str:
+    return printable(format_value("id", row["id"]), _MAX_ID)
+
+
+def _times(factor: float) -> str:
+    """Format how many times something is as large, such as `40 times`."""
+    return f"{factor:,.0f} times" if factor >= _WHOLE else f"{factor:.2g} times"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Join names by commas; the first few of them."""
+    more = len(names) - _MAX_NAMED
+    shown = ", ".join(names[:_MAX_NAMED])
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _denied(summary: Summary, others: str = "") -> str:
     share = format_value("denied_share", summary.denied_share)
     return (
         f"{summary.denied:,} of {pluralize(summary.events, 'event')} ({share}) and affects "
-        f"{summary.clients_denied:,} of {pluralize(summary.clients, 'client')}"
+        f"{summary.clients_denied:,} of {pluralize(summary.clients, f'{others}client')}"
     )

@@ -3,101 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from penstock import _core
-from penstock._core import Limit
-from penstock.errors import LimitError
-from penstock.simulate.evaluator import Evaluator, evaluate, parse_limits
-from penstock.simulate.ids import as_text
+from penstock.errors import InvalidId
+from penstock.simulate.clients import match_clients
+from penstock.simulate.evaluator import NUMBERS, Evaluator, parse_limits
+from penstock.simulate.ids import Codes, as_text
 from penstock.simulate.limit_result import RecommendedLimit
+from penstock.simulate.result import Simulation
 from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace, simulate
+from penstock.simulate.search import SHAPES, Family, Point, Search
 from penstock.simulate.table import Table
 from penstock.simulate.times import parse_span
+from penstock.simulate.trace import Trace
+from penstock.simulate.unusual import find_unusual
 from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection
 
     from numpy.typing import NDArray
 
+    from penstock._core import Limit
+    from penstock.simulate.clients import AnyClients
     from penstock.simulate.evaluator import AnyLimits
-    from penstock.simulate.ids import AnyId
-    from penstock.simulate.result import Simulation
     from penstock.simulate.routes import AnyRoutes
-    from penstock.simulate.trace import Trace
 
 
-# Each count takes a dozen simulations, and a curve with more points says no more.
-_MAX_COUNTS: Final = 96
-# Number of smaller bursts to try below the one found, if costs differ.
-_SMALLER_BURSTS: Final = 64
 _OBJECTIVES: Final = ("events", "clients")
-
-
-class _Shape(NamedTuple):
-    """The parameters of an algorithm that are searched for.
-
-    Attributes:
-        burst: The parameter for tokens at once; None if there is none.
-        rate: The parameter for tokens per period.
-        period: The parameter for the period.
-        min_burst: The smallest burst.
-        is_monotone: Whether a larger burst or count never denies more, if all costs are equal.
-    """
-
-    burst: str | None
-    rate: str
-    period: str
-    min_burst: int
-    is_monotone: bool
-
-
-_SHAPES: Final = {
-    "token-bucket": _Shape("burst", "count", "period", 1, is_monotone=True),
-    "leaky-bucket": _Shape("size", "drip_size", "drip_rate", 1, is_monotone=False),
-    "fixed-window": _Shape(None, "count", "period", 0, is_monotone=True),
-    "fixed-rate-window": _Shape("burst", "count", "period", 0, is_monotone=False),
-}
-
-
-class _Family(NamedTuple):
-    """The limits of one algorithm and one period, with other parameters."""
-
-    algorithm: str
-    period_ns: int
-    rest: Mapping[str, int | str]
-
-    def limit(self, burst: int, count: int) -> Limit:
-        shape = _SHAPES[self.algorithm]
-        fields = {**self.rest, shape.rate: count, shape.period: f"{self.period_ns}ns"}
-        if shape.burst is not None:
-            fields[shape.burst] = burst
-        return Limit.from_fields(self.algorithm, fields)
-
-
-@dataclass(frozen=True, slots=True)
-class _Point:
-    """The smallest burst found for a count.
-
-    Attributes:
-        count: Tokens per period.
-        burst: Tokens a full bucket holds; for windows, the tokens on top of the count.
-        denied: Denied events or clients.
-    """
-
-    count: int
-    burst: int
-    denied: int
-
-    @property
-    def worst(self) -> int:
-        """The most tokens that one client of a token bucket is admitted in any period."""
-        return self.burst + self.count
+# A client that is busy for long is only left out if the limit without it denies it this share.
+_MAX_SPARED: Final = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -110,19 +48,11 @@ class Recommendation(RecommendedLimit):
 
     simulation: Simulation
 
-    @property
-    def hit(self) -> Table:
-        """The clients that the limit denies something, most denied events first."""
-        clients = self.simulation.by_client()
-        rows = [row for row in clients.rows() if row["denied"]]
-        columns = {name: [row[name] for row in rows] for name in clients.columns}
-        return Table("Clients with denied events", columns)
-
     def _repr_html_(self) -> str:
         from penstock.simulate.report import notebook  # noqa: PLC0415  only when shown
 
         result = self.simulation.limit_result(max_bins=notebook.MAX_BINS)
-        return notebook.recommendation_html(self, self.hit, result.bins)
+        return notebook.recommendation_html(self, result.bins)
 
     def plot(self) -> Any:
         """Plot the smallest burst for each count, and the recommended pair.
@@ -144,7 +74,9 @@ def recommend(
     period: Any = None,
     *,
     objective: str = "events",
-    exclude: Iterable[AnyId] = (),
+    exclude: AnyClients = (),
+    protect: AnyClients = (),
+    fit_all: bool = False,
     algorithm: str | None = None,
     limits: AnyLimits | None = None,
     name: str | None = None,
@@ -154,8 +86,18 @@ def recommend(
 ) -> Recommendation:
     """Find the smallest limit that denies at most a given share of a trace.
 
+    Clients that behave unlike the rest, such as scrapers and password guessers, are left out, and
+    `unusual` of the result names them and says what the limit does to them. A client is one of
+    these if it spends many times what a limit admits that suffices for nine of ten clients, and far
+    more than their median: eight times within one period, four times within ten, or twice within
+    sixty. Fewer than five clients are never unlike each other.
+
+    A client that is not left out, but busy enough to be most of what may be denied, such as an
+    office behind one address, is denied at most one per cent of its own events.
+
     Every count has a smallest burst. The recommended pair has the smallest sum, which is the most
-    that one client of a token bucket is admitted in any period.
+    that one client of a token bucket is admitted in any period, rounded up to numbers that people
+    would choose.
 
     If all events cost the same, a larger burst or count never denies more events, and bisection
     finds the smallest burst. If costs differ, this holds only if nothing may be denied or clients
@@ -167,9 +109,11 @@ def recommend(
         period: The limit's period: a text with units, seconds, or a `timedelta`. None: that of
             `limits`; one minute if it has none.
         objective: `"events"`: the share of events that are denied. `"clients"`: the share of
-            clients with a denied event, so that a single busy client, such as an attacker, counts
-            no more than any other.
-        exclude: Clients whose events do not count, such as known attackers.
+            clients with a denied event, so that a single busy client counts no more than any other.
+        exclude: Clients whose events do not count, such as known attackers: ids, networks such as
+            `198.51.100.0/24`, or patterns with `*` and `?`.
+        protect: Clients that must not be denied anything, as for `exclude`.
+        fit_all: Whether to leave out no client, and to look at all events together only.
         algorithm: `token-bucket`, `leaky-bucket`, `fixed-window` or `fixed-rate-window`. None: that
             of `limits`; `token-bucket` if it has none of these.
         limits: Limits whose default is to be chosen. Their id format decides which ids are one
@@ -184,7 +128,7 @@ def recommend(
 
     Raises:
         ValueError: The trace is empty, or an argument is out of range.
-        KeyError: The trace has no client with an id of `exclude`.
+        KeyError: The trace has no client of `exclude`.
         LimitError: The period is too short for the rate of the trace.
 
     >>> from penstock.simulate import traffic
@@ -194,55 +138,59 @@ def recommend(
     """
     _check_share("max_denied", max_denied)
     _check_share("holdout", holdout)
-    if objective not in _OBJECTIVES:
-        known = did_you_mean(objective, _OBJECTIVES)
-        raise ValueError(f"objective must be 'events' or 'clients', found {objective!r}; {known}")
+    _check_name("objective", "'events' or 'clients'", objective, _OBJECTIVES)
     if period is not None:
         period = parse_span(period, "period")
     whole = as_trace(trace)
     if sort:
         whole = whole.sorted()
-    if routes is not None:
-        if limits is None or name is None:
-            raise ValueError("routes name the limits; pass limits= and name=")
-        routes = Routes.of(routes)
-        whole, exclude = routes.events_of(_without(whole, exclude), name), ()
-    if len(whole) == 0:
-        raise ValueError("trace must have at least one event, found none")
+    if routes is not None and (limits is None or name is None):
+        raise ValueError("routes name the limits; pass limits= and name=")
     evaluator = None if limits is None else Evaluator(parse_limits(limits), name)
     default = None if evaluator is None else evaluator.default()
     if algorithm is None:
         algorithm = "token-bucket"
-        if default is not None and default.algorithm in _SHAPES:
+        if default is not None and default.algorithm in SHAPES:
             algorithm = default.algorithm
-    if algorithm not in _SHAPES:
-        known = did_you_mean(algorithm, _SHAPES)
-        raise ValueError(f"algorithm must be one that can be fitted, found {algorithm!r}; {known}")
+    _check_name("algorithm", "one that can be fitted", algorithm, SHAPES)
     period_ns = _period_of(default) if period is None else period
     # Parameters that are not searched for, such as the anchor of a window.
     rest = default.fields() if default is not None and default.algorithm == algorithm else {}
-    counted = _counted(whole, evaluator, exclude)
-    cut = int(counted.times[0]) + round(counted.duration_ns * (1 - holdout))
+    counted = _Counted.of(
+        whole, evaluator, None if routes is None else Routes.of(routes), name or "",
+        exclude=exclude, protect=protect,
+    )  # fmt: skip
+    events = counted.events
+    cut = int(events.times[0]) + round(events.duration_ns * (1 - holdout))
     end = np.datetime64(cut + 1, "ns")
-    chosen_on = counted.between(None, end) if holdout else counted
-    search = _Search(chosen_on, max_denied, objective, _Family(algorithm, period_ns, rest))
-    best = search.smallest()
-    limit = search.limit(best.burst, best.count)
-    simulation = simulate(limit, counted)
+    is_chosen_on = events.mask_between(None, end)
+    family = Family(algorithm, period_ns, rest)
+    search, best, limit, unlike = _fit(
+        counted, is_chosen_on, family, max_denied, objective, fit_all=fit_all
+    )
+    is_unusual = unlike[counted.owners.client_indices] > 0
+    fitted = search.limit(best.burst, best.count)
+    simulation = _simulation(limit, events[~is_unusual])
     chosen = simulation.between(None, end) if holdout else simulation
+    shape = SHAPES[algorithm]
+    fields = limit.fields()
     return Recommendation(
         curve=search.curve(),
         simulation=chosen,
         summary=chosen.summary(),
         limit=limit,
+        fitted=fitted,
         max_denied=max_denied,
-        burst=best.burst,
-        count=best.count,
+        burst=best.burst if shape.burst is None else int(fields[shape.burst]),
+        count=int(fields[shape.rate]),
         period_ns=period_ns,
-        is_smallest=search.is_exhausted and search.is_monotone,
+        is_smallest=search.is_exhausted and search.is_monotone and limit == fitted,
         objective=objective,
-        left_out=len(whole) - len(counted),
+        left_out=len(whole) - len(events) if routes is None else counted.left_out,
         holdout=simulation.between(end).summary() if holdout else None,
+        hit=counted.hit(chosen, ~is_unusual & (is_chosen_on if holdout else True)),
+        unusual=counted.unusual(limit, unlike),
+        not_found=counted.not_found,
     )
 
 
@@ -254,258 +202,199 @@ def _check_share(option: str, value: Any) -> None:
         raise ValueError(f"{option} must be between 0 and 1, found {value}")
 
 
+def _check_name(option: str, expected: str, found: str, known: Collection[str]) -> None:
+    if found not in known:
+        hint = did_you_mean(found, known)
+        raise ValueError(f"{option} must be {expected}, found {found!r}; {hint}")
+
+
 def _period_of(limit: Limit | None) -> int:
     """Return the period of a limit; one minute if it has none."""
-    shape = None if limit is None else _SHAPES.get(limit.algorithm)
+    shape = None if limit is None else SHAPES.get(limit.algorithm)
     return parse_span("1m" if limit is None or shape is None else limit.fields()[shape.period], "")
 
 
-def _without(trace: Trace, exclude: Iterable[AnyId]) -> Trace:
-    """Return the events of clients, which are the first fields of the ids, but those excluded."""
-    clients = [id.partition("\t")[0] for id in trace.clients]
-    excluded = {as_text(id) for id in exclude}
-    if unknown := excluded.difference(clients):
-        raise KeyError(f"exclude: the trace has no client {min(unknown)!r}")
-    if not excluded:
-        return trace
-    return trace[np.array([client not in excluded for client in clients])[trace.client_indices]]
+def _fit(
+    counted: _Counted,
+    is_chosen_on: NDArray[np.bool_],
+    family: Family,
+    max_denied: float,
+    objective: str,
+    *,
+    fit_all: bool,
+) -> tuple[Search, Point, Limit, NDArray[np.float64]]:
+    """Find the limit that suffices for all clients but those unlike the rest.
+
+    Returns the search, the smallest limit, the rounded limit, and how unlike the rest each client
+    is; 0 if the limit is fitted to it.
+    """
+    owners = counted.owners.client_indices
+
+    def fitted(unlike: NDArray[np.float64]) -> tuple[Search, Point, Limit]:
+        is_fitted = is_chosen_on & (unlike[owners] == 0)
+        search = Search(
+            counted.events[is_fitted], max_denied, objective, family,
+            counted.protected[is_fitted] if counted.protected.any() else None,
+            has_caps=not fit_all,
+        )  # fmt: skip
+        best = search.smallest()
+        return search, best, search.rounded(best)
+
+    unlike = np.zeros(len(counted.owners.clients))
+    if fit_all:
+        return *fitted(unlike), unlike
+    found = find_unusual(counted.owners[is_chosen_on], family.period_ns)
+    unlike = np.maximum(found.brief, found.lasting)
+    unlike[np.unique(owners[counted.protected])] = 0
+    search, best, limit = fitted(unlike)
+    spared = (found.brief == 0) & counted.is_spared(limit, unlike)
+    if spared.any():
+        unlike[spared] = 0
+        search, best, limit = fitted(unlike)
+    return search, best, limit, unlike
 
 
-def _counted(trace: Trace, evaluator: Evaluator | None, exclude: Iterable[AnyId]) -> Trace:
-    """Return the events, by bucket, of clients that are not excluded and have no override."""
-    texts = [as_text(id) for id in exclude]
-    counted = trace
-    if evaluator is not None:
-        counted = evaluator.by_bucket(trace)
-        texts = [evaluator.canonical_id(text) for text in texts]
-    clients = counted.clients
-    is_counted = np.ones(len(clients), np.bool_)
-    for text in texts:
-        if text not in clients:
-            raise KeyError(f"exclude: the trace has no client {text!r}")
-        is_counted[clients.index(text)] = False
-    if evaluator is not None:
-        is_counted &= ~evaluator.has_override(clients)
-    if is_counted.all():
-        return counted
-    counted = counted[is_counted[counted.client_indices]]
-    if len(counted) == 0:
-        raise ValueError("trace must have an event that counts; all are excluded or have overrides")
-    return counted
+class _Counted(NamedTuple):
+    """The events that count.
 
+    Attributes:
+        events: The events by bucket.
+        owners: The same events by client. Another table only if all clients share one bucket.
+        protected: Whether each event must not be denied.
+        left_out: Number of events of clients that are excluded or have an override.
+        not_found: What is protected, but has no event.
+    """
 
-class _Search:
-    """The search for the smallest sum of burst and count."""
+    events: Trace
+    owners: Trace
+    protected: NDArray[np.bool_]
+    left_out: int
+    not_found: tuple[str, ...]
 
-    def __init__(self, trace: Trace, max_denied: float, objective: str, family: _Family) -> None:
-        self.trace = trace
-        self.limit = family.limit
-        self.shape = _SHAPES[family.algorithm]
-        self._algorithm = family.algorithm
-        # Clients without an event need no bucket.
-        present, used = np.unique(trace.client_indices, return_inverse=True)
-        self._codes: NDArray[np.uint32] = used.astype(np.uint32)
-        self._clients = len(present)
-        self._counts_clients = objective == "clients"
-        self.total = self._clients if self._counts_clients else len(trace)
-        self.max_denied = _largest_count(max_denied, self.total)
-        costs = trace.costs
-        self.max_cost = 1 if costs is None else max(int(costs.max()), 1)
-        is_uniform = costs is None or int(costs.min()) == int(costs.max())
-        is_safe = is_uniform or self.max_denied == 0 or self._counts_clients
-        self.is_monotone = is_safe and self.shape.is_monotone
-        self.is_exhausted = True
-        self.points: dict[int, _Point] = {}
-        # Counts for which no burst suffices.
-        self.impossible: set[int] = set()
-
-    def smallest(self) -> _Point:
-        """Try counts until no other count can have a smaller sum.
+    @classmethod
+    def of(
+        cls,
+        whole: Trace,
+        evaluator: Evaluator | None,
+        routes: Routes | None,
+        name: str,
+        *,
+        exclude: AnyClients,
+        protect: AnyClients,
+    ) -> _Counted:
+        """Select the events of a limit.
 
         Raises:
-            LimitError: No limit of this period suffices.
+            KeyError: The trace has no client of `exclude`.
+            ValueError: There are no events.
         """
-        count, best = 1, self._try(1)
-        largest = self._largest_count()
-        while count < largest and (best is None or count + self._min_burst(count) < best.worst):
-            count = min(2 * count, largest)
-            point = self._try(count)
-            if point is not None and (best is None or point.worst < best.worst):
-                best = point
-        if best is None:
-            raise LimitError("the period is too short for this trace's rate; use a longer one")
-        return self._narrow(best)
+        named = evaluator if routes is None else None
+        events = whole if named is None else named.by_bucket(whole)
+        is_excluded, unknown = match_clients(_canonical(exclude, named), events.clients)
+        if unknown:
+            raise KeyError(f"exclude: the trace has no client {unknown[0]!r}")
+        is_protected, not_found = match_clients(_canonical(protect, named), events.clients)
+        is_kept = ~is_excluded[events.client_indices]
+        protected = is_protected[events.client_indices]
+        owners = events
+        if routes is not None and evaluator is not None:
+            clients = [id.partition("\t")[0] for id in whole.clients]
+            own, is_spending, numbers = routes.events_of(whole, name)
+            events = evaluator.by_bucket(own)
+            is_kept, protected = is_kept[is_spending], protected[is_spending]
+            owners = events
+            if len(events.clients) == 1:
+                owners = Trace(events.times, Codes(numbers, clients), events.costs, unit="ns")
+        if evaluator is not None and len(events):
+            is_kept &= ~evaluator.has_override(events.clients)[events.client_indices]
+        if len(events) == 0:
+            raise ValueError("trace must have at least one event, found none")
+        left_out = len(events) - int(np.count_nonzero(is_kept))
+        if left_out == len(events):
+            raise ValueError(
+                "trace must have an event that counts; all are excluded or have overrides"
+            )
+        if left_out == 0:
+            return cls(events, owners, protected, 0, tuple(not_found))
+        kept = events[is_kept]
+        owners = kept if owners is events else owners[is_kept]
+        return cls(kept, owners, protected[is_kept], left_out, tuple(not_found))
 
-    def _narrow(self, best: _Point) -> _Point:
-        """Halve the gaps between counts that may still contain a smaller sum."""
-        while len(self.points) < _MAX_COUNTS:
-            known = sorted({*self.points, *self.impossible})
-            gaps = [
-                # A larger count needs no larger burst, so this is a lower bound of the sum.
-                (low + 1 + self.points[high].burst, low, high)
-                for low, high in pairwise(known)
-                if high - low > 1 and high in self.points
-            ]
-            gaps = [gap for gap in gaps if gap[0] < best.worst]
-            if not gaps:
-                return best
-            _, low, high = min(gaps)
-            point = self._try((low + high) // 2)
-            if point is not None and (point.worst, point.burst) < (best.worst, best.burst):
-                best = point
-        self.is_exhausted = False
-        return best
+    def hit(self, simulation: Simulation, selected: NDArray[np.bool_]) -> Table:
+        """Return a row for each client that is denied something, given the simulated events."""
+        if self.owners is self.events:
+            return simulation.denied_clients()
+        return _by_owner(simulation, self.owners[selected]).denied_clients()
 
-    def _largest_count(self) -> int:
-        """Return the largest count for which there is a limit with this period."""
-        low, high = 0, 1
-        while self._exists(self._min_burst(high), high):
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._exists(self._min_burst(middle), middle):
-                low = middle
-            else:
-                high = middle
-        return low
+    def is_spared(self, limit: Limit, unlike: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which of the clients unlike the rest a limit hardly denies anything."""
+        rows = self.unusual(limit, unlike).rows()
+        spared = {row["id"] for row in rows if row["denied_share"] < _MAX_SPARED}
+        return (unlike > 0) & np.array([id in spared for id in self.owners.clients], np.bool_)
 
-    def _min_burst(self, count: int) -> int:
-        """Return the smallest burst for a count that may admit the most expensive event."""
-        if self.shape.burst is None:
-            return 0
-        if self.shape.min_burst == 0:
-            # Windows admit the count and the burst.
-            return max(self.max_cost - count, 0)
-        return self.max_cost
-
-    def _max_burst(self, count: int) -> int | None:
-        """Return the largest burst for which there is a limit; None if there is none."""
-        low = self._min_burst(count)
-        if not self._exists(low, count):
-            return None
-        if self.shape.burst is None:
-            return 0
-        # No trace needs more tokens than it spends.
-        costs = self.trace.costs
-        spent = len(self.trace) if costs is None else int(costs.sum())
-        high = max(min(spent, 2**62), low)
-        if self._exists(high, count):
-            return high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._exists(middle, count) else (low, middle)
-        return low
-
-    def _exists(self, burst: int, count: int) -> bool:
-        try:
-            return count >= 1 and self.limit(burst, count).max_cost >= self.max_cost
-        except (LimitError, OverflowError):
-            return False
-
-    def _try(self, count: int) -> _Point | None:
-        """Find the smallest burst for a count; None if no burst suffices."""
-        point = self._point(count)
-        if point is None:
-            self.impossible.add(count)
+    def unusual(self, limit: Limit, unlike: NDArray[np.float64]) -> Table:
+        """Return a row for each client that behaves unlike the rest, the busiest first."""
+        names = (
+            "id", "events", "event_share", "times_median", "times_at_peak", "denied",
+            "denied_share",
+        )  # fmt: skip
+        columns: dict[str, list[Any]] = {name: [] for name in names}
+        is_unusual = unlike[self.owners.client_indices] > 0
+        if not is_unusual.any():
+            return Table("Clients unlike the rest", columns)
+        times = dict(zip(self.owners.clients, unlike.tolist(), strict=True))
+        counts = np.bincount(self.owners.client_indices[~is_unusual])
+        median = float(np.median(counts[counts > 0]))
+        unusual = self.owners[is_unusual]
+        if self.owners is self.events:
+            simulation = _simulation(limit, unusual)
         else:
-            self.points[count] = point
-        return point
-
-    def _point(self, count: int) -> _Point | None:
-        max_burst = self._max_burst(count)
-        if max_burst is None:
-            return None
-        low, high = self._bounds(count, max_burst)
-        denied: int | None = None
-        if high is None:
-            # A trace that nothing denies needs no larger burst than its clients lack at most.
-            high = max_burst
-            denied = self._denied(high, count)
-            if denied > self.max_denied:
-                return None
-            if denied == 0 and self._algorithm == "token-bucket":
-                high = max(self._lacking(max_burst, count), low)
-            if self.max_denied == 0 and self._algorithm == "token-bucket":
-                low = high
-        while low < high:
-            middle = (low + high) // 2
-            found = self._denied(middle, count)
-            if found <= self.max_denied:
-                high, denied = middle, found
-            else:
-                low = middle + 1
-        if denied is None:
-            denied = self._denied(high, count)
-        if not self.is_monotone:
-            high, denied = self._below(high, denied, count)
-        return _Point(count, high, denied)
-
-    def _bounds(self, count: int, max_burst: int) -> tuple[int, int | None]:
-        """Return the smallest burst that may suffice, and one that does suffice if it is known.
-
-        A larger count needs no larger burst, so the bursts of the neighbouring counts are bounds.
-        """
-        least = self._min_burst(count)
-        if not self.is_monotone:
-            return least, None
-        above = [point.burst for point in self.points.values() if point.count > count]
-        below = [point.burst for point in self.points.values() if point.count < count]
-        high = min(below, default=None)
-        return max([least, *above]), None if high is None else min(high, max_burst)
-
-    def _lacking(self, burst: int, count: int) -> int:
-        """Return how many tokens the emptiest bucket lacks if nothing is denied."""
-        limit = self.limit(burst, count)
-        columns = self._columns(limit, "reset_after_ns")
-        return -(-int(columns["reset_after_ns"].max()) // limit.emission_interval_ns)
-
-    def _below(self, burst: int, denied: int, count: int) -> tuple[int, int]:
-        """Try smaller bursts than the one found by bisection."""
-        least = self._min_burst(count)
-        if burst == least:
-            return burst, denied
-        tried = np.unique(np.linspace(least, burst - 1, _SMALLER_BURSTS).astype(np.int64))
-        for smaller in tried.tolist():
-            found = self._denied(smaller, count)
-            if found <= self.max_denied:
-                return smaller, found
-        return burst, denied
-
-    def _denied(self, burst: int, count: int) -> int:
-        allowed = self._columns(self.limit(burst, count), "allowed")["allowed"]
-        if not self._counts_clients:
-            return len(self.trace) - int(np.count_nonzero(allowed))
-        is_denied = np.zeros(self._clients, np.bool_)
-        is_denied[self._codes[~allowed]] = True
-        return int(np.count_nonzero(is_denied))
-
-    def _columns(self, limit: Limit, column: str) -> dict[str, Any]:
-        core = _core.Simulator(limit)
-        core.add_unnamed(self._clients)
-        return evaluate(core, self.trace, self._codes, [column])
-
-    def curve(self) -> Table:
-        """Return the points, by count, that no other point beats in both numbers."""
-        kept: list[_Point] = []
-        for point in sorted(self.points.values(), key=lambda point: point.count):
-            if not kept or point.burst < kept[-1].burst:
-                kept.append(point)
-        return Table(
-            "Burst against count",
-            {
-                "count": [point.count for point in kept],
-                "burst": [point.burst for point in kept],
-                "denied_share": [point.denied / self.total for point in kept],
-                "worst_in_any_period": [point.worst for point in kept],
-            },
-        )
+            # All of them spend from one bucket.
+            everything = _simulation(limit, self.events)
+            allowed = {"allowed": everything.allowed, "retry_after_ns": everything.retry_after_ns}
+            simulation = Simulation(
+                unusual, {name: column[is_unusual] for name, column in allowed.items()}
+            )
+        for row in sorted(simulation.by_client().rows(), key=lambda row: -row["events"]):
+            row["event_share"] = row["events"] / len(self.events)
+            row["times_median"] = row["events"] / median
+            row["times_at_peak"] = times[row["id"]]
+            for name, column in columns.items():
+                column.append(row[name])
+        return Table("Clients unlike the rest", columns)
 
 
-def _largest_count(share: float, total: int) -> int:
-    """Return the largest count whose share of the total is at most `share`, as floats."""
-    count = int(share * total)
-    while count < total and (count + 1) / total <= share:
-        count += 1
-    while count and count / total > share:
-        count -= 1
-    return count
+def _by_owner(simulation: Simulation, owners: Trace) -> Simulation:
+    """Return the decisions of a simulation by the clients that share its bucket."""
+    columns = {"allowed": simulation.allowed, "retry_after_ns": simulation.retry_after_ns}
+    return Simulation(owners, columns)
+
+
+def _canonical(named: AnyClients, evaluator: Evaluator | None) -> list[str]:
+    """Return ids in the spelling of the limit's ids; networks and patterns as they are."""
+    if isinstance(named, (str, bytes)):
+        raise TypeError(f"clients must be a list of ids, found a single one: {named!r}")
+    texts = [as_text(id) for id in named]
+    if evaluator is None:
+        return texts
+    canonical = []
+    for text in texts:
+        try:
+            canonical.append(evaluator.canonical_id(text))
+        except InvalidId:
+            canonical.append(text)
+    return canonical
+
+
+def _simulation(limit: Limit, trace: Trace) -> Simulation:
+    """Evaluate a limit; events that cost more than it can ever admit are denied."""
+    costs = trace.costs
+    if costs is None or len(costs) == 0 or int(costs.max()) <= limit.max_cost:
+        return simulate(limit, trace)
+    fits = costs <= limit.max_cost
+    found = simulate(limit, trace[fits])
+    columns: dict[str, NDArray[Any]] = {"allowed": np.zeros(len(trace), np.bool_)}
+    columns |= {name: np.zeros(len(trace), np.int64) for name in NUMBERS}
+    for name, column in columns.items():
+        column[fits] = getattr(found, name)
+    return Simulation(trace, columns, evaluator=Evaluator(limit, None))

@@ -162,27 +162,37 @@ class Routes:
             spent.append((name, "\t".join(parts) if parts else EVERYONE, cost))
         return index, tuple(spent)
 
-    def events_of(self, trace: Trace, name: str) -> Trace:
+    def events_of(
+        self, trace: Trace, name: str
+    ) -> tuple[Trace, NDArray[np.bool_], NDArray[np.uint32]]:
         """Return the events of a trace that spend a limit, with the ids and costs of that limit.
+
+        Also returns which events of the trace these are, and the index of each one's client in the
+        trace's table; the clients of a shared bucket are not in its ids.
 
         Raises:
             ConfigError: The trace does not have a field that a route needs.
         """
         self.check_fields(trace)
         ids: dict[str, int] = {}
+        owners: dict[str, int] = {}
         # For each id of the table: its number under the limit and its cost; -1 for none.
         table = np.full((len(trace.clients), 2), -1, np.int64)
+        owner = np.zeros(len(trace.clients), np.uint32)
         for index, id in enumerate(trace.clients):
+            owner[index] = owners.setdefault(id.partition("\t")[0], index)
             for limit, own, cost in self.spends(trace.fields, id)[1]:
                 if limit == name:
                     table[index] = ids.setdefault(own, len(ids)), -1 if cost is None else cost
         numbers, costs = table[trace.client_indices].T
-        spending = trace[numbers >= 0]
-        numbers, costs = numbers[numbers >= 0], costs[numbers >= 0]
+        is_spending = numbers >= 0
+        spending = trace[is_spending]
+        numbers, costs = numbers[is_spending], costs[is_spending]
         own_costs = np.where(costs < 0, 1 if spending.costs is None else spending.costs, costs)
-        return Trace.from_codes(
+        selected = Trace.from_codes(
             spending.times, numbers, list(ids), own_costs, trace.name, unit="ns"
         )
+        return selected, is_spending, owner[spending.client_indices]
 
 
 class RouteFeed:

@@ -240,6 +240,11 @@ class Accumulator:
         """Return a row for each client with an event, most denied events first."""
         return self._table("Clients", self._most_denied_first(np.flatnonzero(self._events)))
 
+    def denied_clients(self) -> Table:
+        """Return a row for each client with a denied event, most denied events first."""
+        indices = self._most_denied_first(np.flatnonzero(self._denied))
+        return self._table("Clients with denied events", indices)
+
     def _most_denied_first(self, indices: NDArray[np.intp]) -> NDArray[np.intp]:
         order = np.lexsort((indices, -self._events[indices], -self._denied[indices]))
         return indices[order]
@@ -281,6 +286,10 @@ class WithTotals:
         `longest_wait` is the longest `retry_after` of a denied event, in seconds.
         """
         return self._totals().by_client()
+
+    def denied_clients(self) -> Table:
+        """Return a row for each client with a denied event, as `by_client` does."""
+        return self._totals().denied_clients()
 
     def by_limit(self) -> Table:
         """Return a row for each limit of the routes, with the events that it denied.

@@ -49,10 +49,11 @@ def shares_html(shares: Sequence[float]) -> str:
     return _block(bars(shares, "denied share of each limit, in the order of the rows"))
 
 
-def recommendation_html(recommended: RecommendedLimit, hit: Table, bins: Bins) -> str:
+def recommendation_html(recommended: RecommendedLimit, bins: Bins) -> str:
     """Show a recommended limit with its explanation and the clients it denies something."""
     first, *rest = recommended.explain().splitlines()
-    tables = [recommended.curve, hit] if len(hit) else [recommended.curve]
+    listed = (recommended.unusual, recommended.hit)
+    tables = [recommended.curve, *(table for table in listed if len(table))]
     return (
         f"<p><strong>{escape_text(first)}</strong></p>"
         f"{''.join(f'<p>{escape_text(line)}</p>' for line in rest)}"

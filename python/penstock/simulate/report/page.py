@@ -21,6 +21,7 @@ from penstock.simulate.report.labels import bucket_title
 from penstock.simulate.report.plot import draw_traffic, draw_waits, new_figure
 from penstock.simulate.report.plot_tables import draw_comparison, draw_curve
 from penstock.simulate.report.svg import inline, page_colors
+from penstock.simulate.table import Table
 from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
     from penstock.simulate.limit_result import LimitResult, RecommendedLimit
     from penstock.simulate.log.report import LogReport
-    from penstock.simulate.table import Table
 
 
 # Inches of a drawing on a wide page, and on a phone.
 _WIDE: Final = 10.0
 _NARROW: Final = 4.4
 _MAX_TITLES: Final = 3
+_MAX_ROWS: Final = 20
 _MAX_TEXT: Final = 300
 
 
@@ -255,6 +256,14 @@ def _table(table: Table, note: str = "") -> dict[str, Any]:
     return {"caption": table.caption, "heads": heads, "rows": rows, "note": note}
 
 
+def _first_rows(table: Table) -> dict[str, Any]:
+    """Return the beginning of a table that may be long."""
+    columns = {name: table[name][:_MAX_ROWS] for name in table.columns}
+    more = len(table) - _MAX_ROWS
+    note = f"The first {_MAX_ROWS} of {len(table):,} clients." if more > 0 else ""
+    return _table(Table(table.caption, columns), note)
+
+
 def _cell(name: str, value: Any) -> Cell:
     text = format_value(name, value)
     if isinstance(value, str):
@@ -279,6 +288,9 @@ def _recommended(
         "lines": recommended.explain().splitlines(),
         "yaml": recommended.yaml(name),
         "drawing": _drawing(draw, f"curve{index}", label, safe),
+        "tables": [
+            _first_rows(table) for table in (recommended.unusual, recommended.hit) if len(table)
+        ],
     }
 
 

@@ -1,0 +1,106 @@
+"""Clients that are named: by their id, a network, a pattern, or a file of these."""
+
+from __future__ import annotations
+
+import ipaddress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from penstock._core import IPV6_PREFIX, canonical_address
+from penstock.simulate.ids import as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock.simulate.ids import AnyId
+
+
+AnyClients: TypeAlias = "Iterable[AnyId]"
+
+
+def named_clients(text: str) -> list[str]:
+    """Return the clients that an option names: the lines of a file, or the text itself.
+
+    Lines that begin with `#` are comments.
+
+    >>> named_clients("198.51.100.0/24")
+    ['198.51.100.0/24']
+    """
+    file = Path(text)
+    if not file.is_file():
+        return [text]
+    lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def match_clients(named: AnyClients, clients: Sequence[str]) -> tuple[NDArray[np.bool_], list[str]]:
+    """Return which clients are named, and the names that no client has.
+
+    Args:
+        named: Ids, networks such as `198.51.100.0/24`, and patterns with `*` and `?`.
+        clients: The ids of the clients; of an id with several parts, the first one is the client.
+
+    >>> match_clients(["192.0.2.0/24", "a*", "grace"], ["ada", "192.0.2.7", "alan"])[0].tolist()
+    [True, True, True]
+    """
+    if isinstance(named, (str, bytes)):
+        raise TypeError(f"clients must be a list of ids, found a single one: {named!r}")
+    found = np.zeros(len(clients), np.bool_)
+    unknown = []
+    texts = [as_text(id) for id in named]
+    numbers: dict[str, list[int]] = {}
+    for number, id in enumerate(clients):
+        if (client := id.partition("\t")[0]) != id:
+            numbers.setdefault(client, []).append(number)
+        numbers.setdefault(id, []).append(number)
+    networks = [network for text in texts if (network := _network(text)) is not None]
+    addresses = _addresses(numbers) if networks else {}
+    for text in texts:
+        own = numbers.get(text) or numbers.get(canonical_address(text, IPV6_PREFIX) or "")
+        if own is None and (network := _network(text)) is not None:
+            own = [
+                number
+                for client, address in addresses.items()
+                if address.version == network.version and address in network
+                for number in numbers[client]
+            ]
+        elif own is None and ("*" in text or "?" in text):
+            own = [
+                number
+                for client, each in numbers.items()
+                if fnmatchcase(client, text.replace("[", "[[]"))
+                for number in each
+            ]
+        if own:
+            found[own] = True
+        else:
+            unknown.append(text)
+    return found, unknown
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        network = ipaddress.ip_network(text, strict=False) if "/" in text else None
+    except ValueError:
+        return None
+    if network is not None and network.version == 6 and network.prefixlen > IPV6_PREFIX:  # noqa: PLR2004
+        # The addresses of such a network are one client.
+        return network.supernet(new_prefix=IPV6_PREFIX)
+    return network
+
+
+def _addresses(
+    clients: Iterable[str],
+) -> dict[str, ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    found = {}
+    for client in clients:
+        try:
+            found[client] = ipaddress.ip_address(client)
+        except ValueError:
+            continue
+    return found

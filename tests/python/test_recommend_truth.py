@@ -1,0 +1,208 @@
+"""Recommended limits on traffic of known clients: attackers are stopped, and others are spared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from truth import DAY, Traffic, denied_shares
+
+from penstock.simulate import Trace, recommend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.simulate.recommend import Recommendation
+
+SEEDS = [1, 2, 3]
+
+
+def site(seed: int) -> Trace:
+    """Return a day of a web site, with attackers of several kinds."""
+    made = Traffic(seed)
+    random = made.random
+    made.people(1500, spread=random.uniform(0.5, 0.9), assets=int(random.integers(0, 6)))
+    for people in (60, 25):
+        made.office(people)
+    made.importer(30, 600)
+    made.steady("crawler", 1 / random.uniform(8, 20), 0, DAY)
+    made.steady("scraper", random.uniform(3, 8), 30_000, 3_000)
+    for begin in random.uniform(0, DAY - 1200, 4):
+        made.steady("guesser", 2, begin, 1200)
+    made.storm(random.uniform(5, 20), 50_000, random.uniform(60, 300))
+    return made.trace()
+
+
+def logins(seed: int) -> Trace:
+    """Return a day of log-ins, most of which are of people who need one or two."""
+    made = Traffic(seed)
+    random = made.random
+    for _ in range(1200):
+        begin = random.normal(12, 4) * 3600
+        made.add("person", begin + np.cumsum(random.exponential(15, 1 + random.poisson(0.3))))
+    made.add("office", random.normal(9, 0.3, 60) * 3600, random.uniform(9, 17, 60) * 3600)
+    for begin in random.uniform(0, DAY / 2, 30):
+        made.steady("guesser", 1 / random.uniform(4, 10), begin, 9_000)
+    made.steady("guesser", 3, 40_000, 2_000)
+    return made.trace()
+
+
+def api(seed: int) -> Trace:
+    """Return a day of an API whose keys differ widely, with a batch and a retry storm."""
+    made = Traffic(seed)
+    for rate in made.random.lognormal(-4, 1.0, 40):
+        made.steady("person", rate, 0, DAY)
+    made.importer(100, 3600)
+    made.storm(12, 30_000, 240, background=100)
+    return made.trace()
+
+
+def shares_of(
+    shares: dict[str, float], *kinds: str
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([share for id, share in shares.items() if id.startswith(kinds)])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("traffic", "stopped"),
+    [(site, 0.6), (logins, 0.6), (api, 0.9)],
+    ids=["site", "logins", "api"],
+)
+def test_attackers_are_stopped_and_others_are_spared(
+    traffic: Callable[[int], Trace], stopped: float, seed: int
+) -> None:
+    trace = traffic(seed)
+    found = recommend(trace)
+    shares = denied_shares(found, trace)
+    bad = shares_of(shares, "scraper", "guesser", "storm")
+    # The slowest guesser still has most of its attempts denied.
+    assert bad.min() > stopped
+    assert shares_of(shares, "office", "importer", "crawler").max() < 0.05
+    # All attackers are named, and no other client, unless a quarter of all requests are theirs.
+    rows = {row["id"]: row for row in found.unusual.rows()}
+    others = [rows[id] for id in rows if not id.startswith(("scraper", "guesser", "storm"))]
+    assert len(rows) == len(bad) + len(others)
+    assert all(row["event_share"] > 1 / 4 for row in others)
+    people = np.array([shares[id] for id in shares if id.startswith("person") and id not in rows])
+    assert people.mean() < 0.002
+    assert (people > 0).mean() < 0.01
+    fitted_to_all = recommend(trace, fit_all=True)
+    assert fitted_to_all.count > 3 * found.count or fitted_to_all.burst > 3 * found.burst
+
+
+def named(found: Recommendation, table: str) -> list[str]:
+    ids: Iterable[str] = getattr(found, table)["id"]
+    return list(ids)
+
+
+def test_a_proposal_names_whom_it_was_not_fitted_to_and_whom_it_denies() -> None:
+    trace = site(1)
+    found = recommend(trace)
+    said = found.explain()
+    for row in found.unusual.rows():
+        share = np.mean(trace.ids == row["id"])
+        assert row["event_share"] == pytest.approx(share)
+        assert f"{row['id']} makes {100 * share:.3g} % of all events" in said
+        assert row["times_median"] > 10
+        assert row["times_at_peak"] > 2
+    assert "unlike the rest" in said
+    strict = recommend(trace, 0.02)
+    assert named(strict, "hit")
+    for row in list(strict.hit.rows())[:10]:
+        assert f"{row['id']} ({row['denied']:,} of {row['events']:,})" in strict.explain()
+    assert sum(strict.hit["denied"]) == strict.summary.denied
+
+
+def test_a_protected_client_is_not_denied_anything() -> None:
+    trace = site(2)
+    plain = recommend(trace, 0.01)
+    victim = plain.hit["id"][0]
+    protected = recommend(trace, 0.01, protect=[victim])
+    assert denied_shares(protected, trace)[victim] == 0
+    # An attacker may be protected too, and is then like the others.
+    spared = recommend(trace, protect=["guesser-1"])
+    assert denied_shares(spared, trace)["guesser-1"] == 0
+    assert "guesser-1" not in named(spared, "unusual")
+    assert "guesser-2" in named(spared, "unusual")
+    assert recommend(trace, protect=["unknown"]).not_found == ("unknown",)
+
+
+def test_clients_are_named_by_network_and_pattern() -> None:
+    ids = ["192.0.2.1", "192.0.2.9", "198.51.100.7", "2001:db8::"]
+    times = np.sort(np.arange(40) * 0.25)
+    trace = Trace(times, [ids[index % 4] for index in range(40)])
+    for name, count in (
+        ("192.0.2.0/24", 20), ("192.0.2.*", 20), ("2001:db8::/32", 10), ("2001:DB8::5", 10),
+    ):  # fmt: skip
+        assert recommend(trace, exclude=[name]).left_out == count
+    with pytest.raises(KeyError, match=r"203\.0"):
+        recommend(trace, exclude=["203.0.113.0/24"])
+    with pytest.raises(TypeError, match="list of ids"):
+        recommend(trace, protect="192.0.2.1")
+
+
+def test_a_few_clients_are_never_unlike_each_other() -> None:
+    trace = Trace([0.0, *np.arange(1, 500) * 0.1], ["a", *["b"] * 499])
+    assert len(recommend(trace).unusual) == 0
+
+
+def test_attackers_do_not_fit_a_shared_bucket() -> None:
+    made = site(1)
+    assert made.ids is not None
+    ids = {"address": made.ids, "path": ["/"] * len(made)}
+    trace = Trace(made.times, ids, unit="ns")
+    routes = [{"limits": {"Everyone": {"id": None}}}]
+    limits = {"Everyone": "1000/minute"}
+    found = recommend(trace, 0, limits=limits, name="Everyone", routes=routes)
+    assert {id.partition("-")[0] for id in found.unusual["id"]} == {"scraper", "guesser", "storm"}
+    is_bad = np.array([str(id).startswith(("scraper", "guesser", "storm")) for id in made.ids])
+    expected = recommend(Trace(made.times[~is_bad], unit="ns"), 0)
+    assert (found.burst, found.count) == (expected.burst, expected.count)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "stopped"),
+    # A fixed window has no burst: it admits in each minute what one client needs in one.
+    [("leaky-bucket", 0.6), ("fixed-window", 0.4), ("fixed-rate-window", 0.4)],
+)
+def test_each_algorithm_stops_attackers(algorithm: str, stopped: float) -> None:
+    trace = logins(1)
+    found = recommend(trace, algorithm=algorithm)
+    shares = denied_shares(found, trace)
+    assert shares_of(shares, "guesser").mean() > stopped
+    assert shares_of(shares, "person").mean() < 0.01
+
+
+def test_numbers_are_round_and_the_cost_of_rounding_is_said() -> None:
+    trace = site(3)
+    found = recommend(trace, fit_all=True)
+    assert found.limit != found.fitted
+    assert found.burst >= found.fitted.burst
+    assert found.count >= found.fitted.count
+    assert not found.is_smallest
+    assert all(
+        str(number).rstrip("0") in {*"123456789", "12", "15", "25"}
+        for number in (found.burst, found.count)
+    )
+    more = found.limit.worst_in("24h") - found.fitted.worst_in("24h")
+    assert f"at most {more:,} more a day" in found.explain()
+
+
+@pytest.mark.parametrize("algorithm", ["fixed-window", "fixed-rate-window", "token-bucket"])
+def test_windows_are_recommended_for_events_that_cost_more_than_one(algorithm: str) -> None:
+    trace = Trace([0.0, 0.1], costs=[2, 2])
+    found = recommend(trace, 0, "1s", algorithm=algorithm)
+    assert found.summary.denied == 0
+    assert found.limit.max_cost >= 2
+    if algorithm == "fixed-window":
+        assert found.count == 4
+
+
+def test_a_hold_out_counts_events_that_cost_too_much_as_denied() -> None:
+    trace = Trace([0.0, 1.0, 2.0, 9.0], costs=[1, 1, 1, 5])
+    found = recommend(trace, 0, "1m", holdout=0.25)
+    assert found.holdout is not None
+    assert (found.holdout.events, found.holdout.denied) == (1, 1)
+    assert found.summary.denied == 0
