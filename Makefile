@@ -5,7 +5,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build lint stub licenses test test-rust test-python loom docs docs-serve demo bench bench-smoke clean
+.PHONY: help build lint stub licenses advisories test test-rust test-python loom docs docs-serve demo bench bench-smoke clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -97,6 +97,9 @@ stub: $(VENV)/.extension ## copy the docstrings of src/bindings into _core.pyi
 licenses: $(CARGO_ABOUT) ## write the licenses of the crates in the wheel to THIRD-PARTY-LICENSES
 	cargo fetch --locked
 	cargo about generate --locked --offline --fail --features python about.hbs | uniq > THIRD-PARTY-LICENSES
+
+advisories: $(CARGO_DENY) ## check the crates for security advisories, which are downloaded
+	cargo deny --all-features check advisories
 
 SUDO := $(shell test "$$(id -u)" = 0 || command -v sudo)
 
