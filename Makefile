@@ -19,6 +19,8 @@ RUST := build.rs Cargo.toml Cargo.lock $(shell find src -name '*.rs' -o -name '*
 PYTHON3 := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
+RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
 # Recipes run inside .venv, regardless of the active environment.
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PYO3_PYTHON := $(VIRTUAL_ENV)/bin/python
@@ -32,7 +34,9 @@ help: ## show this list
 
 $(VENV)/.pip:
 	@test -n "$(PYTHON3)" || { echo "penstock needs Python 3.11 or later on the PATH, found none" >&2; exit 1; }
-	@command -v cargo >/dev/null || { echo "penstock needs Rust on the PATH (cargo), found none: https://rustup.rs" >&2; exit 1; }
+	@command -v cargo >/dev/null || { echo "penstock needs Rust $(RUST_VERSION) or later on the PATH (cargo), found none: https://rustup.rs" >&2; exit 1; }
+	@printf '%s\n' "$(RUST_VERSION)" "$$(cargo --version | cut -d ' ' -f 2)" | sort -VC || { echo "penstock needs Rust $(RUST_VERSION) or later, found $$(cargo --version); with rustup: rustup update stable" >&2; exit 1; }
+	@command -v cc >/dev/null || { echo "penstock needs a C compiler on the PATH (cc), found none; on Debian: apt-get install build-essential" >&2; exit 1; }
 	@"$(PYTHON3)" -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON3) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	"$(PYTHON3)" -m venv --clear $(VENV)
 	$(PIP) install pip==26.3
@@ -49,7 +53,8 @@ $(VENV)/.dev: $(VENV)/.tools
 
 # Release build; changes of Python files need no rebuild. Without --group, maturin would install all groups.
 $(VENV)/.extension: $(VENV)/.tools $(RUST)
-	maturin develop --quiet --release --locked --group build
+	@echo "building the extension, which takes two to five minutes the first time"
+	maturin develop --release --locked --group build
 	@touch $@
 
 # The no-op extension that benchmarks are compared with.
@@ -74,7 +79,12 @@ build: $(VENV)/.extension ## build the extension and install it into .venv
 test: lint test-rust loom test-python docs demo bench-smoke ## run everything, as CI does
 	@echo "make test: all of lint, test-rust, loom, test-python, docs, demo and bench-smoke passed"
 
-lint: $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## check language, formatting, types, stub, import contracts, licenses; run linters
+.PHONY: lint-tools
+lint-tools:
+	@git rev-parse --git-dir >/dev/null 2>&1 || { echo "make lint needs git and a clone of the repository, because it reads the list of tracked files" >&2; exit 1; }
+	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || { echo "make lint needs rustfmt and clippy; with rustup: rustup component add rustfmt clippy" >&2; exit 1; }
+
+lint: lint-tools $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## check language, formatting, types, stub, import contracts, licenses; run linters
 	python tests/language/check.py
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- --deny warnings
