@@ -3,11 +3,15 @@
 | block | treatment |
 | --- | --- |
 | `python`, also inside an HTML comment | run; the blocks of a page share one namespace |
+| `pycon` | run as a session, whose output is compared |
 | `yaml` | written to the file named in its first line, and loaded |
 | `text` after a `yaml` block | compared with the error of loading it |
 | `http` | compared with the status line and fields of `response` |
 | `console` | commands after `$` are run and their output compared |
 | `>>>` in a docstring | run as a doctest |
+
+The `python` blocks of each page run once more as a reader copies them: without the comments, and
+without the clock of the tests.
 """
 
 from __future__ import annotations
@@ -18,32 +22,82 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import flask
 import pytest
 from sybil import Document, Example, Sybil
 from sybil.document import PythonDocStringDocument
+from sybil.evaluators.doctest import DocTestEvaluator
+from sybil.parsers.abstract.doctest import DocTestStringParser
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
 import penstock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sybil import Region
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 SOURCES = sorted([*ROOT.glob("python/penstock/**/*.py"), *ROOT.glob("python/penstock/**/*.pyi")])
 # Not run: shell commands with side effects, and listings.
 SHOWN = {"sh", "tree"}
-RUN = {"python", "yaml", "text", "http", "console"}
+RUN = {"python", "pycon", "yaml", "text", "http", "console"}
+
+# What a page assumes of its reader: a line of the page that says so, and code that provides it.
+SETTINGS = "INSTALLED_APPS, MIDDLEWARE = [], []"
+DJANGO = """
+import django
+from django.apps import apps
+
+if not apps.ready:
+    django.setup()
+"""
+LOG = """
+from penstock.simulate.log import write_access_log
+
+write_access_log("access.log", events=1_000, seed=7)
+"""
+SERVER = """
+from pathlib import Path
+from redis_servers import Server
+
+server = Server(Path.cwd() / "redis").start()
+at_end.callback(server.stop)
+shown = shown.replace("redis://cache.internal:6379/0", f"{server.url}?deadline=20s")
+"""
+ASSUMED = {
+    "README.md": ("# settings.py", SETTINGS),
+    "docs/index.md": ("# settings.py", SETTINGS),
+    "docs/django.md": ("# settings.py", DJANGO),
+    "docs/coming-from.md": ("# views.py", DJANGO),
+    "docs/replay.md": ("$ penstock replay access.log", LOG),
+    "docs/stores.md": ('url = "redis://cache.internal:6379/0"', SERVER),
+}
 
 
-def load(example: Example) -> None:
-    """Write a YAML block to the file named in its first line, and load it."""
+def file_of(example: Example) -> str:
+    """Return the name of the file in the first line of a YAML block."""
     first = example.parsed.partition("\n")[0]
     named = re.fullmatch(r"# ([\w./-]+\.yaml)", first)
     assert named, f"the first line of a YAML block must name its file, found {first!r}"
-    file = named[1]
-    Path(file).write_text(example.parsed, encoding="utf-8")
+    return named[1]
+
+
+def save(example: Example) -> None:
+    """Write a YAML block to its file."""
+    Path(file_of(example)).write_text(example.parsed, encoding="utf-8")
+
+
+def load(example: Example) -> None:
+    """Write a YAML block to its file, and load it."""
+    save(example)
+    file = file_of(example)
     if file == "routes.yaml":
         return
     files = ("limits.yaml", file) if file.startswith("overrides") else (file, None)
@@ -82,6 +136,15 @@ def run_commands(example: Example) -> None:
         assert (done.stdout + done.stderr).strip() == expected.strip()
 
 
+def parse_sessions(document: Document) -> Iterator[Region]:
+    """Yield the prompts of each `pycon` block."""
+    doctests = DocTestStringParser(DocTestEvaluator())
+    for block in CodeBlockParser("pycon", DocTestEvaluator())(document):
+        for region in doctests(block.parsed, document.path):
+            region.adjust(block, block.parsed)
+            yield region
+
+
 class Docstrings(PythonDocStringDocument):
     """The docstrings of one module, which run in its namespace."""
 
@@ -93,12 +156,14 @@ class Docstrings(PythonDocStringDocument):
 pages = Sybil(
     [
         PythonCodeBlockParser(),
+        parse_sessions,
         CodeBlockParser("yaml", load),
         CodeBlockParser("text", compare_error),
         CodeBlockParser("http", compare_response),
         CodeBlockParser("console", run_commands),
     ],
 )
+as_copied = Sybil([PythonCodeBlockParser(), parse_sessions, CodeBlockParser("yaml", save)])
 docstrings = Sybil([DocTestParser()], document_types={".py": Docstrings, ".pyi": Docstrings})
 
 
@@ -121,6 +186,27 @@ def test_page_shows_what_happens(path: Path, workspace: dict[str, object]) -> No
         assert shows_error or "unshown_error" not in page.namespace
         example.evaluate()
     assert "unshown_error" not in page.namespace
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_code_runs_as_a_reader_copies_it(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = path.read_text(encoding="utf-8")
+    line, provided = ASSUMED.get(str(path.relative_to(ROOT)), ("", ""))
+    assert line in text
+    # As many lines as before, so that an error names the right one.
+    shown = re.sub(r"<!--.*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
+    with ExitStack() as at_end:
+        namespace = {"__name__": "__main__", "shown": shown, "at_end": at_end}
+        exec(provided, namespace)  # noqa: S102  the code is above
+        copy = tmp_path / path.name
+        copy.write_text(str(namespace.pop("shown")), encoding="utf-8")
+        page = as_copied.parse(copy)
+        page.namespace.update(namespace)
+        for example in page.examples():
+            example.evaluate()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
