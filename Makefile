@@ -150,7 +150,7 @@ docs-serve: $(VENV)/.dev ## show the site on http://127.0.0.1:8000, and again af
 demo: $(VENV)/.extension ## start a server with example limits and show its responses
 	penstock demo
 
-bench: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run all benchmarks and write their tables to docs/speed.md
+bench: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run all benchmarks and write docs/speed.md and benches/README.md
 	python benches/python/all.py
 
 bench-smoke: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run every benchmark briefly, to see that it works

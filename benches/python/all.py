@@ -1,4 +1,8 @@
-"""Run all benchmarks and print their tables; a full run also writes them to the documentation."""
+"""Run all benchmarks and print their tables; a full run also writes them.
+
+What users want to know is written to `docs/speed.md`, all of it to `benches/README.md`. A run that
+other work on the machine disturbed is marked and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ import harness
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/speed.md"
+DETAILS = ROOT / "benches/README.md"
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->\n"
 BENCHES = [
     [sys.executable, "benches/python/overhead.py"],
@@ -23,13 +28,9 @@ BENCHES = [
     ["cargo", "bench", "--quiet", "--locked", "--bench", "decide"],
     ["cargo", "bench", "--quiet", "--locked", "--bench", "contention"],
 ]
-HEAD = """
-![Nanoseconds per decision: penstock and other packages](decision-times.svg)
-
-On {} ({}, {} processors), CPython {}. *without* is the same work without a limit, or an
-extension method that does nothing; *least* is what that method measures if it also hashes the id,
-changes one slot of a table and reads the clock; *target* is the project's own goal.
-"""
+MACHINE = "On {} ({}, {} processors), CPython {}."
+# What the table for users begins with; the rows of a kind are side by side.
+ORDER = ("added", "a decision", "decisions", "memory", "an event", "`import")
 
 
 def shortened(command: list[str]) -> list[str]:
@@ -72,33 +73,40 @@ def page_tables(lines: list[str]) -> list[str]:
     return [*page, "", "</details>"] if with_target and others else page
 
 
-def for_page(results: str) -> str:
-    """Return the results as the page shows them: first a summary, then the details."""
-    page, table = [], []
+def pages(results: str) -> tuple[str, str]:
+    """Return the results for users, and all others: first a summary, then the details."""
+    users, page, table, title = [], [], [], ""
     for line in [*results.splitlines(), ""]:
         if line.startswith("|"):
             table.append(line)
             continue
-        if table:
+        if table and title == harness.FOR_USERS:
+            users += [cells(row) for row in table[2:]]
+        elif table:
             page += page_tables(table)
-            table = []
-        # The title of the page's section is one level above these.
-        page.append(line.replace("## ", "### ", 1) if line.startswith("## ") else line)
-    return "\n".join(page)
+        table = []
+        title = line.removeprefix("## ") if line.startswith("## ") else title
+        if title != harness.FOR_USERS:
+            page.append(line)
+    users.sort(key=lambda row: [row[0].startswith(kind) for kind in ORDER], reverse=True)
+    columns = ["", "penstock", "another package"]
+    rows = [dict(zip(columns, row, strict=True)) for row in users]
+    return "\n".join(markdown(columns, rows)), "\n".join(page)
 
 
-def write_page(page: str) -> None:
-    """Replace the results in the documentation."""
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+def write_page(path: Path, results: str) -> None:
+    """Replace the results on a page."""
+    head, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, _, tail = rest.partition(END)
-    PAGE.write_text(f"{head}{BEGIN}{page.rstrip()}\n\n{END}{tail}", encoding="utf-8")
+    path.write_text(f"{head}{BEGIN}\n{results.strip()}\n\n{END}{tail}", encoding="utf-8")
 
 
 def main() -> None:
     """Run the benchmarks one after another, because parallel runs would disturb each other."""
     short = harness.quick()
     machine = (platform.system(), platform.machine(), os.cpu_count())
-    results = [HEAD.format(*machine, platform.python_version())]
+    where = MACHINE.format(*machine, platform.python_version())
+    results = []
     for command in BENCHES:
         done = subprocess.run(
             shortened(command) if short else command,
@@ -109,10 +117,14 @@ def main() -> None:
         )
         print(done.stdout, flush=True)
         results.append(done.stdout)
-    page = for_page("".join(results))
-    if not short:
-        write_page(page)
-        print(f"written to {PAGE.relative_to(ROOT)}")
+    everything = "".join(results)
+    for_users, for_project = pages(everything)
+    if harness.UNSTEADY in everything:
+        print("nothing is written: run the benchmarks again while the machine has no other work")
+    elif not short:
+        write_page(PAGE, f"{where}\n\n{for_users}")
+        write_page(DETAILS, f"{where}\n{for_project}")
+        print(f"written to {PAGE.relative_to(ROOT)} and {DETAILS.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The time that limits add to a request, for each framework: row 15 of the targets.
+"""The time that limits add to a request, for each framework.
 
 There is no network: each application is called directly, as its server would call it, for 1,000
 clients in turn, and no request is refused. The same view is served without limits, with penstock,
@@ -39,7 +39,7 @@ import penstock.flask
 import penstock.wsgi
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     Wsgi: TypeAlias = Callable[[dict[str, Any], Any], Iterable[bytes]]
     Asgi: TypeAlias = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
@@ -246,6 +246,8 @@ def in_flask(table: harness.Table, addresses: Sequence[str], rounds: int) -> Non
         collects=True,
     )
     add_times(table, "Flask", took)
+    for_users(table, "Flask", took, "penstock", {"flask-limiter, headers": "flask-limiter"})
+    for_users(table, "any WSGI application", took, "middleware")
     see_added(table, "Flask, two fields", took, "two fields")
     see_added(table, "WSGI, two fields", took, "middleware, two fields")
     check_added(table, "Flask, decorator and headers", took, "penstock", 12)
@@ -318,6 +320,8 @@ def in_django(table: harness.Table, addresses: Sequence[str], rounds: int) -> No
         routed(app, addresses[:1], view)()
     took = harness.alternate(runs, len(addresses), rounds, collects=True)
     add_times(table, "Django", took)
+    without = {"django-ratelimit": "django-ratelimit, without headers"}
+    for_users(table, "Django", took, "penstock", without)
     see_added(table, "Django, two fields", took, "two fields")
     check_added(table, "Django, decorator and headers", took, "penstock", 7)
     check_peer(table, "Django, django-ratelimit (no headers)", took, "django-ratelimit", 7)
@@ -330,6 +334,8 @@ def in_django(table: harness.Table, addresses: Sequence[str], rounds: int) -> No
     runs = {name: routed(app, addresses, each.as_view()) for name, each in classes.items()}
     took = harness.alternate(runs, len(addresses), rounds, collects=True)
     add_times(table, "DRF", took)
+    without = {"DRF's own": "its own throttle, without headers"}
+    for_users(table, "REST framework", took, "penstock", without)
     see_added(table, "DRF, throttle that does nothing", took, "idle throttle")
     check_added(table, "DRF, throttle", took, "penstock", 7.5)
     check_peer(table, "DRF, its own throttle", took, "DRF's own", 2.5)
@@ -388,6 +394,8 @@ def in_starlette(
         collects=True,
     )
     add_times(table, "Starlette", took)
+    slow = {"slowapi, headers": "slowapi"}
+    for_users(table, "Starlette and any ASGI application", took, "penstock", slow)
     see_added(table, "ASGI, two fields", took, "two fields")
     check_added(table, "ASGI, middleware and headers", took, "penstock", 3)
     check_peer(table, "Starlette, slowapi with headers", took, "slowapi, headers", 8)
@@ -416,8 +424,27 @@ def in_fastapi(
     runs = {name: awaited(app, addresses, loop) for name, app in apps.items()}
     took = harness.alternate(runs, len(addresses), rounds, collects=True)
     add_times(table, "FastAPI", took)
+    for_users(table, "FastAPI", took, "penstock")
     see_added(table, "FastAPI, dependency that does nothing", took, "idle dependency")
     see_added(table, "FastAPI, dependency and headers", took, "penstock")
+
+
+def for_users(
+    table: harness.Table,
+    framework: str,
+    took: dict[str, list[float]],
+    name: str,
+    peers: Mapping[str, str] = {},
+) -> None:
+    """Add the row of a framework for the documentation."""
+    table.steady(took, "bare")
+    without = harness.shown_time(harness.median(took, "bare"))
+    others = ", ".join(
+        f"{harness.shown_time(harness.over(took, peer, 'bare'))} ({shown})"
+        for peer, shown in peers.items()
+    )
+    what = f"added to a request in {framework}, which takes {without} without a limit"
+    table.for_users.append((what, harness.shown_time(harness.over(took, name, "bare")), others))
 
 
 def add_times(table: harness.Table, framework: str, took: dict[str, list[float]]) -> None:

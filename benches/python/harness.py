@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = "Callable[[], object]"
 
+FOR_USERS = "For users"
+"""The title of the rows for the documentation; all others are for the project."""
+UNSTEADY = "Not published"
+"""Begins the line that marks a run as disturbed."""
+MAX_SPREAD = 0.2
+"""The largest share by which the times of a call that does nothing may differ in a run."""
+
 
 def quick() -> bool:
     """Return whether the command line asks for a quick run."""
@@ -100,6 +107,20 @@ def median(took: Mapping[str, Sequence[float]], one: str) -> float:
     return statistics.median(took[one])
 
 
+def spread(took: Mapping[str, Sequence[float]], one: str) -> float:
+    """Return the distance of the 10th and the 90th percentile, as a share of the median."""
+    low, *_, high = statistics.quantiles(took[one], n=10, method="inclusive")
+    return (high - low) / statistics.median(took[one])
+
+
+def shown_time(ns: float) -> str:
+    """Return a time with three digits and the unit that suits it."""
+    for unit, size in (("ms", 1e6), ("µs", 1e3)):
+        if ns >= size:
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns:.3g} ns"
+
+
 @dataclass(frozen=True)
 class Sides:
     """The times behind a row: without a limiter, with penstock, and with the best other package.
@@ -140,12 +161,18 @@ def sides(
 
 @dataclass
 class Table:
-    """Rows of the results: what is measured, the times, the target, and whether it is met."""
+    """Rows of the results: what is measured, the times, the target, and whether it is met.
+
+    Some results are for users as well: what is measured, penstock, and the best other package.
+    """
 
     title: str
     is_conclusive: bool
     """Whether the run is long enough to decide if a target is met."""
     rows: list[tuple[str, ...]] = field(default_factory=list)
+    for_users: list[tuple[str, str, str]] = field(default_factory=list)
+    unsteady: list[str] = field(default_factory=list)
+    """What makes the run unfit for the documentation."""
 
     def at_most(
         self,
@@ -176,6 +203,13 @@ class Table:
     def seen(self, row: str, what: str, measured: str) -> None:
         self.rows.append((row, what, "", "", "", "", "", measured, ""))
 
+    def steady(self, took: Mapping[str, Sequence[float]], floor: str) -> None:
+        """Note by how much the times of a call without a limit differ, which should be equal."""
+        found = spread(took, floor)
+        self.seen("", f"spread of the rounds, {floor}", f"{found:.0%}")
+        if found > MAX_SPREAD:
+            self.unsteady.append(f"{floor} spreads by {found:.0%}")
+
     def _add(self, row: str, what: str, texts: tuple[str, str], sides: Sides, *, met: bool) -> None:
         verdict = ("yes" if met else "NO") if self.is_conclusive else "-"
         shown = (sides.floor, sides.least, sides.ours, sides.peer)
@@ -187,6 +221,13 @@ class Table:
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         for row in self.rows:
             print("| " + " | ".join(row) + " |")
+        if self.unsteady:
+            print(f"\n{UNSTEADY}: {'; '.join(self.unsteady)}, more than {MAX_SPREAD:.0%}.")
+        if self.for_users:
+            print(f"\n## {FOR_USERS}\n\n| what | penstock | another package |")
+            print("| --- | --- | --- |")
+            for row in self.for_users:
+                print("| " + " | ".join(row) + " |")
         sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""The cost of one decision from Python: rows 1 to 4, 7, 10, 16 and 17 of the targets.
+"""The cost of one decision from Python.
 
 The baseline is a PyO3 method that takes a string and does nothing (`benches/noop`), called in
 alternation with penstock's methods, in one process and with the same ids. All calls are allowed.
@@ -25,7 +25,7 @@ ROOMY = penstock.Limit.token_bucket(burst=40_000_000, count=1, period=100)
 
 
 def single_calls(table: harness.Table, rounds: int) -> None:
-    """Rows 1, 2 and 4 at 1,000 buckets."""
+    """Time calls at 1,000 buckets."""
     _, drawn = harness.ids(1_000, 20_000)
     limiter = penstock.Limiter({"Orders": ROOMY})
     bound = limiter.limit("Orders")
@@ -40,6 +40,7 @@ def single_calls(table: harness.Table, rounds: int) -> None:
         len(drawn),
         rounds,
     )
+    table.steady(took, "no-op")
     for name in ("no-op", "bound.spend", "limiter.spend", "spend_each"):
         table.seen("", f"{name}, 1,000 buckets", f"{harness.median(took, name):.1f} ns")
     least = f"{harness.ratio(took, 'least', 'no-op'):.3g} x"
@@ -66,7 +67,7 @@ def named(limiter: penstock.Limiter, drawn: list[str]) -> harness.Run:
 
 
 def many_buckets(table: harness.Table, buckets: int, rounds: int) -> None:
-    """Rows 3 and 4 at a million and at ten million buckets, and row 7."""
+    """Time calls at a million and at ten million buckets, and count their memory."""
     names, drawn = harness.ids(buckets, min(buckets, 1_000_000))
     before = harness.resident_bytes()
     limiter = penstock.Limiter({"Orders": ROOMY})
@@ -114,7 +115,7 @@ def make_buckets(bound: penstock.BoundLimit, names: list[str]) -> None:
 
 
 def overrides(table: harness.Table, entries: int, rounds: int) -> None:
-    """Row 10: the cost of a large table of overrides, for listed and unlisted ids."""
+    """Time calls with a large table of overrides, for listed and unlisted ids."""
     _, drawn = harness.ids(1_000, 20_000)
     text = "Orders: {burst: 40000000, count: 1, period: 100s}\n"
     listed = "".join(f"      - user-{number + 500}\n" for number in range(entries))
@@ -133,7 +134,7 @@ def overrides(table: harness.Table, entries: int, rounds: int) -> None:
 
 
 def start(table: harness.Table, rounds: int) -> None:
-    """Row 16: the time that importing the package adds to the start of a program."""
+    """Time what importing the package adds to the start of a program."""
     took: dict[str, list[float]] = {"pass": [], "import penstock": []}
     for _ in range(rounds):
         for command, times in took.items():
@@ -143,10 +144,11 @@ def start(table: harness.Table, rounds: int) -> None:
     added = harness.over(took, "import penstock", "pass") / 1e6
     sides = harness.sides(took, "import penstock", floor="pass", unit="ms")
     table.at_most("16", "import penstock", 15, added, " ms", sides=sides)
+    table.for_users.append(("`import penstock`", f"{added:.2g} ms", ""))
 
 
 def wheel(table: harness.Table) -> None:
-    """Row 17: the size of the download, compressed as the release workflow does."""
+    """Measure the size of the download, compressed as the release workflow does."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "maturin", "build", "--quiet", "--release", "--locked"]
         options = ["--compression-level", "9", "--out", folder]

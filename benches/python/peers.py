@@ -1,4 +1,4 @@
-"""penstock and other rate limiters in one process: rows 5 and 6 of the targets, and memory.
+"""penstock and other rate limiters in one process: time and memory.
 
 Each package has its latest version and is used in the fastest way that its documentation shows. All
 calls are allowed. Memory is measured as the growth of a separate process, which favors small
@@ -123,6 +123,13 @@ def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> dict[s
             hit(id)
         runs[peer] = harness.each(hit, drawn)
     took = harness.alternate(runs, len(drawn), rounds)
+    table.steady(took, FLOOR)
+    others = ", ".join(
+        f"{harness.shown_time(harness.median(took, peer))} ({PEERS[peer][0]})" for peer in TARGETS
+    )
+    what = f"a decision in memory, {buckets:,} clients"
+    ours = harness.shown_time(harness.median(took, "penstock"))
+    table.for_users.append((what, ours, others))
     for peer, (package, _) in PEERS.items():
         speeds = harness.median(took, peer)
         version = importlib.metadata.version(package)
@@ -139,11 +146,15 @@ def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> dict[s
 
 def memory(table: harness.Table, buckets: int) -> None:
     """Measure the memory of each package in a separate process."""
+    grown = {}
     for peer in PEERS:
         command = [sys.executable, __file__, "--weigh", peer, str(buckets)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         what = f"memory per bucket, {peer}, {buckets:,} buckets"
-        table.seen("7", what, f"{float(done.stdout):.0f} bytes")
+        grown[peer] = f"{float(done.stdout):.0f} bytes"
+        table.seen("7", what, grown[peer])
+    others = ", ".join(f"{grown[peer]} ({PEERS[peer][0]})" for peer in TARGETS)
+    table.for_users.append(("memory for each client", grown["penstock"], others))
 
 
 def weigh(peer: str, buckets: int) -> float:

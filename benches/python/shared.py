@@ -160,6 +160,9 @@ def known_bucket(table: harness.Table, url: str, rounds: int) -> None:
     table.seen("", "memory://, relative to the no-op, 1,000 buckets", f"{memory:.3g} x")
     least = f"{harness.ratio(took, 'least', 'no-op'):.3g} x"
     sides = harness.sides(took, "shm://", floor="no-op", least=least)
+    table.steady(took, "no-op")
+    time = harness.shown_time(harness.median(took, "shm://"))
+    table.for_users.append(("a decision in shared memory, 1,000 clients", time, ""))
     what = "shm://, bound.spend(id) relative to the no-op, 1,000 buckets"
     table.at_most("11", what, 2.2, harness.ratio(took, "shm://", "no-op"), " x", sides=sides)
 
