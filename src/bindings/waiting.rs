@@ -22,9 +22,25 @@ impl LimiterHandle {
         for queue in self.waiting.all() {
             let waiter = queue.waiters.lock().any().cloned();
             let bound = waiter.and_then(|waiter| self.active(py, &waiter.entry).ok());
-            let peek = bound.and_then(|(bound, _)| peek(py, self, &bound, &queue.id, 0));
-            let is_limited = peek.is_none_or(|peek| !peek.decision.unlimited && !peek.shadow);
-            queue.waiters.lock().on_reload(is_limited, self.core.clock().now());
+            let rule = bound.as_ref().map(|(bound, _)| bound.entry().rule_for(&queue.id));
+            let is_limited = rule.is_none_or(|rule| !rule.limit.is_unlimited() && !rule.shadow);
+            let has_changed = |charge: &Charge| {
+                let limit = charge.bound.entry().rule_for(&queue.id).limit;
+                rule.is_some_and(|rule| rule.limit != limit)
+            };
+            let now = self.core.clock().now();
+            let charges = {
+                let mut waiters = queue.waiters.lock();
+                if is_limited && waiters.charges().any(has_changed) {
+                    waiters.queue_again(now)
+                } else {
+                    waiters.on_reload(is_limited, now);
+                    Vec::new()
+                }
+            };
+            for charge in charges {
+                self.refund_charge(py, &charge, &queue.id);
+            }
             drive(py, self, &queue, None, false)?;
         }
         Ok(())
@@ -54,7 +70,7 @@ impl LimiterHandle {
         id: &str,
     ) -> PyResult<()> {
         let Some(queue) = self.queue_of(bound, id) else { return Ok(()) };
-        let charges = queue.waiters.lock().on_reset(self.core.clock().now());
+        let charges = queue.waiters.lock().queue_again(self.core.clock().now());
         drop(charges);
         drive(py, self, &queue, None, false)
     }

@@ -178,6 +178,11 @@ impl<W: Clone, P> WaitQueue<W, P> {
         self.queued.is_empty() && self.placed.is_empty()
     }
 
+    /// Returns the charges of the placed waiters, in order.
+    pub fn charges(&self) -> impl Iterator<Item = &P> {
+        self.placed.values().map(|placed| &placed.charge)
+    }
+
     /// Returns any one of the waiters.
     pub fn any(&self) -> Option<&W> {
         let placed = self.placed.values().map(|placed| &placed.queued);
@@ -389,8 +394,8 @@ impl<W: Clone, P> WaitQueue<W, P> {
         (self.ask_at, self.tail) = (now, None);
     }
 
-    /// Handles a replacement of the limits. Placed waiters keep their turns, or are due immediately if
-    /// the id is no longer limited.
+    /// Handles a replacement of the limits that does not change the one of these waiters, or removes it.
+    /// Placed waiters keep their turns, or are due immediately if the id is no longer limited.
     pub fn on_reload(&mut self, is_limited: bool, now: Timestamp) {
         if !is_limited {
             for placed in self.placed.values_mut() {
@@ -401,9 +406,10 @@ impl<W: Clone, P> WaitQueue<W, P> {
         (self.ask_at, self.tail) = (now, None);
     }
 
-    /// Handles a reset of the bucket, which also removed all charges: every waiter is queued again.
-    /// Returns the void charges.
-    pub fn on_reset(&mut self, now: Timestamp) -> Vec<P> {
+    /// Queues every waiter again, in the same order, because the bucket was reset or its limit has
+    /// changed. Returns the charges. A reset has removed them from the bucket; under a new limit they
+    /// must be refunded, because debts under the former limit would fix the wrong turns.
+    pub fn queue_again(&mut self, now: Timestamp) -> Vec<P> {
         (self.ask_at, self.tail) = (now, None);
         let mut charges = Vec::with_capacity(self.placed.len());
         let last_turn = self.placed.last_key_value().map(|(_, placed)| placed.turn);

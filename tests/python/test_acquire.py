@@ -456,11 +456,19 @@ def test_no_caller_waits_without_a_limit(make_limiter: MakeLimiter) -> None:
 @pytest.mark.parametrize(
     ("limits", "outcomes"),
     [
-        # Those that are charged keep their turn; the others wait under the new limits.
-        ({"Tokens": Limit.token_bucket(burst=3, count=10, period="1s")}, [1, 2, 3, 0.4, 0.5]),
+        # The three tokens that were spent are a debt of 3 s, of which the new burst covers 0.3 s.
+        (
+            {"Tokens": Limit.token_bucket(burst=3, count=10, period="1s")},
+            [2.8, 2.9, 3.0, 3.1, 3.2],
+        ),
+        (
+            {"Tokens": Limit.token_bucket(burst=30, count=10, period="1s")},
+            [0.1, 0.2, 0.3, 0.4, 0.5],
+        ),
+        ({"Tokens": Limit.token_bucket(burst=3, count=1, period="2s")}, [0, 1, 3, 5, 7]),
         ({"Other": "1/second"}, [0, 0, 0, "UnknownLimit", "UnknownLimit"]),
         ({"Tokens": Limit.unlimited()}, [0, 0, 0, 0, 0]),
-        ({"Tokens": Limit.fixed_window(count=1, period="2s")}, [1, 2, 3, 0, 2]),
+        ({"Tokens": Limit.fixed_window(count=1, period="2s")}, [0, 2, 4, 6, 8]),
     ],
 )
 def test_a_reload_wakes_the_waiters_it_concerns(
@@ -538,33 +546,21 @@ def test_returned_tokens_serve_waiters_immediately(
     assert crowd.taken() == [(str(index), turn) for index, turn in enumerate(turns, 2)]
 
 
-@pytest.mark.parametrize(
-    ("then", "turns"),
-    [
-        # At another pace, the next waiter moves up by that pace; in another bucket it does not.
-        (Limit.leaky_bucket(size=4, drip_rate="1s"), (2, 1)),
-        (Limit.token_bucket(burst=1, count=1, period="2s"), (2, 2)),
-    ],
-)
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_charge_from_before_a_reload_brings_no_waiter_before_its_turn(
-    crowd: Crowd, clock: penstock.ManualClock, then: Limit, turns: tuple[int, int], leaves: bool
+def test_a_waiter_that_leaves_after_a_reload_returns_its_place(
+    crowd: Crowd, clock: penstock.ManualClock, leaves: bool
 ) -> None:
     limiter = crowd.limiter
     limiter.reload({"Drips": Limit.leaky_bucket(size=3, drip_rate="10s")})
     limiter.spend("Drips", "ada", 3)
     crowd.send("leaver", "Drips")
-    limiter.reload({"Drips": then})
-    if then.algorithm == "leaky-bucket":
-        limiter.spend("Drips", "ada", 0)
-        crowd.send("waiter", "Drips", 2)
-    else:
-        limiter.spend("Drips", "ada")
-        crowd.send("waiter", "Drips")
+    limiter.reload({"Drips": Limit.leaky_bucket(size=3, drip_rate="1s")})
+    crowd.send("waiter", "Drips")
     if leaves:
         crowd.leave("leaver")
     clock.advance(5)
-    assert crowd.taken() == [("waiter", turns[leaves])]
+    # At the pace of the new limit.
+    assert dict(crowd.taken())["waiter"] == (1 if leaves else 2)
 
 
 def test_a_timeout_beyond_the_end_of_time_is_one(crowd: Crowd, clock: penstock.ManualClock) -> None:
