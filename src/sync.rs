@@ -37,8 +37,6 @@ pub(crate) mod counting {
 
     #[cfg(feature = "python")]
     pub(crate) use once_cell::race::OnceBox;
-    #[cfg(target_os = "linux")]
-    pub(crate) use parking_lot::Mutex;
     #[cfg(unix)]
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

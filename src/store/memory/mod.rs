@@ -1,7 +1,6 @@
 //! Buckets in the memory of this process.
 
 mod shard;
-mod slots;
 mod table;
 
 use std::convert::Infallible;
@@ -16,8 +15,7 @@ use crate::engine::time::Timestamp;
 use crate::prefetch::DISTANCE;
 use crate::store::hash::HashKey;
 use crate::store::memory::shard::{Access, Shard};
-use crate::store::memory::slots::{Regions, Slots};
-use crate::store::memory::table::{Table, Tag};
+use crate::store::memory::table::{Table, Tag, free_slots};
 use crate::store::remote::{RemoteBatch, RemoteStep};
 use crate::store::{
     Answers, Batch, Bucket, Keyspace, Stats, Step, Store, StoreError, TIDIED_EVERY, Write,
@@ -69,7 +67,6 @@ pub enum Overflow {
 pub struct MemoryStore {
     key: HashKey,
     shards: Box<[Shard]>,
-    regions: Regions,
     /// The most buckets that one shard may hold.
     max_per_shard: Option<usize>,
     overflow: Overflow,
@@ -96,7 +93,6 @@ impl MemoryStore {
         MemoryStore {
             key: HashKey::random(),
             shards: (0..shards).map(|_| Shard::new()).collect(),
-            regions: Regions::default(),
             max_per_shard: max_buckets.map(|max| (max / shards).max(1)),
             overflow: Overflow::default(),
             shared: Mutex::new(Table::new()),
@@ -245,7 +241,7 @@ impl MemoryStore {
             (table.layout(), wanted(&table))
         };
         let Some(wanted) = wanted else { return };
-        let fresh = self.regions.slots(index, self.shards.len(), wanted);
+        let fresh = free_slots(wanted);
         let mut table = shard.lock();
         // Another thread may have resized it meanwhile.
         let unused = if table.layout() == slots {
@@ -542,7 +538,7 @@ fn shared_tag(keyspace: &Keyspace, nth: u64) -> Tag {
 /// Writes a shared bucket. There are few, so the table may grow while it is locked.
 fn write_shared(table: &mut Table, tag: Tag, write: Write, now: Timestamp) {
     if !table.has_room_for(1) {
-        let fresh = Slots::new(table.wanted(1, now));
+        let fresh = free_slots(table.wanted(1, now));
         drop(table.rebuild(fresh, 1, now));
     }
     table.write(tag, write, None, now);

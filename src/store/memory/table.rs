@@ -7,8 +7,11 @@
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::Write;
-use crate::store::memory::slots::{FREE, Slot, Slots};
 
+/// A bucket, or all zeros if it is free.
+pub(crate) type Slot = [u64; 2];
+
+const FREE: Slot = [0, 0];
 const OCCUPIED: u64 = 1 << 63;
 const LIFETIME_MASK: u64 = (1 << Lifetime::BITS) - 1;
 
@@ -22,6 +25,12 @@ const MIN_SHRUNK: usize = 64;
 const MIN_SWEPT: usize = 8;
 /// Slots checked for the bucket nearest to expiry when a bounded table is full.
 const EVICTION_WINDOW: usize = 32;
+
+/// Allocates free slots. Call it without holding a lock.
+pub(crate) fn free_slots(capacity: usize) -> Box<[Slot]> {
+    // The system provides zeroed pages when they are first used, so even large tables take no time.
+    vec![FREE; capacity].into_boxed_slice()
+}
 
 /// Identifies a bucket within its table: the upper 58 bits of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +75,7 @@ impl TableEntry<'_> {
 /// The buckets of one shard.
 #[derive(Debug)]
 pub(crate) struct Table {
-    slots: Slots,
+    slots: Box<[Slot]>,
     len: usize,
     swept: usize,
     /// The latest end of a forgotten bucket: no call on this table is decided earlier.
@@ -78,7 +87,7 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn new() -> Table {
         Table {
-            slots: Slots::default(),
+            slots: Box::default(),
             len: 0,
             swept: 0,
             floor: Timestamp::ORIGIN,
@@ -160,14 +169,19 @@ impl Table {
         while live >= wanted - wanted / 7 {
             wanted += wanted / 2;
         }
-        Slots::round_up(wanted)
+        wanted
     }
 
     /// Moves the live buckets into `fresh`. Returns the old slots, to be freed without holding the
     /// lock.
     ///
     /// Does nothing if `fresh` is too small because the table has grown meanwhile.
-    pub(crate) fn rebuild(&mut self, fresh: Slots, more: usize, now: Timestamp) -> Slots {
+    pub(crate) fn rebuild(
+        &mut self,
+        fresh: Box<[Slot]>,
+        more: usize,
+        now: Timestamp,
+    ) -> Box<[Slot]> {
         if self.live(now) + more > fresh.len() - fresh.len() / 7 {
             return fresh;
         }
@@ -228,7 +242,7 @@ impl Table {
     /// Forgets all buckets. Returns how many there were.
     pub(crate) fn clear(&mut self) -> usize {
         let cleared = self.len;
-        self.slots = Slots::default();
+        self.slots = Box::default();
         (self.len, self.swept) = (0, 0);
         cleared
     }
@@ -272,7 +286,7 @@ impl Table {
 
     /// The capacity that is enough for a table that is mostly free; `None` if it is not.
     pub(crate) fn shrunk(&self) -> Option<usize> {
-        let wanted = Slots::round_up((self.len * 2).max(MIN_SHRUNK));
+        let wanted = (self.len * 2).max(MIN_SHRUNK);
         (wanted * 2 < self.slots.len()).then_some(wanted)
     }
 

@@ -144,11 +144,6 @@ const LAYERS: &[Layer] = &[
         external: &["smallvec"],
     },
     Layer {
-        path: "store/memory/slots.rs",
-        internal: &["store::memory", "sync"],
-        external: &["memmap2", "rustix::param", "std::sync::Weak"],
-    },
-    Layer {
         path: "store/",
         internal: &[
             "clock::Clock",
@@ -284,7 +279,6 @@ const UNSAFE: &[(&str, &str)] = &[
     ("bindings/id_text.rs", "reads the text of a `str` without copying"),
     ("bindings/interpreter.rs", "asks which interpreter imports the module"),
     ("bindings/pool.rs", "reuses the memory of an unused decision"),
-    ("store/memory/slots.rs", "each table owns a part of a region of huge pages"),
     ("store/shared/bus_error.rs", "handles a signal of the kernel, in C"),
     ("store/shared/file.rs", "slots are atomic words in a mapped file"),
     ("store/shared/header.rs", "asks macOS which boot this is, in C"),
