@@ -7,7 +7,6 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::bindings::arguments;
-use crate::prefetch::prefetch;
 use crate::simulate::{Sink, Source};
 use crate::sync::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 
@@ -127,17 +126,6 @@ impl<T: Number> Source<T> for Part<'_, T> {
     fn get(&self, index: usize) -> T {
         T::read(&self.shared[index])
     }
-
-    #[inline(always)]
-    fn group<const N: usize>(&self, number: usize) -> impl Fn(usize) -> T {
-        let group = &self.shared.as_chunks::<N>().0[number];
-        move |index| T::read(&group[index])
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, index: usize) {
-        prefetch(self.shared.as_ptr().wrapping_add(index));
-    }
 }
 
 /// A writable array.
@@ -168,11 +156,5 @@ impl<T: Number, V: Into<T>> Sink<V> for WritablePart<'_, T> {
     #[inline(always)]
     fn put(&mut self, index: usize, value: V) {
         value.into().write(&self.shared[index]);
-    }
-
-    #[inline(always)]
-    fn group<const N: usize>(&mut self, number: usize) -> impl FnMut(usize, V) {
-        let group = &self.shared.as_chunks::<N>().0[number];
-        move |index, value| value.into().write(&group[index])
     }
 }

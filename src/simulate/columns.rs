@@ -1,7 +1,5 @@
 //! Columns of events and decisions, independent of where they are stored.
 
-use crate::prefetch::prefetch;
-
 /// A readable column.
 pub trait Source<T> {
     /// Returns the number of values.
@@ -14,12 +12,6 @@ pub trait Source<T> {
 
     /// Returns the value at an index below [`Source::len`].
     fn get(&self, index: usize) -> T;
-
-    /// Returns a function that reads the values of a group of `N` by their index within the group.
-    fn group<const N: usize>(&self, number: usize) -> impl Fn(usize) -> T;
-
-    /// Prefetches the value at an index, which may be beyond the end.
-    fn prefetch(&self, index: usize);
 }
 
 impl<T: Copy> Source<T> for &[T] {
@@ -31,38 +23,18 @@ impl<T: Copy> Source<T> for &[T] {
     fn get(&self, index: usize) -> T {
         self[index]
     }
-
-    #[inline(always)]
-    fn group<const N: usize>(&self, number: usize) -> impl Fn(usize) -> T {
-        let group = &self.as_chunks::<N>().0[number];
-        move |index| group[index]
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, index: usize) {
-        prefetch(self.as_ptr().wrapping_add(index));
-    }
 }
 
 /// A writable column.
 pub trait Sink<T> {
     /// Writes a value.
     fn put(&mut self, index: usize, value: T);
-
-    /// Returns a function that writes the values of a group of `N` by their index within the group.
-    fn group<const N: usize>(&mut self, number: usize) -> impl FnMut(usize, T);
 }
 
 impl<T> Sink<T> for &mut [T] {
     #[inline(always)]
     fn put(&mut self, index: usize, value: T) {
         self[index] = value;
-    }
-
-    #[inline(always)]
-    fn group<const N: usize>(&mut self, number: usize) -> impl FnMut(usize, T) {
-        let group = &mut self.as_chunks_mut::<N>().0[number];
-        move |index, value| group[index] = value
     }
 }
 
@@ -75,20 +47,6 @@ pub struct Events<T, N, C> {
     pub clients: Option<N>,
     /// The costs in tokens; `None` for 1 each.
     pub costs: Option<C>,
-}
-
-impl<T: Source<i64>, N: Source<u32>, C: Source<i64>> Events<T, N, C> {
-    /// Prefetches the event at an index, which may be beyond the end.
-    #[inline(always)]
-    pub(super) fn prefetch(&self, index: usize) {
-        self.times.prefetch(index);
-        if let Some(clients) = &self.clients {
-            clients.prefetch(index);
-        }
-        if let Some(costs) = &self.costs {
-            costs.prefetch(index);
-        }
-    }
 }
 
 /// The requested columns of the decisions, with the same length as the events.

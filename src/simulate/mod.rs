@@ -7,9 +7,7 @@ mod columns;
 mod ids;
 mod peak;
 mod together;
-mod token_bucket;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -19,21 +17,17 @@ pub use ids::Ids;
 pub use peak::largest_within;
 pub use together::{NO_LIMIT, Together};
 
-use token_bucket::{GROUP, Spends};
-
-use crate::engine::algorithm::Step;
+use crate::engine::algorithm::Algorithm;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::id::IdFormat;
-use crate::engine::limit::Limit;
+use crate::engine::limit::{Limit, dispatch};
+use crate::engine::operation::Verb;
 use crate::engine::registry::Entry;
-use crate::engine::state::State;
+use crate::engine::state::{State, Write};
 use crate::engine::time::{BeforeOrigin, Timestamp};
 use crate::limiter::{CallError, invalid_id};
 use crate::prefetch::{self, prefetch};
-
-/// The number of events after which the latest time is checked. A multiple of the size of a group.
-const BLOCK: usize = 256 * GROUP;
 
 /// The number of buckets from which prefetching pays off. Fewer buckets fit into the cache.
 const PREFETCH_THRESHOLD: usize = 1 << 15;
@@ -251,37 +245,20 @@ impl Simulator {
         A: Sink<bool>,
         S: Sink<i64>,
     {
-        let mut first = 0;
-        while first < events.times.len() {
-            let left = events.times.len() - first;
-            let groups = BLOCK.min(left - left % GROUP);
-            // The last events, fewer than a group, are a block of their own.
-            let block = first..first + if groups > 0 { groups } else { left };
-            let latest = events.times.get(block.end - 1);
-            let evaluated = match &self.limits[..] {
-                [Limit::TokenBucket(bucket)]
-                    if groups > 0 && token_bucket::is_in_time(bucket, latest) =>
-                {
-                    let spends = Spends::of(bucket, self.last);
-                    let map = self.buckets.as_ref().map(|buckets| &buckets.by_client[..]);
-                    spends.run(events, map, block.clone(), &mut self.words, columns)
-                }
-                _ => self.run_stepwise(events, block.clone(), columns),
-            };
-            first = block.end;
-            if !evaluated {
-                self.find_fault(events, block)?;
+        let len = events.times.len();
+        if len > 0 {
+            if !self.run_all(events, columns) {
+                self.find_fault(events)?;
             }
-            self.last = latest;
+            self.last = events.times.get(len - 1);
         }
         Ok(())
     }
 
-    /// Evaluates a block with the engine's own steps. Returns whether all its events are valid.
-    fn run_stepwise<T, N, C, A, S>(
+    /// Evaluates the events. Returns whether all are valid.
+    fn run_all<T, N, C, A, S>(
         &mut self,
         events: &Events<T, N, C>,
-        block: Range<usize>,
         columns: &mut Columns<A, S>,
     ) -> bool
     where
@@ -291,42 +268,47 @@ impl Simulator {
         A: Sink<bool>,
         S: Sink<i64>,
     {
-        let walk = Walk {
-            map: self.buckets.as_ref().map(|buckets| &buckets.by_client[..]),
-            block,
-            last: self.last,
-        };
+        let walk =
+            Walk { map: self.buckets.as_ref().map(|all| &all.by_client[..]), last: self.last };
         let words = &mut self.words[..];
         match &self.limits[..] {
-            [] => walk.block.is_empty(),
-            [limit] => walk.each(events, words, columns, |_, cost, state, now| {
-                Some(limit.spend(limit.cost(cost).ok()?, state, now))
-            }),
+            [] => events.times.is_empty(),
+            // One loop for each algorithm, so that it is chosen once.
+            [limit] => dispatch!(
+                limit,
+                rules => walk.each(events, words, columns, |_, tokens, state, now, is_wanted| {
+                    Some(spend(rules, limit.cost(tokens).ok()?, state, now, is_wanted))
+                }),
+                walk.each(events, words, columns, |_, tokens, _, now, _| {
+                    limit.cost(tokens).ok()?;
+                    Some((Decision::unlimited(now), Write::Keep))
+                })
+            ),
             limits => {
                 let limit_of = &self.limit_of;
-                walk.each(events, words, columns, |bucket, cost, state, now| {
+                walk.each(events, words, columns, |bucket, tokens, state, now, is_wanted| {
                     let limit = &limits[limit_of[bucket] as usize];
-                    let cost = limit.cost(cost).ok()?;
-                    Some(limit.spend(cost, state, now))
+                    let cost = limit.cost(tokens).ok()?;
+                    Some(dispatch!(
+                        limit,
+                        rules => spend(rules, cost, state, now, is_wanted),
+                        (Decision::unlimited(now), Write::Keep)
+                    ))
                 })
             }
         }
     }
 
-    /// Returns an error for the first invalid event of a block.
+    /// Returns an error for the first invalid event.
     #[cold]
-    fn find_fault<T, N, C>(
-        &self,
-        events: &Events<T, N, C>,
-        block: Range<usize>,
-    ) -> Result<(), FaultAt>
+    fn find_fault<T, N, C>(&self, events: &Events<T, N, C>) -> Result<(), FaultAt>
     where
         T: Source<i64>,
         N: Source<u32>,
         C: Source<i64>,
     {
         let mut before = self.last;
-        for position in block {
+        for position in 0..events.times.len() {
             let fault = |fault| FaultAt { position, fault };
             let found = events.times.get(position);
             Timestamp::new(found).map_err(|error| fault(error.into()))?;
@@ -343,22 +325,38 @@ impl Simulator {
     }
 }
 
-/// The evaluation of a block, one event at a time.
+/// Spends, and computes the numbers of the decision if they are wanted.
+#[inline(always)]
+fn spend(
+    rules: &impl Algorithm,
+    cost: Cost,
+    state: Option<State>,
+    now: Timestamp,
+    is_wanted: bool,
+) -> (Decision, Write) {
+    let (allowed, write) = rules.spend(cost, state, now);
+    if !is_wanted {
+        return (Decision { allowed, ..Decision::default() }, write);
+    }
+    let after = write.state().map(|(state, _)| state).or(state);
+    (rules.numbers(Verb::Spend, cost, allowed, after, now), write)
+}
+
+/// The evaluation of events one at a time.
 struct Walk<'a> {
     map: Option<&'a [u32]>,
-    block: Range<usize>,
     last: i64,
 }
 
 impl Walk<'_> {
-    /// Runs `step` for each event and writes the requested columns. Returns whether all are valid.
+    /// Calls `decide` for each event and writes the requested columns. Returns whether all are valid.
     #[inline(always)]
     fn each<T, N, C, A, S>(
         self,
         events: &Events<T, N, C>,
         words: &mut [u64],
         columns: &mut Columns<A, S>,
-        step: impl Fn(usize, i64, Option<State>, Timestamp) -> Option<Step>,
+        decide: impl Fn(usize, i64, Option<State>, Timestamp, bool) -> Option<(Decision, Write)>,
     ) -> bool
     where
         T: Source<i64>,
@@ -367,9 +365,11 @@ impl Walk<'_> {
         A: Sink<bool>,
         S: Sink<i64>,
     {
-        let (mut last, end) = (self.last, self.block.end);
+        let (mut last, end) = (self.last, events.times.len());
         let needs_prefetch = words.len() >= PREFETCH_THRESHOLD;
-        for index in self.block {
+        let Columns { remaining, retry_after, reset_after, .. } = columns;
+        let is_wanted = remaining.is_some() || retry_after.is_some() || reset_after.is_some();
+        for index in 0..end {
             if needs_prefetch
                 && index + prefetch::DISTANCE < end
                 && let Some(clients) = &events.clients
@@ -389,15 +389,15 @@ impl Walk<'_> {
                 return false;
             }
             last = time;
-            let cost = events.costs.as_ref().map_or(1, |costs| costs.get(index));
-            let state = State::from_word(*word);
-            let Some(step) = step(bucket, cost, state, Timestamp::clamped(time)) else {
+            let tokens = events.costs.as_ref().map_or(1, |costs| costs.get(index));
+            let (state, now) = (State::from_word(*word), Timestamp::clamped(time));
+            let Some((decision, write)) = decide(bucket, tokens, state, now, is_wanted) else {
                 return false;
             };
-            if let Some(after) = step.after {
+            if let Some((after, _)) = write.state() {
                 *word = after.word();
             }
-            put(&step.decision, index, columns);
+            put(&decision, index, columns);
         }
         true
     }
