@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
@@ -443,6 +444,11 @@ impl Decision {
             data.rare_mut().settle = Some(settle.unbind());
         }
         if let Some(parts) = parts {
+            if parts.iter().any(|part| part.get().data.parts().is_some()) {
+                let message =
+                    "parts must be decisions on one limit, found one with parts of its own";
+                return Err(PyValueError::new_err(message));
+            }
             data.rare_mut().parts = Some(PyTuple::new(py, parts)?.unbind());
         }
         data.answered.shadow = shadow_mode.unwrap_or(data.answered.shadow);

@@ -45,10 +45,10 @@ fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
         return Err(wrong_type("id", expected, given));
     }
     if given.is_instance_of::<PyInt>() {
-        return Ok(match given.extract::<i64>() {
-            Ok(number) => Cow::Owned(number.to_string()),
-            Err(_) => Cow::Owned(builtin_repr::<PyInt>(given)?),
-        });
+        return Ok(Cow::Owned(match small_int(given) {
+            Some(number) => number.to_string(),
+            None => builtin_repr::<PyInt>(given)?,
+        }));
     }
     if let Ok(bytes) = given.cast::<PyBytes>() {
         return std::str::from_utf8(bytes.as_bytes())
@@ -63,6 +63,15 @@ fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
         Some(number) => Ok(Cow::Owned(builtin_repr::<PyInt>(&number)?)),
         None => Err(wrong_type("id", expected, given)),
     }
+}
+
+/// Returns the value of an `int` of at most 64 bits. Raises nothing: an exception dropped in a fast call,
+/// of which PyO3 does not know, would only be freed by the next other call.
+fn small_int(given: &Bound<'_, PyAny>) -> Option<i64> {
+    let mut overflow = 0;
+    // SAFETY: the object is a valid `int`, for which the function cannot fail.
+    let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(given.as_ptr(), &raw mut overflow) };
+    (overflow == 0).then_some(number)
 }
 
 /// Returns the value of `operator.index(given)`, or `None` if it raises.

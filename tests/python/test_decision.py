@@ -466,6 +466,14 @@ def test_degraded_decision_is_marked_everywhere(make_limiter: MakeLimiter) -> No
         assert "degraded" not in repr(decision)
 
 
+def test_parts_have_no_parts(limiter: penstock.Limiter) -> None:
+    decision = limiter.spend("Orders", "ada")
+    both = decision.replace(parts=[decision, decision])
+    assert both.parts == (decision, decision)
+    with pytest.raises(ValueError, match="parts must be decisions on one limit"):
+        decision.replace(parts=[both])
+
+
 def test_degraded_copy_is_not_taken_into_use_again(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter()
     for _ in range(5):

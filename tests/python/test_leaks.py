@@ -68,3 +68,15 @@ def test_name_that_cannot_be_encoded_is_unknown(call: str) -> None:
         getattr(limiter, call)("\ud800", "ada")
     with pytest.raises(penstock.ConfigError):
         limiter.define("\ud800", "1/minute")
+
+
+@pytest.mark.parametrize("call", ["spend", "check"])
+def test_an_id_beyond_64_bits_leaves_nothing_behind(call: str) -> None:
+    limiter = penstock.Limiter({"Orders": "100/minute"})
+    spend = getattr(limiter, call)
+    for _ in range(10):
+        spend("Orders", 2**127)
+    before = sys.getallocatedblocks()
+    for _ in range(1000):
+        spend("Orders", 2**127)
+    assert sys.getallocatedblocks() - before < 100
