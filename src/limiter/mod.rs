@@ -5,16 +5,16 @@
 
 mod bound;
 mod call;
+mod charge;
 mod counters;
 mod error;
-mod independent;
 mod queue;
 mod record;
 mod settle;
+mod spend_each;
 mod store_ops;
 mod submit;
 mod top_denied;
-mod turns;
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ pub use bound::{BoundLimit, Snapshot};
 pub use call::Call;
 pub use counters::{Counts, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
-pub use independent::Ids;
 pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
+pub use spend_each::Ids;
 pub use submit::{Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 

@@ -3,19 +3,19 @@
 //! Uses the engine without a store. The state of a bucket is an element of an array, indexed by the
 //! number of its client, so that a decision costs little more than its arithmetic.
 
+mod busiest_interval;
 mod columns;
 mod ids;
-mod peak;
-mod together;
+mod routes;
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+pub use busiest_interval::largest_within;
 pub use columns::{Columns, Events, Sink, Source};
 pub use ids::Ids;
-pub use peak::largest_within;
-pub use together::{NO_LIMIT, Together};
+pub use routes::{NO_LIMIT, Together};
 
 use crate::engine::algorithm::Algorithm;
 use crate::engine::cost::Cost;
