@@ -129,7 +129,7 @@ impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
                 found = self.table.find_anywhere(self.addresses[index])?;
             }
         }
-        self.states[index] = found.and_then(|found| self.table.state(&found));
+        self.states[index] = found.and_then(|found| self.table.state(&found, self.now));
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::store::shared::memory::{Counters, SLOTS_PER_BUCKET, SLOTS_PER_LINE};
 use crate::store::shared::slot::Slot;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"penstock");
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const ENDIAN_MARK: u32 = 0x0102_0304;
 pub(super) const HEADER_BYTES: usize = 4096;
 /// Bytes of the header that never change after creation; their checksum follows them.

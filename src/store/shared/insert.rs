@@ -1,12 +1,13 @@
 //! New buckets of a shared table, under the lock of their window: the slots they are assigned, and
 //! the buckets of older tables that are moved there.
 
-use crate::engine::state::{Lifetime, State};
+use crate::engine::state::State;
 use crate::engine::time::Timestamp;
 use crate::store::Write;
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::flaw::{Flaw, has};
+use crate::store::shared::lifetime::StoredLifetime;
 use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE};
 use crate::store::shared::slot::{Key, Occupant, Slot, Tag};
 use crate::store::shared::table::{Address, Changed, Charge, Found, Placed, Table, is_in_use};
@@ -79,8 +80,8 @@ impl<M: Memory> Table<M> {
                 if found.occupant.is_sealed() {
                     // Its mover died before it had copied the state.
                     found.slot.unseal(found.occupant);
-                } else if self.state(&found).is_none() {
-                    self.drop_damaged(&found);
+                } else if self.state(&found, now).is_none() {
+                    self.drop_stale(&found);
                 } else if let Ok(chosen) = self.choose(memory, address, now, evict) {
                     self.take_over(memory, &found, &chosen, now);
                 } else if let Some(charge) = self.change_locked(&found, run, now) {
@@ -100,7 +101,7 @@ impl<M: Memory> Table<M> {
             }
             memory.reached(FaultPoint::Chosen);
             if has(Flaw::RenamesFirst) {
-                chosen.slot.rename(chosen.key.succeeded_by(address.tag, Lifetime::INSTANT));
+                chosen.slot.rename(chosen.key.succeeded_by(address.tag, StoredLifetime::INSTANT));
             }
             if !self.vacate(memory, &chosen, now) {
                 continue;
@@ -109,6 +110,7 @@ impl<M: Memory> Table<M> {
             let Some((state, lifetime)) = run(None, now).state() else {
                 return Ok(Placed::Done(None));
             };
+            let lifetime = StoredLifetime::at_least(lifetime);
             let after = self.occupy(memory, &chosen, address.tag, state, lifetime);
             return Ok(Placed::Done(Some(Charge { slot: chosen.slot, before: None, after })));
         }
@@ -146,7 +148,7 @@ impl<M: Memory> Table<M> {
         chosen: &Chosen<'_>,
         tag: Tag,
         state: State,
-        lifetime: Lifetime,
+        lifetime: StoredLifetime,
     ) -> Occupant {
         self.announce(memory, state, lifetime);
         let key = chosen.key.succeeded_by(tag, lifetime);
@@ -172,7 +174,7 @@ impl<M: Memory> Table<M> {
             slot.release_sealed(occupant);
         }
         older.reached(FaultPoint::Sealed);
-        if let Some(state) = self.state(found) {
+        if let Some(state) = self.state(found, now) {
             let (tag, lifetime) = (occupant.key.tag(), occupant.key.lifetime());
             self.occupy(memory, chosen, tag, state, lifetime);
             older.reached(FaultPoint::Copied);
@@ -189,7 +191,7 @@ impl<M: Memory> Table<M> {
     fn sweep(&self, memory: &M, now: Timestamp) {
         for older in memory.older_tables() {
             let counters = older.counters();
-            let latest_end = counters.latest_end.get();
+            let latest_end = counters.announced.latest_end.get();
             if latest_end > now.get() as u64 {
                 continue;
             }
@@ -215,7 +217,7 @@ impl<M: Memory> Table<M> {
             older.swept().store(last, Ordering::Relaxed);
             if last == older.lines() {
                 older.reached(FaultPoint::Swept);
-                memory.counters().latest_end.raise(latest_end);
+                memory.counters().announced.latest_end.raise(latest_end);
                 memory.counters().floor.raise(counters.floor.get());
                 counters.set_emptied();
                 older.reached(FaultPoint::Emptied);
@@ -224,15 +226,20 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    fn drop_damaged(&self, found: &Found<'_, M>) {
+    /// Forgets a bucket whose lifetime is over or that is damaged.
+    fn drop_stale(&self, found: &Found<'_, M>) {
+        let counters = found.memory.counters();
+        if !self.is_damaged(found.memory, found.occupant) {
+            counters.floor.raise(found.occupant.end().get() as u64);
+        }
         if found.slot.release(found.occupant) {
-            found.memory.counters().forgotten.count();
+            counters.forgotten.count();
         }
     }
 
-    /// Runs a step on a bucket, or removes what keeps it from that: raises the lifetime to what its
-    /// next state needs, or drops a damaged bucket. The mask excludes the lifetime, so a concurrent
-    /// charge still succeeds.
+    /// Runs a step on a bucket. Where its next state needs a longer lifetime, raises the lifetime or
+    /// drops a stale bucket and returns `None`: the bucket must then be found again. The mask excludes
+    /// the lifetime, so a concurrent charge still succeeds.
     fn change_locked<'a>(
         &self,
         found: &Found<'a, M>,
@@ -246,8 +253,8 @@ impl<M: Memory> Table<M> {
         }
         let &Found { memory, slot, occupant, .. } = found;
         // Buckets are sealed only under this lock, and after the table is retired.
-        match self.state(found).filter(|_| !occupant.is_sealed()) {
-            None => self.drop_damaged(found),
+        match self.state(found, now).filter(|_| !occupant.is_sealed()) {
+            None => self.drop_stale(found),
             Some(state) => {
                 if let Some((_, lifetime)) = run(Some(state), now).state() {
                     self.rename_for(memory, slot, occupant, lifetime, now);

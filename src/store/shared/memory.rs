@@ -1,7 +1,7 @@
 //! Where the slots of a table are, and which process may assign them.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
@@ -171,8 +171,8 @@ pub struct Counters {
     pub(super) overflowed: Tally,
     /// New ids that were refused because their window was full.
     pub(super) refused: Tally,
-    /// No state was ever written that is worth keeping until a later instant than this.
-    pub(super) latest_end: Padded,
+    /// Bounds of all states that were ever written.
+    pub(super) announced: Announced,
     /// The table's [`Stage`].
     stage: Padded,
     /// Locks that were taken to add a bucket.
@@ -188,7 +188,7 @@ impl Counters {
     pub(super) fn stage(&self) -> Stage {
         // Acquire: a process that sees a table emptied must also see the floor that was raised
         // before; one that sees it retired needs nothing more.
-        match self.stage.0.load(Ordering::Acquire) {
+        match self.stage.0.0.load(Ordering::Acquire) {
             RETIRED => Stage::Retired,
             EMPTIED => Stage::Emptied,
             _ => Stage::InUse,
@@ -199,30 +199,46 @@ impl Counters {
     /// larger table calls this before it adds a bucket there.
     pub fn retire(&self) {
         // Fails only where a process has already retired or emptied the table.
-        let found = self.stage.0.load(Ordering::Acquire);
+        let found = self.stage.0.0.load(Ordering::Acquire);
         if found != RETIRED && found != EMPTIED {
-            let _ =
-                self.stage.0.compare_exchange(found, RETIRED, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.stage.0.0.compare_exchange(
+                found,
+                RETIRED,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
         }
     }
 
     pub(super) fn set_emptied(&self) {
-        self.stage.0.store(EMPTIED, Ordering::Release);
+        self.stage.0.0.store(EMPTIED, Ordering::Release);
     }
 }
 
-/// A word on a cache line of its own.
+/// Bounds of all states that were ever written to a table, on one cache line. Each is raised before
+/// such a state is written, so what is beyond them is damage.
 #[repr(C, align(64))]
-#[derive(Debug)]
-pub(super) struct Padded(Word);
+#[derive(Debug, Default)]
+pub(super) struct Announced {
+    /// The latest end of a state.
+    pub(super) latest_end: Maximum,
+    /// The bits of the longest stored lifetime.
+    pub(super) longest_lifetime: Maximum,
+}
 
-impl Default for Padded {
-    fn default() -> Padded {
-        Padded(Word::new(0))
+/// A word that only grows.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(super) struct Maximum(Word);
+
+impl Default for Maximum {
+    fn default() -> Maximum {
+        Maximum(Word::new(0))
     }
 }
 
-impl Padded {
+impl Maximum {
+    #[inline(always)]
     pub(super) fn get(&self) -> u64 {
         // Relaxed: these words order nothing. An evictor and an inserter of one key hold
         // overlapping windows, so the lock orders the floor between them.
@@ -231,6 +247,20 @@ impl Padded {
 
     pub(super) fn raise(&self, to: u64) {
         self.0.fetch_max(to, Ordering::Relaxed);
+    }
+}
+
+/// A [`Maximum`] on a cache line of its own.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub(super) struct Padded(Maximum);
+
+impl Deref for Padded {
+    type Target = Maximum;
+
+    #[inline(always)]
+    fn deref(&self) -> &Maximum {
+        &self.0
     }
 }
 

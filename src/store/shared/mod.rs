@@ -8,6 +8,7 @@ mod file;
 pub mod flaw;
 mod header;
 mod insert;
+mod lifetime;
 mod lock;
 mod memory;
 mod slot;

@@ -3,22 +3,22 @@
 //! The state is kept XORed with a mask made of the key word beside it. A compare-and-swap prepared
 //! while the slot belonged to another bucket therefore fails by itself.
 
-use crate::engine::state::{Lifetime, State};
+use crate::engine::state::State;
 use crate::engine::time::Timestamp;
 use crate::store::shared::flaw::{Flaw, has};
+use crate::store::shared::lifetime::StoredLifetime;
 use crate::sync::{Ordering, Word};
 
-const CLASS_BITS: u32 = Lifetime::BITS;
-const CLASS_MASK: u64 = (1 << CLASS_BITS) - 1;
-const TENANCY_ONE: u64 = 1 << CLASS_BITS;
-const TENANCY_MASK: u64 = 0b1111 << CLASS_BITS;
-const TAG_MASK: u64 = !(CLASS_MASK | TENANCY_MASK);
+const LIFETIME_MASK: u64 = (1 << StoredLifetime::BITS) - 1;
+const TENANCY_ONE: u64 = 1 << StoredLifetime::BITS;
+const TENANCY_MASK: u64 = 0b1111 << StoredLifetime::BITS;
+const TAG_MASK: u64 = !(LIFETIME_MASK | TENANCY_MASK);
 const TOP_BIT: u64 = 1 << 63;
 
 /// The state word of a slot that holds no state, whatever its key word says.
 pub(super) const FREE: u64 = 0;
 
-/// The lower 54 bits of a hash, in the upper bits of a key word: which bucket a slot belongs to.
+/// The lower 49 bits of a hash, in the upper bits of a key word: which bucket a slot belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(u64);
 
@@ -28,7 +28,7 @@ impl Tag {
     }
 }
 
-/// The key word: tag (54 bits), tenancy (4 bits), lifetime class (6 bits).
+/// The key word: tag (49 bits), tenancy (4 bits), lifetime (11 bits).
 ///
 /// The tenancy counts, modulo 16, how often the slot changed hands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,23 +44,23 @@ impl Key {
     }
 
     /// The key of the next bucket to own this slot.
-    pub(super) fn succeeded_by(self, tag: Tag, lifetime: Lifetime) -> Key {
+    pub(super) fn succeeded_by(self, tag: Tag, lifetime: StoredLifetime) -> Key {
         let one = if has(Flaw::NoTenancy) { 0 } else { TENANCY_ONE };
         let tenancy = self.0.wrapping_add(one) & TENANCY_MASK;
         Key(tag.0 | tenancy | lifetime.bits())
     }
 
-    pub(super) const fn lifetime(self) -> Lifetime {
-        Lifetime::from_bits(self.0)
+    pub(super) const fn lifetime(self) -> StoredLifetime {
+        StoredLifetime::from_bits(self.0)
     }
 
-    pub(super) const fn with_lifetime(self, lifetime: Lifetime) -> Key {
-        Key((self.0 & !CLASS_MASK) | lifetime.bits())
+    pub(super) const fn with_lifetime(self, lifetime: StoredLifetime) -> Key {
+        Key((self.0 & !LIFETIME_MASK) | lifetime.bits())
     }
 
-    /// Whether both words name one bucket in one tenancy; the class may have been raised between.
+    /// Whether both words name one bucket in one tenancy; the lifetime may have been raised between.
     pub(super) const fn is_same_tenancy(self, other: Key) -> bool {
-        (self.0 ^ other.0) & !CLASS_MASK == 0
+        (self.0 ^ other.0) & !LIFETIME_MASK == 0
     }
 
     /// States are below 2^63, so with the top bit set no masked state is [`FREE`].
@@ -68,7 +68,7 @@ impl Key {
         if has(Flaw::NoMask) {
             return TOP_BIT;
         }
-        (self.0 & !CLASS_MASK) | TOP_BIT
+        (self.0 & !LIFETIME_MASK) | TOP_BIT
     }
 
     pub(super) fn masked(self, state: State) -> u64 {
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn no_masked_state_is_free_and_each_comes_back() {
         for hash in [0, u64::MAX, 0x0123_4567_89ab_cdef, TOP_BIT] {
-            let key = Key(0).succeeded_by(Tag::of_low_bits(hash), Lifetime::INSTANT);
+            let key = Key(0).succeeded_by(Tag::of_low_bits(hash), StoredLifetime::INSTANT);
             for word in [0, 1, (1 << 63) - 1, key.mask() & !TOP_BIT] {
                 let masked = key.masked(state(word));
                 assert_ne!(masked, FREE);
@@ -252,11 +252,11 @@ mod tests {
     fn a_word_of_a_former_owner_cannot_be_replaced() {
         let slot = Slot::new();
         let (mine, other) = (Tag::of_low_bits(1), Tag::of_low_bits(2));
-        let first = Key(0).succeeded_by(mine, Lifetime::INSTANT);
+        let first = Key(0).succeeded_by(mine, StoredLifetime::INSTANT);
         slot.rename(first);
         let seen = slot.publish(first, state(5));
         assert!(slot.release(seen));
-        let second = first.succeeded_by(other, Lifetime::INSTANT);
+        let second = first.succeeded_by(other, StoredLifetime::INSTANT);
         slot.rename(second);
         slot.publish(second, state(5));
         assert!(slot.replace(seen, state(6)).is_none());
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_sealed_state_cannot_be_replaced_but_read_and_unsealed() {
         let (slot, tag) = (Slot::new(), Tag::of_low_bits(1));
-        let key = Key(0).succeeded_by(tag, Lifetime::INSTANT);
+        let key = Key(0).succeeded_by(tag, StoredLifetime::INSTANT);
         slot.rename(key);
         let seen = slot.publish(key, state(5));
         assert!(slot.seal(seen));
@@ -282,10 +282,10 @@ mod tests {
     #[test]
     fn the_same_key_in_a_later_tenancy_has_another_mask() {
         let tag = Tag::of_low_bits(7);
-        let first = Key(0).succeeded_by(tag, Lifetime::INSTANT);
-        let second = first.succeeded_by(tag, Lifetime::INSTANT);
+        let first = Key(0).succeeded_by(tag, StoredLifetime::INSTANT);
+        let second = first.succeeded_by(tag, StoredLifetime::INSTANT);
         assert_ne!(first.masked(state(5)), second.masked(state(5)));
         assert!(!first.is_same_tenancy(second));
-        assert!(first.is_same_tenancy(first.with_lifetime(Lifetime::from_bits(9))));
+        assert!(first.is_same_tenancy(first.with_lifetime(StoredLifetime::from_bits(9))));
     }
 }

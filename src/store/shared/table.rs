@@ -23,13 +23,14 @@
 use std::ops::Range;
 
 use crate::engine::answer::Answer;
-use crate::engine::state::{Lifetime, State};
+use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::prefetch::prefetch;
 use crate::store::memory::Overflow;
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::flaw::{Flaw, has};
+use crate::store::shared::lifetime::StoredLifetime;
 use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE, Stage};
 use crate::store::shared::slot::{Occupant, Slot, Tag};
 use crate::store::{Step, Write};
@@ -205,29 +206,34 @@ impl<M: Memory> Table<M> {
         let floors = std::iter::once(memory).chain(older).map(|table| {
             let counters = table.counters();
             // No bucket drains later than at the latest end: such a floor is damaged.
-            Some(counters.floor.get()).filter(|&floor| floor <= counters.latest_end.get())
+            Some(counters.floor.get()).filter(|&floor| floor <= counters.announced.latest_end.get())
         });
         let floor = if has(Flaw::NoFloor) { None } else { floors.flatten().max() };
         now.max(Timestamp::clamped(floor.unwrap_or(0) as i64))
     }
 
-    /// The state of a bucket, unless it is damaged.
+    /// Returns the state of a bucket; `None` if its lifetime is over at `now` or it is damaged.
     ///
-    /// A damaged word is treated as no state, so that it cannot lock a client out. The lifetime in the
-    /// key word may be damaged too: with that of a tally, a damaged TAT of a later year would look
-    /// expired. So it must be of the kind that the call expects.
+    /// Both are decided as no state, so that damage cannot deny a client for longer than a lifetime. A
+    /// slot with a longer lifetime or a later end than any that was ever written is damaged. One with a
+    /// level that would take years to drain is over at its end. The lifetime in the key word may be
+    /// damaged too: with that of a tally, a damaged TAT of a later year would look expired. So it must
+    /// be of the kind that the call expects.
     #[inline(always)]
-    pub(super) fn state(&self, found: &Found<'_, M>) -> Option<State> {
+    pub(super) fn state(&self, found: &Found<'_, M>, now: Timestamp) -> Option<State> {
         let &Found { memory, occupant, has_tally, .. } = found;
+        let is_over = occupant.end() <= now;
         let is_damaged =
             occupant.key.lifetime().is_of_tally() != has_tally || self.is_damaged(memory, occupant);
-        (!is_damaged).then(|| occupant.state())
+        (!is_over && !is_damaged).then(|| occupant.state())
     }
 
     /// Returns whether a state expires later than any that was ever written.
     #[inline(always)]
     pub(super) fn is_damaged(&self, memory: &M, occupant: Occupant) -> bool {
-        occupant.end().get() as u64 > memory.counters().latest_end.get()
+        let announced = &memory.counters().announced;
+        occupant.end().get() as u64 > announced.latest_end.get()
+            || occupant.key.lifetime().exceeds(&announced.longest_lifetime)
     }
 
     /// Whether a bucket is frozen because a larger table takes it over. In a table that is in use,
@@ -239,12 +245,15 @@ impl<M: Memory> Table<M> {
 
     /// Makes sure that no reader takes a state that is about to be written for damage.
     #[inline(always)]
-    pub(super) fn announce(&self, memory: &M, state: State, lifetime: Lifetime) {
+    pub(super) fn announce(&self, memory: &M, state: State, lifetime: StoredLifetime) {
         let end = lifetime.end_of(state).get() as u64;
-        let latest = &memory.counters().latest_end;
-        if end > latest.get() {
-            // Further than needed, so that processes do not meet at this word at every call.
-            latest.raise(end.saturating_add(ANNOUNCED_AHEAD.get() as u64));
+        let announced = &memory.counters().announced;
+        if end > announced.latest_end.get() {
+            // Raised further than necessary to reduce contention on this word.
+            announced.latest_end.raise(end.saturating_add(ANNOUNCED_AHEAD.get() as u64));
+        }
+        if lifetime.exceeds(&announced.longest_lifetime) {
+            announced.longest_lifetime.raise(lifetime.bits());
         }
     }
 
@@ -373,7 +382,7 @@ impl<M: Memory> Table<M> {
             return Changed::NeedsLock;
         }
         if let Some(found) = self.find_older(memory, address) {
-            let is_peek = run(self.state(&found), now) == Write::Keep;
+            let is_peek = run(self.state(&found, now), now) == Write::Keep;
             return match is_peek && !found.occupant.is_sealed() {
                 true if found.slot.is_unchanged(found.occupant) => Changed::Done(None),
                 true => Changed::Moved,
@@ -404,15 +413,14 @@ impl<M: Memory> Table<M> {
         if occupant.is_sealed() {
             return Changed::NeedsLock;
         }
-        let state = self.state(found);
-        let is_damaged = state.is_none();
-        let Some((state, lifetime)) = run(state, now).state() else {
+        let Some((state, lifetime)) = run(self.state(found, now), now).state() else {
             // The word was the bucket's own when its key was read; it must still be there.
             let is_unchanged = slot.is_unchanged(occupant);
             return if is_unchanged { Changed::Done(None) } else { Changed::Moved };
         };
         // The key of a damaged state may be damaged too: its slot is assigned again.
-        if is_damaged || lifetime > occupant.key.lifetime() {
+        let is_kept = StoredLifetime::at_least(lifetime) <= occupant.key.lifetime();
+        if self.is_damaged(memory, occupant) || !is_kept {
             return Changed::NeedsLock;
         }
         self.announce(memory, state, occupant.key.lifetime());

@@ -5,6 +5,7 @@ use crate::engine::time::Timestamp;
 use crate::store::inspect::{Inspect, Inspection, ResetWithin, SlowBucket, Survey};
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::flaw::{Flaw, has};
+use crate::store::shared::lifetime::StoredLifetime;
 use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE};
 use crate::store::shared::slot::{Occupant, Slot};
 use crate::store::shared::table::{Address, Found, Table, is_in_use};
@@ -105,7 +106,7 @@ impl<M: Memory> Table<M> {
             if slot.release(occupant) {
                 memory.counters().forgotten.count();
             }
-        } else if key.lifetime() > Lifetime::INSTANT && !self.is_damaged(memory, occupant) {
+        } else if key.lifetime() > StoredLifetime::INSTANT && !self.is_damaged(memory, occupant) {
             self.rename_for(memory, slot, occupant, lifetime(occupant.state()), now);
         }
     }
@@ -119,7 +120,7 @@ impl<M: Memory> Table<M> {
         lifetime: Lifetime,
         now: Timestamp,
     ) {
-        let lifetime = lifetime.max(occupant.key.lifetime());
+        let lifetime = StoredLifetime::at_least(lifetime).max(occupant.key.lifetime());
         self.announce(memory, occupant.state(), lifetime);
         // A call that read the key before this may still write a state of its own time, of which it
         // announces the shorter lifetime only.
@@ -180,7 +181,7 @@ impl<M: Memory> Table<M> {
         let newest = self.newest()?;
         let mut survey = Survey::new(slowest);
         for occupant in newest.tables().flat_map(|memory| self.occupants(memory)) {
-            let is_instant = occupant.key.lifetime() == Lifetime::INSTANT;
+            let is_instant = occupant.key.lifetime() == StoredLifetime::INSTANT;
             let tally = (!is_instant).then(|| occupant.state().tally());
             // The table keeps a hash of the id.
             survey.add(occupant.end(), now, tally, || None);

@@ -16,7 +16,7 @@ use super::{Shared, fresh_path};
 
 const HEADER: u64 = 4096;
 const SECOND: i64 = 1_000_000_000;
-const LIMITS: [&str; 2] = ["Tokens", "Counted"];
+const LIMITS: [&str; 3] = ["Tokens", "Counted", "Drips"];
 /// The words of the header that all processes write, and the unused bytes after them.
 const SHARED_WORDS: std::ops::Range<u64> = 128..1024;
 
@@ -59,6 +59,25 @@ fn a_bit_flip_in_the_shared_words_costs_at_most_one_burst_and_one_refill() {
             }
             drop(fs::remove_file(&path));
         }
+    }
+}
+
+#[test]
+fn a_damaged_level_is_forgotten_at_the_end_of_its_lifetime() {
+    // The bits of the tally in a state word.
+    for bit in 0..20 {
+        let path = fresh_path("level");
+        let (shared, clock, file) = damaged_scene(&path);
+        assert!(shared.spend("Drips", "ada"));
+        let slots = file.metadata().expect("its length").len() - HEADER;
+        let mut bytes = vec![0; slots as usize];
+        file.read_exact_at(&mut bytes, HEADER).expect("the slots");
+        let slot = bytes.chunks(16).position(|slot| slot != [0; 16]).expect("the bucket");
+        flip(&file, HEADER + 16 * slot as u64 + 8 + bit / 8, (bit % 8) as u8);
+        let _ = shared.call(Verb::Spend, "Drips", "ada").expect("an answer");
+        // A level of 1,200 requests drains in 20 hours. Lifetimes may be rounded up.
+        clock.advance(2 * 20 * 3600 * SECOND).expect("forwards");
+        assert!(shared.spend("Drips", "ada"), "bit {bit}");
     }
 }
 

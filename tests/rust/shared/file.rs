@@ -120,7 +120,7 @@ fn rewrite(path: &Path, at: usize, bytes: &[u8]) {
 fn a_valid_header_of_another_version_machine_or_clock_is_refused() {
     let swapped = 0x0102_0304_u32.swap_bytes();
     let fields: [(usize, &[u8], &str); 8] = [
-        (8, &2_u32.to_ne_bytes(), "version"),
+        (8, &1_u32.to_ne_bytes(), "version"),
         (12, &swapped.to_ne_bytes(), "byte order"),
         (16, &8192_u32.to_ne_bytes(), "version"),
         (20, &32_u32.to_ne_bytes(), "version"),

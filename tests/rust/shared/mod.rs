@@ -63,7 +63,8 @@ pub fn table_clock<F: Faults>(memory: &MappedFile<F>) -> AnyClock {
     AnyClock::System(clock.since_boot(memory.clock_offset()))
 }
 
-/// A limiter in a shared table, with the limits `Counted`, `Churn`, `Few`, `Paced` and `Tokens`.
+/// A limiter in a shared table, with the limits `Counted`, `Churn`, `Few`, `Paced`, `Tokens` and
+/// `Drips`.
 pub struct Shared<M: Memory>(pub Limiter<SharedStore<M>, AnyClock>);
 
 impl Shared<MappedFile> {
@@ -88,6 +89,7 @@ impl<M: Memory> Shared<M> {
             ("Few", Limit::fixed_window(FEW_LIMIT, day, Anchor::First)),
             ("Paced", Limit::token_bucket(PACED_BURST, 1, PACED_INTERVAL)),
             ("Tokens", Limit::token_bucket(5, 1, Nanos::from_millis(1000))),
+            ("Drips", Limit::leaky_bucket(1200, Nanos::from_millis(60_000), 1)),
         ];
         let limits = limits.map(|(name, limit)| (name.to_owned(), limit.expect("a limit")));
         Shared(Limiter::new(config::from_limits(limits).expect("limits"), store, clock))

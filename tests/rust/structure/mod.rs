@@ -119,6 +119,7 @@ const LAYERS: &[Layer] = &[
             "memmap2",
             "rustix",
             "siphasher",
+            "smallvec",
             "std::env",
             "std::fs",
             "std::io",
