@@ -9,9 +9,9 @@
 //! URL selects contains no `~`, so no table is in the place of another one's files.
 #![expect(clippy::disallowed_methods, reason = "a shared table is a file, and this file opens it")]
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use memmap2::MmapOptions;
@@ -151,6 +151,8 @@ fn build<T>(
     let Some(file) = open_file(&building, true)? else { return Ok(None) };
     faults.reached(FaultPoint::FileOpened);
     refuse_others(&file, &building, machine)?;
+    // A umask may have removed the owner's rights, and the next process could not open the table.
+    file.set_permissions(Permissions::from_mode(0o600)).map_err(io_error("create", &building))?;
     if !lock_builders(&file).map_err(io_error("lock", &building))? {
         return Ok(None);
     }

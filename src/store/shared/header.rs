@@ -288,6 +288,35 @@ pub(super) fn read_header(
     Ok(header)
 }
 
+/// The types of network file systems in the kernel's `magic.h`: NFS, SMB and its successors, Ceph, AFS
+/// (two implementations), Coda, GFS2, OCFS2 and Lustre. Other machines see their files, but have other
+/// clocks and boot ids. FUSE is not among them, because it serves local file systems too.
+#[cfg(target_os = "linux")]
+const NETWORK_FILE_SYSTEMS: [u32; 11] = [
+    0x0000_6969,
+    0x0000_517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x00c3_6400,
+    0x5346_414f,
+    0x6b41_4653,
+    0x7375_7245,
+    0x0116_1970,
+    0x7461_636f,
+    0x0bd0_0bd0,
+];
+
+#[cfg(target_os = "linux")]
+fn is_on_network(file: &File) -> bool {
+    let found = rustix::fs::fstatfs(file);
+    found.is_ok_and(|found| NETWORK_FILE_SYSTEMS.contains(&(found.f_type as u32)))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_on_network(_: &File) -> bool {
+    false
+}
+
 /// Refuses what is not a regular file of this user alone. Returns its length.
 pub(super) fn refuse_others(file: &File, path: &Path, machine: &Machine) -> Result<u64, OpenError> {
     let refused = |reason| OpenError::Refused { path: path.to_owned(), reason };
@@ -305,6 +334,9 @@ pub(super) fn refuse_others(file: &File, path: &Path, machine: &Machine) -> Resu
     }
     if metadata.mode() & 0o077 != 0 {
         return Err(refused("other users may access it; its mode must be 0600"));
+    }
+    if is_on_network(file) {
+        return Err(refused("it is on a network file system; use a path on this machine"));
     }
     Ok(metadata.len())
 }
