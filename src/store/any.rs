@@ -242,7 +242,7 @@ impl Opened {
 pub enum OpenError {
     #[cfg(unix)]
     #[error(transparent)]
-    Shared(#[from] shared::OpenError),
+    Shared(#[from] shared::TableOpenError),
     #[error(
         "memory:// is in the memory of one process and cannot be reached from another; call \
          Limiter.stats() or Limiter.reset(name, id) there"

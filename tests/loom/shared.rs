@@ -9,7 +9,7 @@ use loom::sync::{Mutex, MutexGuard};
 use penstock::store::hash::HashKey;
 use penstock::store::memory::Overflow;
 use penstock::store::shared::{
-    Counters, Deadline, Memory, SLOTS_PER_LINE, SharedError, SharedStore, Slot,
+    Deadline, SLOTS_PER_LINE, SharedError, SharedSlot, SharedStore, TableCounters, TableMemory,
 };
 
 /// The lines that are locked to add a bucket.
@@ -26,9 +26,9 @@ pub enum Locking {
 /// The contents of a file: slots, their locks and counters.
 #[derive(Debug)]
 struct Lines {
-    slots: Vec<Slot>,
+    slots: Vec<SharedSlot>,
     locks: Vec<Mutex<()>>,
-    counters: Counters,
+    counters: TableCounters,
     home_lines: usize,
 }
 
@@ -38,9 +38,9 @@ impl Lines {
     fn new(home_lines: usize) -> Arc<Lines> {
         let lines = 2 * home_lines - 1;
         Arc::new(Lines {
-            slots: (0..lines * SLOTS_PER_LINE).map(|_| Slot::new()).collect(),
+            slots: (0..lines * SLOTS_PER_LINE).map(|_| SharedSlot::new()).collect(),
             locks: (0..lines).map(|_| Mutex::new(())).collect(),
-            counters: Counters::default(),
+            counters: TableCounters::default(),
             home_lines,
         })
     }
@@ -108,7 +108,7 @@ impl Table {
     }
 }
 
-impl Memory for Table {
+impl TableMemory for Table {
     type Guard<'a> = Vec<MutexGuard<'a, ()>>;
 
     fn home_lines(&self) -> usize {
@@ -119,11 +119,11 @@ impl Memory for Table {
         self.lines.home_lines
     }
 
-    fn slot(&self, index: usize) -> &Slot {
+    fn slot(&self, index: usize) -> &SharedSlot {
         &self.lines.slots[index]
     }
 
-    fn counters(&self) -> &Counters {
+    fn counters(&self) -> &TableCounters {
         &self.lines.counters
     }
 

@@ -11,7 +11,7 @@ use penstock::engine::limit::Limit;
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::limiter::{Call, Limiter};
 use penstock::store::Store;
-use penstock::store::shared::flaw::{Flaw, introduce};
+use penstock::store::shared::loom_mutants::{Mutant, introduce};
 
 use crate::shared::{Locking, Machine, shared};
 use crate::{EIGHT, explore_most, explore_some, limiter, new_bucket, spend, spend_all};
@@ -86,7 +86,7 @@ fn an_expired_bucket_is_not_revived_by_an_old_clock_reading() {
 #[test]
 #[should_panic(expected = "3 allowed instead of 2")]
 fn a_table_without_its_floor_is_detected() {
-    introduce(Flaw::NoFloor);
+    introduce(Mutant::NoFloor);
     explore_most(old_clock_reading);
 }
 
@@ -113,14 +113,14 @@ fn a_charge_and_an_eviction_exclude_each_other() {
 #[test]
 #[should_panic(expected = "a lost charge")]
 fn a_slot_freed_without_compare_exchange_is_detected() {
-    introduce(Flaw::FreesByStore);
+    introduce(Mutant::FreesByStore);
     explore_most(charge_against_eviction);
 }
 
 #[test]
 #[should_panic(expected = "a lost charge")]
 fn a_slot_renamed_before_it_is_freed_is_detected() {
-    introduce(Flaw::RenamesFirst);
+    introduce(Mutant::RenamesFirst);
     explore_most(charge_against_eviction);
 }
 
@@ -145,7 +145,7 @@ fn a_charge_never_reaches_another_bucket() {
 #[test]
 #[should_panic(expected = "a charge on another bucket")]
 fn states_without_a_mask_are_detected() {
-    introduce(Flaw::NoMask);
+    introduce(Mutant::NoMask);
     explore_most(charge_against_live_eviction);
 }
 
@@ -175,7 +175,7 @@ fn a_charge_removed_by_a_reset_is_not_returned() {
 #[test]
 #[should_panic(expected = "another call's charge was returned")]
 fn keys_without_tenancies_are_detected() {
-    introduce(Flaw::NoTenancy);
+    introduce(Mutant::NoTenancy);
     explore_most(return_after_reset);
 }
 
@@ -199,7 +199,7 @@ fn a_refilled_charge_is_not_returned() {
 #[test]
 #[should_panic(expected = "another call's charge was returned")]
 fn returning_a_charge_with_a_plain_refund_is_detected() {
-    introduce(Flaw::GivesBackAll);
+    introduce(Mutant::GivesBackAll);
     explore_most(late_return);
 }
 
@@ -235,7 +235,7 @@ fn a_charge_survives_a_raised_lifetime() {
 #[test]
 #[should_panic(expected = "a lost charge")]
 fn an_unannounced_window_end_is_detected() {
-    introduce(Flaw::AnnouncesFoundOnly);
+    introduce(Mutant::AnnouncesFoundOnly);
     explore_most(charge_while_a_lifetime_is_raised);
 }
 
@@ -267,7 +267,7 @@ fn a_table_and_its_successor_admit_the_limit_together() {
 #[test]
 #[should_panic(expected = "admitted by both tables")]
 fn a_key_added_to_a_retired_table_is_detected() {
-    introduce(Flaw::AddsToRetired);
+    introduce(Mutant::AddsToRetired);
     explore_most(|| replaced_table(Locking::Windows, 0));
 }
 
@@ -280,7 +280,7 @@ fn a_move_without_the_lock_of_the_older_table_is_detected() {
 #[test]
 #[should_panic(expected = "admitted by both tables")]
 fn a_bucket_copied_before_it_is_sealed_is_detected() {
-    introduce(Flaw::CopiesUnsealed);
+    introduce(Mutant::CopiesUnsealed);
     explore_most(|| replaced_table(Locking::Windows, 1));
 }
 
@@ -306,14 +306,14 @@ fn a_bucket_is_found_while_it_is_moved() {
 #[test]
 #[should_panic(expected = "a bucket was not found while it was moved")]
 fn a_bucket_freed_before_it_is_copied_is_detected() {
-    introduce(Flaw::FreesBeforeCopy);
+    introduce(Mutant::FreesBeforeCopy);
     explore_most(peek_while_moved);
 }
 
 #[test]
 #[should_panic(expected = "a bucket was not found while it was moved")]
 fn relaxed_ordering_is_detected() {
-    introduce(Flaw::Relaxed);
+    introduce(Mutant::Relaxed);
     explore_most(peek_while_moved);
 }
 

@@ -5,13 +5,13 @@ use crate::engine::state::State;
 use crate::engine::time::Timestamp;
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
-use crate::store::shared::flaw::{Flaw, has};
-use crate::store::shared::memory::{FaultPoint, Memory};
+use crate::store::shared::loom_mutants::{Mutant, has};
 use crate::store::shared::slot::Occupant;
-use crate::store::shared::table::{Address, Charge, Placed, Table};
+use crate::store::shared::table::{InsertOutcome, SharedTable, SlotAddress, SlotCharge};
+use crate::store::shared::table_memory::{FaultPoint, TableMemory};
 use crate::store::{Answers, Batch, Write};
 
-impl<M: Memory> Table<M> {
+impl<M: TableMemory> SharedTable<M> {
     /// Hands the states of several buckets to `batch`, and charges them in order. If one of them
     /// turns out to be denied when its turn comes, the charges before it are given back.
     ///
@@ -20,7 +20,7 @@ impl<M: Memory> Table<M> {
     /// locked. Charges already written are given back.
     pub(super) fn update_all<B: Batch>(
         &self,
-        buckets: &[(Address, Address)],
+        buckets: &[(SlotAddress, SlotAddress)],
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
@@ -70,7 +70,7 @@ impl<M: Memory> Table<M> {
     /// reset already forgot. So a charge stays if its bucket has moved to a larger table since.
     fn undo(
         &self,
-        charge: Charge<'_>,
+        charge: SlotCharge<'_>,
         now: impl Fn() -> Timestamp,
         give_back: impl Fn(State, State, Timestamp) -> Write,
     ) {
@@ -85,7 +85,7 @@ impl<M: Memory> Table<M> {
                 |found: &Occupant| key.is_same_tenancy(charge.after.key) && !found.is_sealed();
             let Some(occupant) = occupant.filter(is_same) else { return };
             // A fresh reading: what has drained since is not given back.
-            let now = if has(Flaw::GivesBackAll) { Timestamp::ORIGIN } else { now() };
+            let now = if has(Mutant::GivesBackAll) { Timestamp::ORIGIN } else { now() };
             match give_back(charge.after.state(), occupant.state(), now).state() {
                 Some((state, _)) if slot.replace(occupant, state).is_none() => {}
                 _ => return,
@@ -96,23 +96,23 @@ impl<M: Memory> Table<M> {
 
 /// A call over several buckets under way.
 struct BatchCall<'a, M, C, B> {
-    table: &'a Table<M>,
+    table: &'a SharedTable<M>,
     deadline: &'a Deadline,
     clock: &'a C,
     batch: &'a B,
     now: Timestamp,
-    addresses: Vec<Address>,
-    overflows: Vec<Address>,
+    addresses: Vec<SlotAddress>,
+    overflows: Vec<SlotAddress>,
     /// The state of each bucket before this call charged it.
     states: Vec<Option<State>>,
     /// The writes that the batch returns for these states.
     writes: Vec<Write>,
-    charges: Vec<Option<Charge<'a>>>,
+    charges: Vec<Option<SlotCharge<'a>>>,
     /// For each new bucket without room, the instant until which there is none.
     full: Vec<Option<Timestamp>>,
 }
 
-impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
+impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
     /// Reads the state of one bucket, or of the bucket that takes its place for lack of room.
     fn read(&mut self, index: usize) -> Result<(), SharedError> {
         let address = self.addresses[index];
@@ -153,9 +153,9 @@ impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
             None => {
                 let evict = table.evicts() || address == self.overflows[index];
                 match table.insert(address, evict, &mut run, now, self.deadline)? {
-                    Placed::Done(charge) => charge,
-                    Placed::Busy => return Err(SharedError::Busy),
-                    Placed::Full(_) => None,
+                    InsertOutcome::Done(charge) => charge,
+                    InsertOutcome::Busy => return Err(SharedError::Busy),
+                    InsertOutcome::Full(_) => None,
                 }
             }
         };

@@ -18,12 +18,12 @@ use memmap2::MmapOptions;
 use rustix::fs::FallocateFlags;
 
 use crate::store::hash::HashKey;
-use crate::store::shared::OpenError;
+use crate::store::shared::TableOpenError;
 use crate::store::shared::bus_error::TableMap;
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::header::{Header, Machine, read_header, refuse_others};
 use crate::store::shared::lock::{ProcessLock, lock_builders};
-use crate::store::shared::memory::{FaultPoint, Faults};
+use crate::store::shared::table_memory::{FaultPoint, Faults};
 
 /// Buckets that a new table has room for where no capacity was asked for.
 const DEFAULT_CAPACITY: usize = 100_000;
@@ -54,7 +54,7 @@ pub(super) struct MappedTables {
 }
 
 impl TableFile {
-    fn map(self, place: PathBuf) -> Result<MappedTable, OpenError> {
+    fn map(self, place: PathBuf) -> Result<MappedTable, TableOpenError> {
         let TableFile { file, header } = self;
         let map = MmapOptions::new().len(header.file_bytes as usize).map_raw(&file);
         let map = map.map_err(io_error("map", &place))?;
@@ -72,7 +72,7 @@ pub(super) fn open_or_create<T>(
     capacity: Option<usize>,
     faults: &impl Faults,
     assemble: impl Fn(MappedTables) -> T,
-) -> Result<T, OpenError> {
+) -> Result<T, TableOpenError> {
     let machine = Machine::current()?;
     // Another process that builds the table is waited for without this process's lock, which calls
     // on other tables need.
@@ -85,7 +85,7 @@ pub(super) fn open_or_create<T>(
             _ => build(path, capacity, &machine, faults, &assemble),
         }
     });
-    opened.and_then(|table| table.ok_or_else(|| OpenError::Building { path: path.to_owned() }))
+    opened.and_then(|table| table.ok_or_else(|| TableOpenError::Building { path: path.to_owned() }))
 }
 
 /// Opens the table at `path` if there is one of this boot that `is_wanted`.
@@ -93,15 +93,15 @@ pub(super) fn open_existing<T>(
     path: &Path,
     is_wanted: impl Fn(&Header) -> bool,
     assemble: impl Fn(MappedTables) -> T,
-) -> Result<Option<T>, OpenError> {
+) -> Result<Option<T>, TableOpenError> {
     let machine = Machine::current()?;
     let _process = process_lock(path)?;
     let table = existing(path, &machine)?.filter(|table| is_wanted(&table.header));
     table.map(|table| map(table, path, &machine).map(&assemble)).transpose()
 }
 
-fn process_lock(path: &Path) -> Result<ProcessLock, OpenError> {
-    ProcessLock::take().ok_or_else(|| OpenError::Busy { path: path.to_owned() })
+fn process_lock(path: &Path) -> Result<ProcessLock, TableOpenError> {
+    ProcessLock::take().ok_or_else(|| TableOpenError::Busy { path: path.to_owned() })
 }
 
 /// Returns the path of a table after a larger one has replaced it.
@@ -118,7 +118,7 @@ fn service_path(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// The table at `path`, if there is one of this boot.
-fn existing(path: &Path, machine: &Machine) -> Result<Option<TableFile>, OpenError> {
+fn existing(path: &Path, machine: &Machine) -> Result<Option<TableFile>, TableOpenError> {
     let Some(file) = open_file(path, false)? else { return Ok(None) };
     let header = read_header(&file, path, machine)?;
     // The boot-time clock has started again, so the instants in a table of another boot are wrong.
@@ -127,7 +127,7 @@ fn existing(path: &Path, machine: &Machine) -> Result<Option<TableFile>, OpenErr
 }
 
 /// Maps a table, and the older ones that it replaces.
-fn map(table: TableFile, path: &Path, machine: &Machine) -> Result<MappedTables, OpenError> {
+fn map(table: TableFile, path: &Path, machine: &Machine) -> Result<MappedTables, TableOpenError> {
     let mut older = Vec::new();
     for generation in table.header.oldest..table.header.generation {
         let place = retired_path(path, generation);
@@ -146,7 +146,7 @@ fn build<T>(
     machine: &Machine,
     faults: &impl Faults,
     assemble: impl Fn(MappedTables) -> T,
-) -> Result<Option<T>, OpenError> {
+) -> Result<Option<T>, TableOpenError> {
     let building = service_path(path, "new");
     let Some(file) = open_file(&building, true)? else { return Ok(None) };
     faults.reached(FaultPoint::FileOpened);
@@ -193,7 +193,12 @@ fn build<T>(
 
 /// Reserves the table's bytes now: a file system without room is an error here, and not a fatal
 /// signal at some later write.
-fn reserve(file: &File, header: &Header, path: &Path, building: &Path) -> Result<(), OpenError> {
+fn reserve(
+    file: &File,
+    header: &Header,
+    path: &Path,
+    building: &Path,
+) -> Result<(), TableOpenError> {
     let bytes = header.file_bytes;
     let reserve = || rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes);
     let reserved = file.set_len(0).and_then(|()| Ok(rustix::io::retry_on_intr(reserve)?));
@@ -202,14 +207,14 @@ fn reserve(file: &File, header: &Header, path: &Path, building: &Path) -> Result
         let _ = fs::remove_file(building);
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         if matches!(source.kind(), FileTooLarge | QuotaExceeded | StorageFull) {
-            return OpenError::NoRoom { path: path.to_owned(), bytes, source };
+            return TableOpenError::NoRoom { path: path.to_owned(), bytes, source };
         }
-        OpenError::Io { action: "reserve room in", path: building.to_owned(), source }
+        TableOpenError::Io { action: "reserve room in", path: building.to_owned(), source }
     })
 }
 
 /// Names the table at `path` a second time, so that its buckets are found after it is replaced.
-fn keep_name(path: &Path, replaced: &TableFile, machine: &Machine) -> Result<(), OpenError> {
+fn keep_name(path: &Path, replaced: &TableFile, machine: &Machine) -> Result<(), TableOpenError> {
     let kept = retired_path(path, replaced.header.generation);
     let identity = identity(&replaced.file).map_err(io_error("read", path))?;
     if identity_at(&kept).ok() == Some(identity) {
@@ -241,13 +246,13 @@ pub(super) fn remove(path: &Path, identity: (u64, u64)) {
     }
 }
 
-fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> OpenError {
+fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> TableOpenError {
     let path = path.to_owned();
-    move |source| OpenError::Io { action, path: path.clone(), source }
+    move |source| TableOpenError::Io { action, path: path.clone(), source }
 }
 
 /// Opens a file without following a link; `None` if there is none and `create` is false.
-fn open_file(path: &Path, create: bool) -> Result<Option<File>, OpenError> {
+fn open_file(path: &Path, create: bool) -> Result<Option<File>, TableOpenError> {
     let opened = OpenOptions::new()
         .read(true)
         .write(true)
@@ -260,8 +265,8 @@ fn open_file(path: &Path, create: bool) -> Result<Option<File>, OpenError> {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound && !create => Ok(None),
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-            Err(OpenError::Refused { path: path.to_owned(), reason: "it is a symbolic link" })
+            Err(TableOpenError::Refused { path: path.to_owned(), reason: "it is a symbolic link" })
         }
-        Err(source) => Err(OpenError::Io { action: "open", path: path.to_owned(), source }),
+        Err(source) => Err(TableOpenError::Io { action: "open", path: path.to_owned(), source }),
     }
 }

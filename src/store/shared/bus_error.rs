@@ -3,11 +3,11 @@
 //! The kernel answers an access to a page beyond the end of the file with SIGBUS. A handler puts
 //! zero pages of this process alone in the place of the whole table, and the access is repeated.
 //! In zeros no bucket is found and no compare-and-swap on an occupied word succeeds, so the next
-//! look at the header ([`Memory::is_truncated`]) comes before anything is decided.
+//! look at the header ([`TableMemory::is_truncated`]) comes before anything is decided.
 //!
 //! The handler runs at any instruction of any thread: it takes no lock and allocates nothing.
 //!
-//! [`Memory::is_truncated`]: crate::store::shared::memory::Memory::is_truncated
+//! [`TableMemory::is_truncated`]: crate::store::shared::table_memory::TableMemory::is_truncated
 
 use std::fs::File;
 use std::mem::{self, MaybeUninit};
@@ -24,7 +24,7 @@ use crate::sync::counting::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 #[derive(Debug)]
 pub(super) struct TableMap {
     map: MmapRaw,
-    region: &'static Region,
+    region: &'static MappedRegion,
 }
 
 impl TableMap {
@@ -32,7 +32,7 @@ impl TableMap {
     pub(super) fn new(map: MmapRaw, file: &File, identity: (u64, u64)) -> TableMap {
         install();
         let start = map.as_ptr() as usize;
-        let region = Region::register(start..start + map.len(), file.as_raw_fd(), identity);
+        let region = MappedRegion::register(start..start + map.len(), file.as_raw_fd(), identity);
         TableMap { map, region }
     }
 
@@ -54,53 +54,53 @@ impl Drop for TableMap {
 /// It is never freed, since a handler may be reading it, and serves again for the same table at the
 /// same place.
 #[derive(Debug)]
-struct Region {
+struct MappedRegion {
     addresses: Range<usize>,
     descriptor: RawFd,
     identity: (u64, u64),
     is_mapped: AtomicBool,
-    next: Option<&'static Region>,
+    next: Option<&'static MappedRegion>,
 }
 
 /// The region that was added last.
-static LAST: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
+static LAST: AtomicPtr<MappedRegion> = AtomicPtr::new(ptr::null_mut());
 
-impl Region {
+impl MappedRegion {
     /// Only under the process's lock.
     fn register(
         addresses: Range<usize>,
         descriptor: RawFd,
         identity: (u64, u64),
-    ) -> &'static Region {
-        let is_same = |region: &&Region| {
+    ) -> &'static MappedRegion {
+        let is_same = |region: &&MappedRegion| {
             (&region.addresses, region.descriptor, region.identity)
                 == (&addresses, descriptor, identity)
         };
-        if let Some(region) = Region::all().find(is_same) {
+        if let Some(region) = MappedRegion::all().find(is_same) {
             region.is_mapped.store(true, Ordering::Release);
             return region;
         }
         let is_mapped = AtomicBool::new(true);
-        let next = Region::last();
+        let next = MappedRegion::last();
         let region =
-            Box::leak(Box::new(Region { addresses, descriptor, identity, is_mapped, next }));
+            Box::leak(Box::new(MappedRegion { addresses, descriptor, identity, is_mapped, next }));
         LAST.store(region, Ordering::Release);
         region
     }
 
-    fn last() -> Option<&'static Region> {
+    fn last() -> Option<&'static MappedRegion> {
         // SAFETY: a pointer that is not null came from a box that was leaked. Acquire pairs with
         // the Release in `register`.
         unsafe { LAST.load(Ordering::Acquire).as_ref() }
     }
 
     /// The regions of the tables that are mapped, and of former ones.
-    fn all() -> impl Iterator<Item = &'static Region> {
-        std::iter::successors(Region::last(), |region| region.next)
+    fn all() -> impl Iterator<Item = &'static MappedRegion> {
+        std::iter::successors(MappedRegion::last(), |region| region.next)
     }
 
-    fn mapped() -> impl Iterator<Item = &'static Region> {
-        Region::all().filter(|region| region.is_mapped.load(Ordering::Acquire))
+    fn mapped() -> impl Iterator<Item = &'static MappedRegion> {
+        MappedRegion::all().filter(|region| region.is_mapped.load(Ordering::Acquire))
     }
 
     /// Whether the table's file is known to be shorter than its map.
@@ -128,18 +128,18 @@ impl Region {
 }
 
 /// A handler of SIGBUS that this one replaced. It is never freed, since a handler may be reading it.
-struct Replaced {
+struct ReplacedHandler {
     action: libc::sigaction,
-    earlier: Option<&'static Replaced>,
+    earlier: Option<&'static ReplacedHandler>,
 }
 
 /// The handler that was replaced last.
-static REPLACED: AtomicPtr<Replaced> = AtomicPtr::new(ptr::null_mut());
+static REPLACED: AtomicPtr<ReplacedHandler> = AtomicPtr::new(ptr::null_mut());
 /// How many calls of [`hand_on`] are under way, one within the other.
 static HANDING_ON: AtomicUsize = AtomicUsize::new(0);
 
-impl Replaced {
-    fn last() -> Option<&'static Replaced> {
+impl ReplacedHandler {
+    fn last() -> Option<&'static ReplacedHandler> {
         // SAFETY: a pointer that is not null came from a box that was leaked. Acquire pairs with
         // the Release in `install`.
         unsafe { REPLACED.load(Ordering::Acquire).as_ref() }
@@ -169,7 +169,8 @@ fn install() {
     action.sa_flags =
         (current.sa_flags | libc::SA_SIGINFO | libc::SA_ONSTACK) & !libc::SA_RESETHAND;
     // Before the handler may run.
-    let replaced = Box::leak(Box::new(Replaced { action: current, earlier: Replaced::last() }));
+    let replaced =
+        Box::leak(Box::new(ReplacedHandler { action: current, earlier: ReplacedHandler::last() }));
     REPLACED.store(replaced, Ordering::Release);
     // SAFETY: `action` is a whole action, and its handler keeps to what a handler may do.
     unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
@@ -181,15 +182,17 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     let is_replaced = if is_fault {
         // SAFETY: the description of a fault has its address.
         let address = unsafe { (*info).si_addr() } as usize;
-        let mut regions = Region::mapped();
-        regions.find(|region| region.addresses.contains(&address)).is_some_and(Region::replace)
+        let mut regions = MappedRegion::mapped();
+        regions
+            .find(|region| region.addresses.contains(&address))
+            .is_some_and(MappedRegion::replace)
     } else if HANDING_ON.load(Ordering::Relaxed) > 0 {
         // Handed back: the fault was at another address.
         false
     } else {
         // A process sent it, and so does a handler that was installed later and hands the signal on
         // by `raise`, as Python's faulthandler does. The access is then repeated, too.
-        let cut = Region::mapped().filter(|region| region.is_cut());
+        let cut = MappedRegion::mapped().filter(|region| region.is_cut());
         cut.filter(|region| region.replace()).count() > 0
     };
     if !is_replaced {
@@ -202,14 +205,15 @@ fn hand_on(signal: c_int, is_fault: bool, info: *mut libc::siginfo_t, context: *
     // A handler that was installed after this one and then replaced by it hands the signal on to
     // this one: the next call is to an earlier handler, so that the signal does not go round.
     let depth = HANDING_ON.fetch_add(1, Ordering::Relaxed);
-    let replaced = std::iter::successors(Replaced::last(), |replaced| replaced.earlier).nth(depth);
+    let replaced =
+        std::iter::successors(ReplacedHandler::last(), |replaced| replaced.earlier).nth(depth);
     call(replaced, signal, is_fault, info, context);
     HANDING_ON.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Does what a replaced handler does, or the default without one.
 fn call(
-    replaced: Option<&Replaced>,
+    replaced: Option<&ReplacedHandler>,
     signal: c_int,
     is_fault: bool,
     info: *mut libc::siginfo_t,

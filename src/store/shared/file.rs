@@ -14,9 +14,9 @@ use crate::store::shared::bus_error::TableMap;
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::header::{COUNTERS_AT, HEADER_BYTES, Header, WINDOW};
 use crate::store::shared::lock::{self, LinesGuard, ProcessLock, WindowGuard};
-use crate::store::shared::memory::{Counters, FaultPoint, Faults, Memory};
-use crate::store::shared::slot::Slot;
-use crate::store::shared::{OpenError, SharedError};
+use crate::store::shared::slot::SharedSlot;
+use crate::store::shared::table_memory::{FaultPoint, Faults, TableCounters, TableMemory};
+use crate::store::shared::{SharedError, TableOpenError};
 use crate::sync::counting::{self, AtomicU64, AtomicUsize};
 use crate::sync::{AtomicPtr, Ordering};
 
@@ -49,19 +49,19 @@ impl MappedFile {
     /// creates it with room for 100,000.
     ///
     /// # Errors
-    /// [`OpenError`] if there is a file that is not a table of this user on this machine, or there
+    /// [`TableOpenError`] if there is a file that is not a table of this user on this machine, or there
     /// is no room.
-    pub fn open(path: &Path, capacity: Option<usize>) -> Result<MappedFile, OpenError> {
+    pub fn open(path: &Path, capacity: Option<usize>) -> Result<MappedFile, TableOpenError> {
         MappedFile::open_reporting(path, capacity, ())
     }
 
     /// Opens the table at `path` if there is one of this boot, and never creates one.
     ///
     /// # Errors
-    /// As [`MappedFile::open`], and [`OpenError::Missing`].
-    pub fn open_existing(path: &Path) -> Result<MappedFile, OpenError> {
+    /// As [`MappedFile::open`], and [`TableOpenError::Missing`].
+    pub fn open_existing(path: &Path) -> Result<MappedFile, TableOpenError> {
         let opened = build::open_existing(path, |_| true, |tables| assembled(tables, path, &()));
-        opened?.ok_or_else(|| OpenError::Missing { path: path.to_owned() })
+        opened?.ok_or_else(|| TableOpenError::Missing { path: path.to_owned() })
     }
 }
 
@@ -74,7 +74,7 @@ impl<F: Faults> MappedFile<F> {
         path: &Path,
         capacity: Option<usize>,
         faults: F,
-    ) -> Result<MappedFile<F>, OpenError> {
+    ) -> Result<MappedFile<F>, TableOpenError> {
         let assemble = |tables| assembled(tables, path, &faults);
         build::open_or_create(path, capacity, &faults, assemble)
     }
@@ -165,7 +165,7 @@ impl<F> Drop for MappedFile<F> {
     }
 }
 
-impl<F: Faults> Memory for MappedFile<F> {
+impl<F: Faults> TableMemory for MappedFile<F> {
     type Guard<'a>
         = WindowGuard<'a>
     where
@@ -182,19 +182,19 @@ impl<F: Faults> Memory for MappedFile<F> {
     }
 
     #[inline(always)]
-    fn slot(&self, index: usize) -> &Slot {
+    fn slot(&self, index: usize) -> &SharedSlot {
         debug_assert!(index < self.slots(), "slot {index} is beyond the table");
         // SAFETY: the map has `slots()` slots behind the header, as `open` has checked, and the
         // table asks for no other: a home line is below `home_lines`. A slot is two atomic words,
         // for which any bytes are valid, and a page's start is aligned for them.
-        unsafe { &*self.map.as_ptr().add(HEADER_BYTES).cast::<Slot>().add(index) }
+        unsafe { &*self.map.as_ptr().add(HEADER_BYTES).cast::<SharedSlot>().add(index) }
     }
 
     #[inline(always)]
-    fn counters(&self) -> &Counters {
+    fn counters(&self) -> &TableCounters {
         // SAFETY: the header is longer than this, and the words are atomics, aligned to 64 bytes
         // as the offset is.
-        unsafe { &*self.map.as_ptr().add(COUNTERS_AT).cast::<Counters>() }
+        unsafe { &*self.map.as_ptr().add(COUNTERS_AT).cast::<TableCounters>() }
     }
 
     fn lock_lines(

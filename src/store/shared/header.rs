@@ -11,9 +11,9 @@ use siphasher::sip::SipHasher13;
 
 use crate::clock::{self, Clock, SystemClock};
 use crate::store::hash::HashKey;
-use crate::store::shared::OpenError;
-use crate::store::shared::memory::{Counters, SLOTS_PER_BUCKET, SLOTS_PER_LINE};
-use crate::store::shared::slot::Slot;
+use crate::store::shared::TableOpenError;
+use crate::store::shared::slot::SharedSlot;
+use crate::store::shared::table_memory::{SLOTS_PER_BUCKET, SLOTS_PER_LINE, TableCounters};
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"penstock");
 const LAYOUT: u32 = 2;
@@ -28,7 +28,7 @@ pub(super) const COUNTERS_AT: usize = 128;
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 /// Lines in which a key may be, from its home line on.
 pub(super) const WINDOW: usize = 8;
-const _: () = assert!(COUNTERS_AT + size_of::<Counters>() <= HEADER_BYTES);
+const _: () = assert!(COUNTERS_AT + size_of::<TableCounters>() <= HEADER_BYTES);
 
 /// The part of the header that never changes.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ impl Header {
             at += field.len();
         };
         put(&MAGIC.to_ne_bytes());
-        for field in [LAYOUT, ENDIAN_MARK, HEADER_BYTES as u32, size_of::<Slot>() as u32] {
+        for field in [LAYOUT, ENDIAN_MARK, HEADER_BYTES as u32, size_of::<SharedSlot>() as u32] {
             put(&field.to_ne_bytes());
         }
         put(&self.home_lines.to_ne_bytes());
@@ -139,7 +139,7 @@ impl Header {
         let sizes = [u32_of(field(4)), u32_of(field(4))];
         let home_lines = u64_of(field(8));
         let shape = [u32_of(field(4)), u32_of(field(4))];
-        if sizes != [HEADER_BYTES as u32, size_of::<Slot>() as u32]
+        if sizes != [HEADER_BYTES as u32, size_of::<SharedSlot>() as u32]
             || shape != [WINDOW as u32, SLOTS_PER_LINE as u32]
         {
             return Err("another version of penstock made it");
@@ -195,7 +195,7 @@ fn home_lines(capacity: usize) -> u64 {
 fn file_bytes(home_lines: u64) -> u64 {
     // The last windows reach past the last home line, so that none wraps.
     let lines = home_lines.saturating_add(WINDOW as u64 - 1);
-    let slots = lines.saturating_mul((SLOTS_PER_LINE * size_of::<Slot>()) as u64);
+    let slots = lines.saturating_mul((SLOTS_PER_LINE * size_of::<SharedSlot>()) as u64);
     slots.saturating_add(HEADER_BYTES as u64)
 }
 
@@ -211,15 +211,15 @@ impl Machine {
     /// Returns the properties of this process and the machine.
     ///
     /// # Errors
-    /// [`OpenError::UnknownBoot`] if the boot id cannot be read. Without it, a table in use looks like
+    /// [`TableOpenError::UnknownBoot`] if the boot id cannot be read. Without it, a table in use looks like
     /// one that was created before the machine started.
-    pub(super) fn current() -> Result<Machine, OpenError> {
+    pub(super) fn current() -> Result<Machine, TableOpenError> {
         let text = boot_id_text().map_err(|error| error.to_string());
         let boot_id = text.and_then(|text| {
             parse_boot_id(&text).ok_or_else(|| format!("expected a UUID, found {:?}", text.trim()))
         });
         Ok(Machine {
-            boot_id: boot_id.map_err(|why| OpenError::UnknownBoot { why })?,
+            boot_id: boot_id.map_err(|why| TableOpenError::UnknownBoot { why })?,
             user: rustix::process::geteuid().as_raw(),
             time_namespace: fs::metadata("/proc/self/ns/time").map_or(0, |file| file.ino()),
         })
@@ -228,11 +228,11 @@ impl Machine {
     /// Returns whether a table was created since this machine started.
     ///
     /// # Errors
-    /// [`OpenError::Refused`] if the table does not say when it was created.
-    pub(super) fn has_created(&self, header: &Header, path: &Path) -> Result<bool, OpenError> {
+    /// [`TableOpenError::Refused`] if the table does not say when it was created.
+    pub(super) fn has_created(&self, header: &Header, path: &Path) -> Result<bool, TableOpenError> {
         if header.boot_id == [0; 16] {
             let reason = "it does not say whether it was created since the machine started";
-            return Err(OpenError::Refused { path: path.to_owned(), reason });
+            return Err(TableOpenError::Refused { path: path.to_owned(), reason });
         }
         Ok(header.boot_id == self.boot_id)
     }
@@ -271,8 +271,8 @@ pub(super) fn read_header(
     file: &File,
     path: &Path,
     machine: &Machine,
-) -> Result<Header, OpenError> {
-    let refused = |reason| OpenError::Refused { path: path.to_owned(), reason };
+) -> Result<Header, TableOpenError> {
+    let refused = |reason| TableOpenError::Refused { path: path.to_owned(), reason };
     let length = refuse_others(file, path, machine)?;
     let mut bytes = [0; HEADER_BYTES];
     if length < HEADER_BYTES as u64 || file.read_exact_at(&mut bytes, 0).is_err() {
@@ -318,10 +318,14 @@ fn is_on_network(_: &File) -> bool {
 }
 
 /// Refuses what is not a regular file of this user alone. Returns its length.
-pub(super) fn refuse_others(file: &File, path: &Path, machine: &Machine) -> Result<u64, OpenError> {
-    let refused = |reason| OpenError::Refused { path: path.to_owned(), reason };
+pub(super) fn refuse_others(
+    file: &File,
+    path: &Path,
+    machine: &Machine,
+) -> Result<u64, TableOpenError> {
+    let refused = |reason| TableOpenError::Refused { path: path.to_owned(), reason };
     let metadata = file.metadata();
-    let metadata = metadata.map_err(|source| OpenError::Io {
+    let metadata = metadata.map_err(|source| TableOpenError::Io {
         action: "read",
         path: path.to_owned(),
         source,

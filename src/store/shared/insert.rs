@@ -6,42 +6,44 @@ use crate::engine::time::Timestamp;
 use crate::store::Write;
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
-use crate::store::shared::flaw::{Flaw, has};
 use crate::store::shared::lifetime::StoredLifetime;
-use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE};
-use crate::store::shared::slot::{Key, Occupant, Slot, Tag};
-use crate::store::shared::table::{Address, Changed, Charge, Found, Placed, Table, is_in_use};
+use crate::store::shared::loom_mutants::{Mutant, has};
+use crate::store::shared::slot::{Occupant, SharedSlot, SlotKey, SlotTag};
+use crate::store::shared::table::{
+    FoundSlot, InsertOutcome, SharedTable, SlotAddress, SlotCharge, StepOutcome, is_in_use,
+};
+use crate::store::shared::table_memory::{FaultPoint, SLOTS_PER_LINE, TableMemory};
 use crate::sync::counting::Ordering;
 
 /// Lines of an older table that one new bucket frees.
 const SWEPT_AT_ONCE: usize = 256;
 
 /// A slot that a new bucket may have.
-struct Chosen<'a> {
-    slot: &'a Slot,
-    key: Key,
+struct ChosenSlot<'a> {
+    slot: &'a SharedSlot,
+    key: SlotKey,
     /// The bucket that has it now.
     occupant: Option<Occupant>,
 }
 
-impl<M: Memory> Table<M> {
+impl<M: TableMemory> SharedTable<M> {
     /// Runs a step on a bucket under the lock of its window, where it may be assigned a slot or a
     /// longer lifetime. With `evict` a full window makes room.
     pub(super) fn insert(
         &self,
-        address: Address,
+        address: SlotAddress,
         evict: bool,
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
         deadline: &Deadline,
-    ) -> Result<Placed<'_>, SharedError> {
+    ) -> Result<InsertOutcome<'_>, SharedError> {
         loop {
             let memory = self.current();
             self.sweep(memory, now);
             memory.reached(FaultPoint::BeforeLock);
             match memory.lock(address.place, deadline) {
-                Ok(None) => return Ok(Placed::Busy),
-                Ok(Some(_guard)) if is_in_use(memory) || has(Flaw::AddsToRetired) => {
+                Ok(None) => return Ok(InsertOutcome::Busy),
+                Ok(Some(_guard)) if is_in_use(memory) || has(Mutant::AddsToRetired) => {
                     memory.counters().locked.count();
                     memory.reached(FaultPoint::Locked);
                     let placed = self.insert_locked(memory, address, evict, run, now);
@@ -54,7 +56,7 @@ impl<M: Memory> Table<M> {
                 Err(error) => return Err(error),
             }
             if !deadline.may_wait() {
-                return Ok(Placed::Busy);
+                return Ok(InsertOutcome::Busy);
             }
             memory.open_successor()?;
         }
@@ -63,16 +65,16 @@ impl<M: Memory> Table<M> {
     fn insert_locked<'a>(
         &self,
         memory: &'a M,
-        address: Address,
+        address: SlotAddress,
         evict: bool,
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
-    ) -> Result<Placed<'a>, SharedError> {
+    ) -> Result<InsertOutcome<'a>, SharedError> {
         loop {
             // Another thread or process may have been faster.
             if let Some(found) = self.find(memory, address) {
                 match self.change_locked(&found, run, now) {
-                    Some(charge) => return Ok(Placed::Done(charge)),
+                    Some(charge) => return Ok(InsertOutcome::Done(charge)),
                     None => continue,
                 }
             }
@@ -86,21 +88,21 @@ impl<M: Memory> Table<M> {
                     self.take_over(memory, &found, &chosen, now);
                 } else if let Some(charge) = self.change_locked(&found, run, now) {
                     // Without room here, the bucket stays where it is.
-                    return Ok(Placed::Done(charge));
+                    return Ok(InsertOutcome::Done(charge));
                 }
                 continue;
             }
             let chosen = match self.choose(memory, address, now, evict) {
                 Ok(chosen) => chosen,
-                Err(until) => return Ok(Placed::Full(until)),
+                Err(until) => return Ok(InsertOutcome::Full(until)),
             };
             // The bucket may be missing only because a file was truncated.
             memory.refuse_truncated()?;
             if run(None, self.effective_now(memory, now)) == Write::Keep {
-                return Ok(Placed::Done(None));
+                return Ok(InsertOutcome::Done(None));
             }
             memory.reached(FaultPoint::Chosen);
-            if has(Flaw::RenamesFirst) {
+            if has(Mutant::RenamesFirst) {
                 chosen.slot.rename(chosen.key.succeeded_by(address.tag, StoredLifetime::INSTANT));
             }
             if !self.vacate(memory, &chosen, now) {
@@ -108,16 +110,20 @@ impl<M: Memory> Table<M> {
             }
             let now = self.effective_now(memory, now);
             let Some((state, lifetime)) = run(None, now).state() else {
-                return Ok(Placed::Done(None));
+                return Ok(InsertOutcome::Done(None));
             };
             let lifetime = StoredLifetime::at_least(lifetime);
             let after = self.occupy(memory, &chosen, address.tag, state, lifetime);
-            return Ok(Placed::Done(Some(Charge { slot: chosen.slot, before: None, after })));
+            return Ok(InsertOutcome::Done(Some(SlotCharge {
+                slot: chosen.slot,
+                before: None,
+                after,
+            })));
         }
     }
 
     /// Frees a chosen slot. `false` if a charge came first.
-    fn vacate(&self, memory: &M, chosen: &Chosen<'_>, now: Timestamp) -> bool {
+    fn vacate(&self, memory: &M, chosen: &ChosenSlot<'_>, now: Timestamp) -> bool {
         let Some(occupant) = chosen.occupant else { return true };
         let counters = memory.counters();
         // Raised before the slot is freed: a call that finds its bucket gone must find the floor
@@ -145,8 +151,8 @@ impl<M: Memory> Table<M> {
     fn occupy(
         &self,
         memory: &M,
-        chosen: &Chosen<'_>,
-        tag: Tag,
+        chosen: &ChosenSlot<'_>,
+        tag: SlotTag,
         state: State,
         lifetime: StoredLifetime,
     ) -> Occupant {
@@ -164,13 +170,19 @@ impl<M: Memory> Table<M> {
     /// A process that does not know `memory` yet may charge the bucket in the older table until it
     /// is sealed. Where a mover dies, the bucket is in the older table, sealed, or in both, of which
     /// only the newer one is used.
-    fn take_over(&self, memory: &M, found: &Found<'_, M>, chosen: &Chosen<'_>, now: Timestamp) {
-        let &Found { memory: older, slot, occupant, .. } = found;
-        let is_sealed = || has(Flaw::CopiesUnsealed) || slot.seal(occupant);
+    fn take_over(
+        &self,
+        memory: &M,
+        found: &FoundSlot<'_, M>,
+        chosen: &ChosenSlot<'_>,
+        now: Timestamp,
+    ) {
+        let &FoundSlot { memory: older, slot, occupant, .. } = found;
+        let is_sealed = || has(Mutant::CopiesUnsealed) || slot.seal(occupant);
         if !self.vacate(memory, chosen, now) || !is_sealed() {
             return;
         }
-        if has(Flaw::FreesBeforeCopy) {
+        if has(Mutant::FreesBeforeCopy) {
             slot.release_sealed(occupant);
         }
         older.reached(FaultPoint::Sealed);
@@ -179,7 +191,7 @@ impl<M: Memory> Table<M> {
             self.occupy(memory, chosen, tag, state, lifetime);
             older.reached(FaultPoint::Copied);
         }
-        if has(Flaw::CopiesUnsealed) {
+        if has(Mutant::CopiesUnsealed) {
             slot.release(occupant);
         }
         slot.release_sealed(occupant);
@@ -227,7 +239,7 @@ impl<M: Memory> Table<M> {
     }
 
     /// Forgets a bucket whose lifetime is over or that is damaged.
-    fn drop_stale(&self, found: &Found<'_, M>) {
+    fn drop_stale(&self, found: &FoundSlot<'_, M>) {
         let counters = found.memory.counters();
         if !self.is_damaged(found.memory, found.occupant) {
             counters.floor.raise(found.occupant.end().get() as u64);
@@ -242,16 +254,16 @@ impl<M: Memory> Table<M> {
     /// the lifetime, so a concurrent charge still succeeds.
     fn change_locked<'a>(
         &self,
-        found: &Found<'a, M>,
+        found: &FoundSlot<'a, M>,
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
-    ) -> Option<Option<Charge<'a>>> {
+    ) -> Option<Option<SlotCharge<'a>>> {
         match self.change(found, run, now) {
-            Changed::Done(charge) => return Some(charge),
-            Changed::Moved => return None,
-            Changed::NeedsLock => {}
+            StepOutcome::Done(charge) => return Some(charge),
+            StepOutcome::Moved => return None,
+            StepOutcome::NeedsLock => {}
         }
-        let &Found { memory, slot, occupant, .. } = found;
+        let &FoundSlot { memory, slot, occupant, .. } = found;
         // Buckets are sealed only under this lock, and after the table is retired.
         match self.state(found, now).filter(|_| !occupant.is_sealed()) {
             None => self.drop_stale(found),
@@ -266,12 +278,12 @@ impl<M: Memory> Table<M> {
 
     /// Whether a new bucket would be shared or refused for lack of room.
     #[cold]
-    pub(super) fn is_full(&self, memory: &M, address: Address, now: Timestamp) -> bool {
+    pub(super) fn is_full(&self, memory: &M, address: SlotAddress, now: Timestamp) -> bool {
         !self.evicts() && self.choose(memory, address, now, false).is_err()
     }
 
     /// The instant until which there is no room for a new bucket.
-    pub(super) fn full_until(&self, address: Address, now: Timestamp) -> Option<Timestamp> {
+    pub(super) fn full_until(&self, address: SlotAddress, now: Timestamp) -> Option<Timestamp> {
         self.choose(self.current(), address, now, self.evicts()).err()
     }
 
@@ -280,17 +292,19 @@ impl<M: Memory> Table<M> {
     fn choose<'a>(
         &self,
         memory: &'a M,
-        address: Address,
+        address: SlotAddress,
         now: Timestamp,
         evict: bool,
-    ) -> Result<Chosen<'a>, Timestamp> {
-        let mut first_to_drain: Option<(&Slot, Occupant)> = None;
+    ) -> Result<ChosenSlot<'a>, Timestamp> {
+        let mut first_to_drain: Option<(&SharedSlot, Occupant)> = None;
         for index in Self::window(memory, address) {
             let slot = memory.slot(index);
             let (key, occupant) = slot.occupant();
-            let Some(occupant) = occupant else { return Ok(Chosen { slot, key, occupant: None }) };
+            let Some(occupant) = occupant else {
+                return Ok(ChosenSlot { slot, key, occupant: None });
+            };
             if occupant.end() <= now || self.is_damaged(memory, occupant) {
-                return Ok(Chosen { slot, key, occupant: Some(occupant) });
+                return Ok(ChosenSlot { slot, key, occupant: Some(occupant) });
             }
             if first_to_drain.is_none_or(|(_, found)| occupant.end() < found.end()) {
                 first_to_drain = Some((slot, occupant));
@@ -298,7 +312,7 @@ impl<M: Memory> Table<M> {
         }
         match first_to_drain {
             Some((slot, occupant)) if evict => {
-                Ok(Chosen { slot, key: occupant.key, occupant: Some(occupant) })
+                Ok(ChosenSlot { slot, key: occupant.key, occupant: Some(occupant) })
             }
             Some((_, occupant)) => Err(occupant.end()),
             None => Err(now),

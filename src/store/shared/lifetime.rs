@@ -2,7 +2,7 @@
 
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::store::shared::memory::Maximum;
+use crate::store::shared::table_memory::Maximum;
 
 const MANTISSA_BITS: u32 = 5;
 const ONE: u64 = 1 << MANTISSA_BITS;
@@ -45,11 +45,16 @@ impl StoredLifetime {
         self.0 as u64
     }
 
+    /// Returns whether this is the lifetime of a state with a tally.
+    pub(super) fn is_of_tally(self) -> bool {
+        self != StoredLifetime::INSTANT
+    }
+
     /// Returns whether this lifetime is longer than the one whose bits are in `longest`.
     #[inline(always)]
     pub(super) fn exceeds(self, longest: &Maximum) -> bool {
         // Most states have an instant in nanoseconds, for which the word need not be read.
-        self != StoredLifetime::INSTANT && self.bits() > longest.get()
+        self.is_of_tally() && self.bits() > longest.get()
     }
 
     /// Returns the time for which a state with a tally is kept after its instant.

@@ -5,23 +5,23 @@ mod build;
 mod bus_error;
 mod deadline;
 mod file;
-pub mod flaw;
 mod header;
 mod insert;
 mod lifetime;
 mod lock;
-mod memory;
+pub mod loom_mutants;
+mod maintenance;
 mod slot;
 mod table;
-mod upkeep;
+mod table_memory;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub use deadline::Deadline;
 pub use file::MappedFile;
-pub use memory::{Counters, FaultPoint, Faults, Memory, SLOTS_PER_LINE};
-pub use slot::Slot;
+pub use slot::SharedSlot;
+pub use table_memory::{FaultPoint, Faults, SLOTS_PER_LINE, TableCounters, TableMemory};
 
 use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
@@ -34,7 +34,7 @@ use crate::store::memory::Overflow;
 use crate::store::remote::{RemoteBatch, RemoteStep};
 use crate::store::url::SharedPlace;
 use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError};
-use table::{Address, Table};
+use table::{SharedTable, SlotAddress};
 
 /// The id of the bucket that the ids of a limit share when their windows are full. No client has
 /// it, since ids are UTF-8.
@@ -60,7 +60,7 @@ pub fn path(place: &SharedPlace) -> PathBuf {
 /// Buckets in a table that several processes share.
 #[derive(Debug)]
 pub struct SharedStore<M> {
-    table: Table<M>,
+    table: SharedTable<M>,
     key: HashKey,
 }
 
@@ -72,15 +72,15 @@ impl<F: Faults> SharedStore<MappedFile<F>> {
     }
 }
 
-impl<M: Memory> SharedStore<M> {
+impl<M: TableMemory> SharedStore<M> {
     /// A store in any memory, whose hash has the key `key`.
     pub fn new(memory: M, key: HashKey, overflow: Overflow) -> Self {
-        SharedStore { table: Table::new(memory, overflow), key }
+        SharedStore { table: SharedTable::new(memory, overflow), key }
     }
 
     #[inline(always)]
-    fn address(&self, bucket: Bucket<'_>) -> Address {
-        Address::of(bucket.hash(), bucket.keyspace.has_tally)
+    fn address(&self, bucket: Bucket<'_>) -> SlotAddress {
+        SlotAddress::of(bucket.hash(), bucket.keyspace.has_tally)
     }
 
     fn update_all_before<B: RemoteBatch>(
@@ -97,13 +97,13 @@ impl<M: Memory> SharedStore<M> {
     }
 
     #[cold]
-    fn overflow_address(&self, bucket: Bucket<'_>) -> Address {
+    fn overflow_address(&self, bucket: Bucket<'_>) -> SlotAddress {
         let keyspace = bucket.keyspace;
-        Address::of(keyspace.hash.hash64(OVERFLOW_ID), keyspace.has_tally)
+        SlotAddress::of(keyspace.hash.hash64(OVERFLOW_ID), keyspace.has_tally)
     }
 }
 
-impl<M: Memory> Store for SharedStore<M> {
+impl<M: TableMemory> Store for SharedStore<M> {
     type Error = SharedError;
 
     fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
@@ -217,7 +217,7 @@ pub enum SharedError {
     )]
     Truncated,
     #[error("the table was replaced by a larger one, which cannot be opened: {0}")]
-    Open(#[source] OpenError),
+    Open(#[source] TableOpenError),
     #[error("the shared table's file cannot be locked: {0}")]
     Lock(#[source] io::Error),
 }
@@ -231,7 +231,7 @@ impl From<SharedError> for StoreError {
 /// Why a shared table could not be opened or created.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
-pub enum OpenError {
+pub enum TableOpenError {
     #[error("{} cannot be used as a shared table: {reason}", path.display())]
     Refused { path: PathBuf, reason: &'static str },
     /// Without the boot id, a table in use looks like one of an earlier boot.

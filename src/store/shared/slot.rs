@@ -5,8 +5,8 @@
 
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
-use crate::store::shared::flaw::{Flaw, has};
 use crate::store::shared::lifetime::StoredLifetime;
+use crate::store::shared::loom_mutants::{Mutant, has};
 use crate::sync::{Ordering, Word};
 
 const LIFETIME_MASK: u64 = (1 << StoredLifetime::BITS) - 1;
@@ -20,11 +20,11 @@ pub(super) const FREE: u64 = 0;
 
 /// The lower 49 bits of a hash, in the upper bits of a key word: which bucket a slot belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tag(u64);
+pub(super) struct SlotTag(u64);
 
-impl Tag {
-    pub(super) const fn of_low_bits(hash: u64) -> Tag {
-        Tag(hash << TAG_MASK.trailing_zeros())
+impl SlotTag {
+    pub(super) const fn of_low_bits(hash: u64) -> SlotTag {
+        SlotTag(hash << TAG_MASK.trailing_zeros())
     }
 }
 
@@ -32,40 +32,40 @@ impl Tag {
 ///
 /// The tenancy counts, modulo 16, how often the slot changed hands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key(u64);
+pub(super) struct SlotKey(u64);
 
-impl Key {
-    pub(super) const fn is_of(self, tag: Tag) -> bool {
+impl SlotKey {
+    pub(super) const fn is_of(self, tag: SlotTag) -> bool {
         self.0 & TAG_MASK == tag.0
     }
 
-    pub(super) const fn tag(self) -> Tag {
-        Tag(self.0 & TAG_MASK)
+    pub(super) const fn tag(self) -> SlotTag {
+        SlotTag(self.0 & TAG_MASK)
     }
 
     /// The key of the next bucket to own this slot.
-    pub(super) fn succeeded_by(self, tag: Tag, lifetime: StoredLifetime) -> Key {
-        let one = if has(Flaw::NoTenancy) { 0 } else { TENANCY_ONE };
+    pub(super) fn succeeded_by(self, tag: SlotTag, lifetime: StoredLifetime) -> SlotKey {
+        let one = if has(Mutant::NoTenancy) { 0 } else { TENANCY_ONE };
         let tenancy = self.0.wrapping_add(one) & TENANCY_MASK;
-        Key(tag.0 | tenancy | lifetime.bits())
+        SlotKey(tag.0 | tenancy | lifetime.bits())
     }
 
     pub(super) const fn lifetime(self) -> StoredLifetime {
         StoredLifetime::from_bits(self.0)
     }
 
-    pub(super) const fn with_lifetime(self, lifetime: StoredLifetime) -> Key {
-        Key((self.0 & !LIFETIME_MASK) | lifetime.bits())
+    pub(super) const fn with_lifetime(self, lifetime: StoredLifetime) -> SlotKey {
+        SlotKey((self.0 & !LIFETIME_MASK) | lifetime.bits())
     }
 
     /// Whether both words name one bucket in one tenancy; the lifetime may have been raised between.
-    pub(super) const fn is_same_tenancy(self, other: Key) -> bool {
+    pub(super) const fn is_same_tenancy(self, other: SlotKey) -> bool {
         (self.0 ^ other.0) & !LIFETIME_MASK == 0
     }
 
     /// States are below 2^63, so with the top bit set no masked state is [`FREE`].
     fn mask(self) -> u64 {
-        if has(Flaw::NoMask) {
+        if has(Mutant::NoMask) {
             return TOP_BIT;
         }
         (self.0 & !LIFETIME_MASK) | TOP_BIT
@@ -88,7 +88,7 @@ impl Key {
 /// A slot. Four of them fill a cache line.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Slot {
+pub struct SharedSlot {
     key: Word,
     state: Word,
 }
@@ -96,7 +96,7 @@ pub struct Slot {
 /// The content of a slot when it was read: a key word, and a state word that belongs to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Occupant {
-    pub(super) key: Key,
+    pub(super) key: SlotKey,
     pub(super) word: u64,
 }
 
@@ -120,17 +120,17 @@ impl Occupant {
     }
 }
 
-impl Slot {
+impl SharedSlot {
     /// An empty slot, for a table in ordinary memory.
-    pub fn new() -> Slot {
-        Slot { key: Word::new(0), state: Word::new(FREE) }
+    pub fn new() -> SharedSlot {
+        SharedSlot { key: Word::new(0), state: Word::new(FREE) }
     }
 
     /// The content of the slot, if it belongs to `tag`.
     #[inline(always)]
-    pub(super) fn occupant_of(&self, tag: Tag) -> Option<Occupant> {
+    pub(super) fn occupant_of(&self, tag: SlotTag) -> Option<Occupant> {
         // Relaxed: a hint, which the reads below confirm.
-        if !Key(self.key.load(Ordering::Relaxed)).is_of(tag) {
+        if !SlotKey(self.key.load(Ordering::Relaxed)).is_of(tag) {
             return None;
         }
         // State first, key second. Acquire on the state pairs with the Release of the publisher:
@@ -141,14 +141,14 @@ impl Slot {
         }
         // Acquire on the key pairs with the Release in `rename`: a thread that sees the new key can
         // no longer read the former tenant's word in `is_unchanged`.
-        let key = Key(self.key.load(ordered(Ordering::Acquire)));
+        let key = SlotKey(self.key.load(ordered(Ordering::Acquire)));
         key.is_of(tag).then_some(Occupant { key, word })
     }
 
     /// The content of the slot, for any tag. Exact only while its window is locked.
-    pub(super) fn occupant(&self) -> (Key, Option<Occupant>) {
+    pub(super) fn occupant(&self) -> (SlotKey, Option<Occupant>) {
         let word = self.state.load(Ordering::Acquire);
-        let key = Key(self.key.load(Ordering::Acquire));
+        let key = SlotKey(self.key.load(Ordering::Acquire));
         (key, (word != FREE).then_some(Occupant { key, word }))
     }
 
@@ -168,7 +168,7 @@ impl Slot {
 
     /// Frees the slot if it still holds the word that was read.
     pub(super) fn release(&self, seen: Occupant) -> bool {
-        if has(Flaw::FreesByStore) {
+        if has(Mutant::FreesByStore) {
             self.state.store(FREE, Ordering::Release);
             return true;
         }
@@ -185,12 +185,12 @@ impl Slot {
         self.swap(seen.word, seen.word & !TOP_BIT)
     }
 
-    /// Undoes [`Slot::seal`]. Only under the lock of its window.
+    /// Undoes [`SharedSlot::seal`]. Only under the lock of its window.
     pub(super) fn unseal(&self, seen: Occupant) -> bool {
         self.swap(seen.word, seen.word | TOP_BIT)
     }
 
-    /// Frees the slot after [`Slot::seal`] of `seen`.
+    /// Frees the slot after [`SharedSlot::seal`] of `seen`.
     pub(super) fn release_sealed(&self, seen: Occupant) -> bool {
         self.swap(seen.word & !TOP_BIT, FREE)
     }
@@ -203,13 +203,13 @@ impl Slot {
     }
 
     /// Assigns a free slot to another key. Only under the lock of its window.
-    pub(super) fn rename(&self, key: Key) {
+    pub(super) fn rename(&self, key: SlotKey) {
         self.key.store(key.0, ordered(Ordering::Release));
     }
 
     /// Publishes the first state of the slot's new owner. Only under the lock of its window, after
-    /// [`Slot::rename`]: only the lock's holder writes to a free slot.
-    pub(super) fn publish(&self, key: Key, state: State) -> Occupant {
+    /// [`SharedSlot::rename`]: only the lock's holder writes to a free slot.
+    pub(super) fn publish(&self, key: SlotKey, state: State) -> Occupant {
         let word = key.masked(state);
         self.state.store(word, ordered(Ordering::Release));
         Occupant { key, word }
@@ -219,12 +219,12 @@ impl Slot {
 /// The ordering that the protocol asks for.
 #[inline(always)]
 fn ordered(order: Ordering) -> Ordering {
-    if has(Flaw::Relaxed) { Ordering::Relaxed } else { order }
+    if has(Mutant::Relaxed) { Ordering::Relaxed } else { order }
 }
 
-impl Default for Slot {
-    fn default() -> Slot {
-        Slot::new()
+impl Default for SharedSlot {
+    fn default() -> SharedSlot {
+        SharedSlot::new()
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn no_masked_state_is_free_and_each_comes_back() {
         for hash in [0, u64::MAX, 0x0123_4567_89ab_cdef, TOP_BIT] {
-            let key = Key(0).succeeded_by(Tag::of_low_bits(hash), StoredLifetime::INSTANT);
+            let key = SlotKey(0).succeeded_by(SlotTag::of_low_bits(hash), StoredLifetime::INSTANT);
             for word in [0, 1, (1 << 63) - 1, key.mask() & !TOP_BIT] {
                 let masked = key.masked(state(word));
                 assert_ne!(masked, FREE);
@@ -250,9 +250,9 @@ mod tests {
 
     #[test]
     fn a_word_of_a_former_owner_cannot_be_replaced() {
-        let slot = Slot::new();
-        let (mine, other) = (Tag::of_low_bits(1), Tag::of_low_bits(2));
-        let first = Key(0).succeeded_by(mine, StoredLifetime::INSTANT);
+        let slot = SharedSlot::new();
+        let (mine, other) = (SlotTag::of_low_bits(1), SlotTag::of_low_bits(2));
+        let first = SlotKey(0).succeeded_by(mine, StoredLifetime::INSTANT);
         slot.rename(first);
         let seen = slot.publish(first, state(5));
         assert!(slot.release(seen));
@@ -266,8 +266,8 @@ mod tests {
 
     #[test]
     fn a_sealed_state_cannot_be_replaced_but_read_and_unsealed() {
-        let (slot, tag) = (Slot::new(), Tag::of_low_bits(1));
-        let key = Key(0).succeeded_by(tag, StoredLifetime::INSTANT);
+        let (slot, tag) = (SharedSlot::new(), SlotTag::of_low_bits(1));
+        let key = SlotKey(0).succeeded_by(tag, StoredLifetime::INSTANT);
         slot.rename(key);
         let seen = slot.publish(key, state(5));
         assert!(slot.seal(seen));
@@ -281,8 +281,8 @@ mod tests {
 
     #[test]
     fn the_same_key_in_a_later_tenancy_has_another_mask() {
-        let tag = Tag::of_low_bits(7);
-        let first = Key(0).succeeded_by(tag, StoredLifetime::INSTANT);
+        let tag = SlotTag::of_low_bits(7);
+        let first = SlotKey(0).succeeded_by(tag, StoredLifetime::INSTANT);
         let second = first.succeeded_by(tag, StoredLifetime::INSTANT);
         assert_ne!(first.masked(state(5)), second.masked(state(5)));
         assert!(!first.is_same_tenancy(second));

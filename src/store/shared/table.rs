@@ -29,10 +29,10 @@ use crate::prefetch::prefetch;
 use crate::store::memory::Overflow;
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
-use crate::store::shared::flaw::{Flaw, has};
 use crate::store::shared::lifetime::StoredLifetime;
-use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE, Stage};
-use crate::store::shared::slot::{Occupant, Slot, Tag};
+use crate::store::shared::loom_mutants::{Mutant, has};
+use crate::store::shared::slot::{Occupant, SharedSlot, SlotTag};
+use crate::store::shared::table_memory::{FaultPoint, SLOTS_PER_LINE, TableMemory, TableStage};
 use crate::store::{Step, Write};
 
 /// How far beyond the latest end the table's record of it is set.
@@ -40,28 +40,28 @@ const ANNOUNCED_AHEAD: Nanos = Nanos::SECOND;
 
 /// Where a bucket may be, in a table of any size, its tag, and whether its states have a tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct SlotAddress {
     pub(super) place: u64,
-    pub(super) tag: Tag,
+    pub(super) tag: SlotTag,
     pub(super) has_tally: bool,
 }
 
-impl Address {
+impl SlotAddress {
     /// The address of a bucket with this hash.
     ///
     /// The upper bits say where the bucket is, and the tag has the lower ones: in a table of some
     /// thousand lines, buckets with one tag in one window have the same 64 bits.
     #[inline(always)]
-    pub(super) fn of(hash: u64, has_tally: bool) -> Address {
-        Address { place: hash, tag: Tag::of_low_bits(hash), has_tally }
+    pub(super) fn of(hash: u64, has_tally: bool) -> SlotAddress {
+        SlotAddress { place: hash, tag: SlotTag::of_low_bits(hash), has_tally }
     }
 }
 
 /// A bucket that was found: its slot, and what the slot held.
 #[derive(Debug)]
-pub(super) struct Found<'a, M> {
+pub(super) struct FoundSlot<'a, M> {
     pub(super) memory: &'a M,
-    pub(super) slot: &'a Slot,
+    pub(super) slot: &'a SharedSlot,
     pub(super) occupant: Occupant,
     /// Whether the states of the bucket that was looked for have a tally.
     has_tally: bool,
@@ -69,17 +69,17 @@ pub(super) struct Found<'a, M> {
 
 /// One charge of a call over several buckets, as it was written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Charge<'a> {
-    pub(super) slot: &'a Slot,
+pub(super) struct SlotCharge<'a> {
+    pub(super) slot: &'a SharedSlot,
     /// The state word before the charge; `None` if the charge created the bucket.
     pub(super) before: Option<u64>,
     pub(super) after: Occupant,
 }
 
 /// The outcome of a step on a slot.
-pub(super) enum Changed<'a> {
+pub(super) enum StepOutcome<'a> {
     /// The answer is valid; the charge, if a state was written.
-    Done(Option<Charge<'a>>),
+    Done(Option<SlotCharge<'a>>),
     /// Another thread or process changed the slot meanwhile.
     Moved,
     /// The new state must be remembered for longer than the key says, or the bucket is damaged or
@@ -88,9 +88,9 @@ pub(super) enum Changed<'a> {
 }
 
 /// The outcome of a step under the lock.
-pub(super) enum Placed<'a> {
+pub(super) enum InsertOutcome<'a> {
     /// The answer is complete; the charge, if a state was written.
-    Done(Option<Charge<'a>>),
+    Done(Option<SlotCharge<'a>>),
     /// Every slot of the window matters until this instant.
     Full(Timestamp),
     /// Another process holds the lock, and the deadline has passed.
@@ -98,22 +98,22 @@ pub(super) enum Placed<'a> {
 }
 
 /// Whether new buckets are added to a table. If not, a larger one has replaced it, or its file was
-/// truncated: [`Memory::open_successor`] says which.
-pub(super) fn is_in_use(memory: &impl Memory) -> bool {
-    memory.counters().stage() == Stage::InUse && memory.refuse_truncated().is_ok()
+/// truncated: [`TableMemory::open_successor`] says which.
+pub(super) fn is_in_use(memory: &impl TableMemory) -> bool {
+    memory.counters().stage() == TableStage::InUse && memory.refuse_truncated().is_ok()
 }
 
 /// A table of slots under the protocol above.
 #[derive(Debug)]
-pub(super) struct Table<M> {
+pub(super) struct SharedTable<M> {
     /// The table that was opened; a larger one may have replaced it.
     memory: M,
     overflow: Overflow,
 }
 
-impl<M: Memory> Table<M> {
+impl<M: TableMemory> SharedTable<M> {
     pub(super) fn new(memory: M, overflow: Overflow) -> Self {
-        Table { memory, overflow }
+        SharedTable { memory, overflow }
     }
 
     /// The newest table that this process knows.
@@ -142,32 +142,32 @@ impl<M: Memory> Table<M> {
         self.overflow == Overflow::Evict
     }
 
-    pub(super) fn window(memory: &M, address: Address) -> Range<usize> {
+    pub(super) fn window(memory: &M, address: SlotAddress) -> Range<usize> {
         let first = memory.home_line(address.place) * SLOTS_PER_LINE;
         first..first + memory.window() * SLOTS_PER_LINE
     }
 
     /// Prefetches the line at which the search for a bucket begins.
     #[inline(always)]
-    pub(super) fn fetch(&self, address: Address) {
+    pub(super) fn fetch(&self, address: SlotAddress) {
         let memory = self.current();
         prefetch(memory.slot(memory.home_line(address.place) * SLOTS_PER_LINE));
     }
 
     #[inline(always)]
-    pub(super) fn find<'a>(&self, memory: &'a M, address: Address) -> Option<Found<'a, M>> {
+    pub(super) fn find<'a>(&self, memory: &'a M, address: SlotAddress) -> Option<FoundSlot<'a, M>> {
         Self::window(memory, address).find_map(|index| {
             let slot = memory.slot(index);
             let occupant = slot.occupant_of(address.tag)?;
-            Some(Found { memory, slot, occupant, has_tally: address.has_tally })
+            Some(FoundSlot { memory, slot, occupant, has_tally: address.has_tally })
         })
     }
 
     /// Finds a bucket in the newest table or in an older one that it has not left yet.
     pub(super) fn find_anywhere(
         &self,
-        address: Address,
-    ) -> Result<Option<Found<'_, M>>, SharedError> {
+        address: SlotAddress,
+    ) -> Result<Option<FoundSlot<'_, M>>, SharedError> {
         loop {
             let memory = self.current();
             let found = self.find(memory, address);
@@ -189,13 +189,17 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    pub(super) fn find_older<'a>(&self, memory: &'a M, address: Address) -> Option<Found<'a, M>> {
+    pub(super) fn find_older<'a>(
+        &self,
+        memory: &'a M,
+        address: SlotAddress,
+    ) -> Option<FoundSlot<'a, M>> {
         memory.older_tables().find_map(|older| self.find(older, address))
     }
 
     /// Whether a bucket that is in no older table is not in `memory` either. It may have been
     /// moved there after it was looked for.
-    fn is_absent(&self, memory: &M, address: Address) -> bool {
+    fn is_absent(&self, memory: &M, address: SlotAddress) -> bool {
         memory.older().is_none() || self.find(memory, address).is_none()
     }
 
@@ -208,7 +212,7 @@ impl<M: Memory> Table<M> {
             // No bucket drains later than at the latest end: such a floor is damaged.
             Some(counters.floor.get()).filter(|&floor| floor <= counters.announced.latest_end.get())
         });
-        let floor = if has(Flaw::NoFloor) { None } else { floors.flatten().max() };
+        let floor = if has(Mutant::NoFloor) { None } else { floors.flatten().max() };
         now.max(Timestamp::clamped(floor.unwrap_or(0) as i64))
     }
 
@@ -220,8 +224,8 @@ impl<M: Memory> Table<M> {
     /// damaged too: with that of a tally, a damaged TAT of a later year would look expired. So it must
     /// be of the kind that the call expects.
     #[inline(always)]
-    pub(super) fn state(&self, found: &Found<'_, M>, now: Timestamp) -> Option<State> {
-        let &Found { memory, occupant, has_tally, .. } = found;
+    pub(super) fn state(&self, found: &FoundSlot<'_, M>, now: Timestamp) -> Option<State> {
+        let &FoundSlot { memory, occupant, has_tally, .. } = found;
         let is_over = occupant.end() <= now;
         let is_damaged =
             occupant.key.lifetime().is_of_tally() != has_tally || self.is_damaged(memory, occupant);
@@ -239,7 +243,7 @@ impl<M: Memory> Table<M> {
     /// Whether a bucket is frozen because a larger table takes it over. In a table that is in use,
     /// such a word is damage.
     #[inline(always)]
-    pub(super) fn is_moving(&self, found: &Found<'_, M>) -> bool {
+    pub(super) fn is_moving(&self, found: &FoundSlot<'_, M>) -> bool {
         found.occupant.is_sealed() && !is_in_use(found.memory)
     }
 
@@ -265,8 +269,8 @@ impl<M: Memory> Table<M> {
     #[inline(always)]
     pub(super) fn update<S: Step>(
         &self,
-        address: Address,
-        overflow: impl FnOnce() -> Address,
+        address: SlotAddress,
+        overflow: impl FnOnce() -> SlotAddress,
         step: &S,
         now: Timestamp,
         answer: &mut Answer,
@@ -277,7 +281,7 @@ impl<M: Memory> Table<M> {
         if let Some(found) = self.find(memory, address) {
             memory.reached(FaultPoint::Found);
             let mut run = |state: Option<State>, now: Timestamp| step.run(state, now, answer);
-            if let Changed::Done(_) = self.change(&found, &mut run, now) {
+            if let StepOutcome::Done(_) = self.change(&found, &mut run, now) {
                 return Ok(true);
             }
         }
@@ -288,8 +292,8 @@ impl<M: Memory> Table<M> {
     #[inline(never)]
     fn update_otherwise<S: Step>(
         &self,
-        address: Address,
-        overflow: impl FnOnce() -> Address,
+        address: SlotAddress,
+        overflow: impl FnOnce() -> SlotAddress,
         step: &S,
         now: Timestamp,
         answer: &mut Answer,
@@ -300,9 +304,9 @@ impl<M: Memory> Table<M> {
             return Ok(true);
         }
         match self.update_new(address, overflow, &mut run, now, deadline)? {
-            Placed::Done(_) => Ok(true),
-            Placed::Busy => Ok(false),
-            Placed::Full(until) => {
+            InsertOutcome::Done(_) => Ok(true),
+            InsertOutcome::Busy => Ok(false),
+            InsertOutcome::Full(until) => {
                 *answer = Answer::refused(until, now);
                 Ok(true)
             }
@@ -313,19 +317,19 @@ impl<M: Memory> Table<M> {
     #[inline(never)]
     fn update_new(
         &self,
-        address: Address,
-        overflow: impl FnOnce() -> Address,
+        address: SlotAddress,
+        overflow: impl FnOnce() -> SlotAddress,
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
         deadline: &Deadline,
-    ) -> Result<Placed<'_>, SharedError> {
+    ) -> Result<InsertOutcome<'_>, SharedError> {
         let placed = self.insert(address, self.evicts(), run, now, deadline)?;
-        if !matches!(placed, Placed::Full(_)) || self.is_refused() {
+        if !matches!(placed, InsertOutcome::Full(_)) || self.is_refused() {
             return Ok(placed);
         }
         let address = overflow();
         match self.try_change(address, run, now) {
-            Some(charge) => Ok(Placed::Done(charge)),
+            Some(charge) => Ok(InsertOutcome::Done(charge)),
             // The shared bucket must have a slot, even if another bucket loses its own.
             None => self.insert(address, true, run, now, deadline),
         }
@@ -348,10 +352,10 @@ impl<M: Memory> Table<M> {
     #[inline(always)]
     pub(super) fn try_change(
         &self,
-        address: Address,
+        address: SlotAddress,
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
-    ) -> Option<Option<Charge<'_>>> {
+    ) -> Option<Option<SlotCharge<'_>>> {
         let memory = self.current();
         loop {
             let changed = match self.find(memory, address) {
@@ -362,9 +366,9 @@ impl<M: Memory> Table<M> {
                 None => self.answer_without_slot(memory, address, run, now),
             };
             match changed {
-                Changed::Done(charge) => return Some(charge),
-                Changed::Moved => {}
-                Changed::NeedsLock => return None,
+                StepOutcome::Done(charge) => return Some(charge),
+                StepOutcome::Moved => {}
+                StepOutcome::NeedsLock => return None,
             }
         }
     }
@@ -373,31 +377,31 @@ impl<M: Memory> Table<M> {
     fn answer_without_slot(
         &self,
         memory: &M,
-        address: Address,
+        address: SlotAddress,
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
-    ) -> Changed<'_> {
+    ) -> StepOutcome<'_> {
         // After the search: a bucket that a successor made before this reading is not missed.
         if !is_in_use(memory) {
-            return Changed::NeedsLock;
+            return StepOutcome::NeedsLock;
         }
         if let Some(found) = self.find_older(memory, address) {
             let is_peek = run(self.state(&found, now), now) == Write::Keep;
             return match is_peek && !found.occupant.is_sealed() {
-                true if found.slot.is_unchanged(found.occupant) => Changed::Done(None),
-                true => Changed::Moved,
-                false => Changed::NeedsLock,
+                true if found.slot.is_unchanged(found.occupant) => StepOutcome::Done(None),
+                true => StepOutcome::Moved,
+                false => StepOutcome::NeedsLock,
             };
         }
         if !self.is_absent(memory, address) {
-            return Changed::Moved;
+            return StepOutcome::Moved;
         }
         let now = self.effective_now(memory, now);
         let is_peek = run(None, now) == Write::Keep;
         if is_peek && !self.is_full(memory, address, now) {
-            Changed::Done(None)
+            StepOutcome::Done(None)
         } else {
-            Changed::NeedsLock
+            StepOutcome::NeedsLock
         }
     }
 
@@ -405,31 +409,31 @@ impl<M: Memory> Table<M> {
     #[inline(always)]
     pub(super) fn change<'a>(
         &self,
-        found: &Found<'a, M>,
+        found: &FoundSlot<'a, M>,
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
-    ) -> Changed<'a> {
-        let &Found { memory, slot, occupant, .. } = found;
+    ) -> StepOutcome<'a> {
+        let &FoundSlot { memory, slot, occupant, .. } = found;
         if occupant.is_sealed() {
-            return Changed::NeedsLock;
+            return StepOutcome::NeedsLock;
         }
         let Some((state, lifetime)) = run(self.state(found, now), now).state() else {
             // The word was the bucket's own when its key was read; it must still be there.
             let is_unchanged = slot.is_unchanged(occupant);
-            return if is_unchanged { Changed::Done(None) } else { Changed::Moved };
+            return if is_unchanged { StepOutcome::Done(None) } else { StepOutcome::Moved };
         };
         // The key of a damaged state may be damaged too: its slot is assigned again.
         let is_kept = StoredLifetime::at_least(lifetime) <= occupant.key.lifetime();
         if self.is_damaged(memory, occupant) || !is_kept {
-            return Changed::NeedsLock;
+            return StepOutcome::NeedsLock;
         }
         self.announce(memory, state, occupant.key.lifetime());
         match slot.replace(occupant, state) {
             Some(after) => {
                 memory.reached(FaultPoint::Replaced);
-                Changed::Done(Some(Charge { slot, before: Some(occupant.word), after }))
+                StepOutcome::Done(Some(SlotCharge { slot, before: Some(occupant.word), after }))
             }
-            None => Changed::Moved,
+            None => StepOutcome::Moved,
         }
     }
 }

@@ -10,18 +10,18 @@ use penstock::clock::{AnyClock, ManualClock};
 use penstock::engine::operation::Verb;
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::Overflow;
-use penstock::store::shared::{MappedFile, OpenError, SharedStore};
+use penstock::store::shared::{MappedFile, SharedStore, TableOpenError};
 use siphasher::sip::SipHasher13;
 
 use super::{Shared, fresh_path};
 
-fn open(path: &Path) -> Result<Shared<MappedFile>, OpenError> {
+fn open(path: &Path) -> Result<Shared<MappedFile>, TableOpenError> {
     Shared::open(path, 100)
 }
 
 fn refusal_reason(path: &Path) -> &'static str {
     match open(path) {
-        Err(OpenError::Refused { reason, .. }) => reason,
+        Err(TableOpenError::Refused { reason, .. }) => reason,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("the file was opened"),
     }
@@ -155,7 +155,7 @@ fn a_table_of_a_previous_boot_is_replaced_by_an_empty_one() {
     assert_eq!(open(&path).expect("the same table").used("ada"), 1);
     // An inspection reports that there is no table.
     rewrite(&path, 48, &[7; 16]);
-    assert!(matches!(MappedFile::open_existing(&path), Err(OpenError::Missing { .. })));
+    assert!(matches!(MappedFile::open_existing(&path), Err(TableOpenError::Missing { .. })));
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn a_foreign_file_at_the_path_of_the_older_table_is_refused() {
     let shared = open(&path).expect("a new table");
     assert!(shared.spend("Counted", "ada"));
     fs::write(retired(&path, 1), "mine").expect("a file");
-    assert!(matches!(Shared::open(&path, 1000), Err(OpenError::Refused { .. })));
+    assert!(matches!(Shared::open(&path, 1000), Err(TableOpenError::Refused { .. })));
     assert_eq!(fs::read(retired(&path, 1)).expect("the file"), b"mine");
     fs::remove_file(retired(&path, 1)).expect("the file");
     assert_eq!(Shared::open(&path, 1000).expect("a larger table").used("ada"), 1);

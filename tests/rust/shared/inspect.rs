@@ -9,14 +9,14 @@ use penstock::clock::{AnyClock, ManualClock};
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::store::inspect::{Inspect, SlowBucket};
 use penstock::store::memory::Overflow;
-use penstock::store::shared::{MappedFile, Memory, OpenError, SharedStore};
+use penstock::store::shared::{MappedFile, SharedStore, TableMemory, TableOpenError};
 
 use super::{COUNTED_LIMIT, Shared, fresh_path};
 
 #[test]
 fn open_existing_does_not_create_a_table() {
     let path = fresh_path("missing");
-    assert!(matches!(MappedFile::open_existing(&path), Err(OpenError::Missing { .. })));
+    assert!(matches!(MappedFile::open_existing(&path), Err(TableOpenError::Missing { .. })));
     assert!(!path.exists());
     let created = MappedFile::open(&path, Some(100)).expect("a new table");
     let opened = MappedFile::open_existing(&path).expect("the table");

@@ -30,7 +30,7 @@ use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
 use penstock::limiter::{Call, Limiter, Transaction};
 use penstock::store::memory::Overflow;
-use penstock::store::shared::{Faults, MappedFile, Memory, OpenError, SharedStore};
+use penstock::store::shared::{Faults, MappedFile, SharedStore, TableMemory, TableOpenError};
 
 /// The files of one test, removed when its thread ends.
 #[derive(Default)]
@@ -65,10 +65,10 @@ pub fn table_clock<F: Faults>(memory: &MappedFile<F>) -> AnyClock {
 
 /// A limiter in a shared table, with the limits `Counted`, `Churn`, `Few`, `Paced`, `Tokens` and
 /// `Drips`.
-pub struct Shared<M: Memory>(pub Limiter<SharedStore<M>, AnyClock>);
+pub struct Shared<M: TableMemory>(pub Limiter<SharedStore<M>, AnyClock>);
 
 impl Shared<MappedFile> {
-    pub fn open(path: &Path, capacity: usize) -> Result<Shared<MappedFile>, OpenError> {
+    pub fn open(path: &Path, capacity: usize) -> Result<Shared<MappedFile>, TableOpenError> {
         Ok(Shared::in_file(MappedFile::open(path, Some(capacity))?, Overflow::Share))
     }
 }
@@ -80,7 +80,7 @@ impl<F: Faults> Shared<MappedFile<F>> {
     }
 }
 
-impl<M: Memory> Shared<M> {
+impl<M: TableMemory> Shared<M> {
     pub fn new(store: SharedStore<M>, clock: AnyClock) -> Shared<M> {
         let day = Nanos::from_millis(86_400_000);
         let limits = [

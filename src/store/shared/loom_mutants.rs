@@ -2,7 +2,7 @@
 
 /// One step of the protocol that is left out or done wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub enum Mutant {
     /// An eviction frees a slot by a store instead of a compare-and-swap.
     FreesByStore,
     /// A slot gets its new key before the former state is freed.
@@ -31,23 +31,23 @@ pub enum Flaw {
 #[cfg(loom)]
 thread_local! {
     // loom runs all threads of a model on one thread of the system.
-    static PRESENT: std::cell::Cell<Option<Flaw>> = const { std::cell::Cell::new(None) };
+    static PRESENT: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }
 
 /// Breaks the protocol in all models that this thread runs from now on.
 #[cfg(loom)]
-pub fn introduce(flaw: Flaw) {
+pub fn introduce(flaw: Mutant) {
     PRESENT.set(Some(flaw));
 }
 
 #[cfg(loom)]
-pub(super) fn has(flaw: Flaw) -> bool {
+pub(super) fn has(flaw: Mutant) -> bool {
     PRESENT.get() == Some(flaw)
 }
 
 /// Outside the models there is none.
 #[cfg(not(loom))]
 #[inline(always)]
-pub(super) const fn has(_: Flaw) -> bool {
+pub(super) const fn has(_: Mutant) -> bool {
     false
 }

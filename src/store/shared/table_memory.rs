@@ -5,7 +5,7 @@ use std::ops::{Deref, Range};
 
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
-use crate::store::shared::slot::Slot;
+use crate::store::shared::slot::SharedSlot;
 use crate::sync::counting::{self, AtomicU64, AtomicUsize};
 use crate::sync::{Ordering, Word};
 
@@ -20,7 +20,7 @@ pub(super) const SLOTS_PER_BUCKET: usize = 2;
 ///
 /// A table that is enlarged is replaced by a larger one, its successor, which takes over the buckets
 /// of the older tables one by one. So tables form a list, which each process walks on its own.
-pub trait Memory: Send + Sync + fmt::Debug {
+pub trait TableMemory: Send + Sync + fmt::Debug {
     /// The exclusive right to assign the slots of some windows, until it is dropped.
     type Guard<'a>
     where
@@ -33,10 +33,10 @@ pub trait Memory: Send + Sync + fmt::Debug {
     fn window(&self) -> usize;
 
     /// One slot, by its index.
-    fn slot(&self, index: usize) -> &Slot;
+    fn slot(&self, index: usize) -> &SharedSlot;
 
     /// The shared words beside the slots.
-    fn counters(&self) -> &Counters;
+    fn counters(&self) -> &TableCounters;
 
     /// Locks some lines of this table only. Returns `None` if another process holds their lock and
     /// the deadline has passed. The caller holds no other lock.
@@ -52,7 +52,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// Locks the windows of a bucket in this table and in all older ones, newest first.
     ///
     /// # Errors
-    /// As [`Memory::lock_lines`].
+    /// As [`TableMemory::lock_lines`].
     fn lock(&self, place: u64, deadline: &Deadline)
     -> Result<Option<Self::Guard<'_>>, SharedError>;
 
@@ -62,7 +62,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// The table that replaces this one, as far as this process knows.
     fn successor(&self) -> Option<&Self>;
 
-    /// Opens the table that replaces this one; afterwards [`Memory::successor`] returns it.
+    /// Opens the table that replaces this one; afterwards [`TableMemory::successor`] returns it.
     ///
     /// # Errors
     /// [`SharedError::Replaced`] if there is none.
@@ -79,7 +79,11 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`SharedError::Truncated`].
     fn refuse_truncated(&self) -> Result<(), SharedError> {
-        if self.tables().any(Memory::is_truncated) { Err(SharedError::Truncated) } else { Ok(()) }
+        if self.tables().any(TableMemory::is_truncated) {
+            Err(SharedError::Truncated)
+        } else {
+            Ok(())
+        }
     }
 
     /// Removes what other processes could still find of a table without buckets.
@@ -138,13 +142,13 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// The older tables that may still hold buckets, newest first.
     fn older_tables(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(self.older(), |table| table.older())
-            .filter(|table| table.counters().stage() != Stage::Emptied)
+            .filter(|table| table.counters().stage() != TableStage::Emptied)
     }
 }
 
 /// What becomes of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum TableStage {
     /// New buckets are added to it.
     InUse,
     /// A larger table has taken its place. Buckets leave it, and none is added.
@@ -160,38 +164,38 @@ const EMPTIED: u64 = u64::from_ne_bytes(*b"emptied!");
 /// The words beside the slots that all processes share, each on a cache line of its own.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct TableCounters {
     /// The latest instant at which a forgotten bucket had drained.
     pub(super) floor: Padded,
     /// Buckets that were forgotten after they had drained.
-    pub(super) forgotten: Tally,
+    pub(super) forgotten: EventCounter,
     /// Buckets evicted before they had drained.
-    pub(super) live_evictions: Tally,
+    pub(super) live_evictions: EventCounter,
     /// New ids that were decided in the overflow bucket of their limit.
-    pub(super) overflowed: Tally,
+    pub(super) overflowed: EventCounter,
     /// New ids that were refused because their window was full.
-    pub(super) refused: Tally,
+    pub(super) refused: EventCounter,
     /// Bounds of all states that were ever written.
     pub(super) announced: Announced,
-    /// The table's [`Stage`].
+    /// The table's [`TableStage`].
     stage: Padded,
     /// Locks that were taken to add a bucket.
-    pub(super) locked: Tally,
+    pub(super) locked: EventCounter,
     /// Of these, the ones that their holder released.
-    pub(super) unlocked: Tally,
+    pub(super) unlocked: EventCounter,
     /// Of the others, those whose holder is known to be dead: the highest number found so far.
     recovered: Padded,
 }
 
-impl Counters {
+impl TableCounters {
     #[inline(always)]
-    pub(super) fn stage(&self) -> Stage {
+    pub(super) fn stage(&self) -> TableStage {
         // Acquire: a process that sees a table emptied must also see the floor that was raised
         // before; one that sees it retired needs nothing more.
         match self.stage.0.0.load(Ordering::Acquire) {
-            RETIRED => Stage::Retired,
-            EMPTIED => Stage::Emptied,
-            _ => Stage::InUse,
+            RETIRED => TableStage::Retired,
+            EMPTIED => TableStage::Emptied,
+            _ => TableStage::InUse,
         }
     }
 
@@ -267,9 +271,9 @@ impl Deref for Padded {
 /// A counter on a cache line of its own.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-pub(super) struct Tally(AtomicU64);
+pub(super) struct EventCounter(AtomicU64);
 
-impl Tally {
+impl EventCounter {
     pub(super) fn get(&self) -> u64 {
         // Acquire: counters are read in the order of the program, so that one can be subtracted from
         // another.

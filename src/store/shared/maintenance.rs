@@ -4,23 +4,23 @@ use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::inspect::{Inspect, Inspection, ResetWithin, SlowBucket, Survey};
 use crate::store::shared::deadline::Deadline;
-use crate::store::shared::flaw::{Flaw, has};
 use crate::store::shared::lifetime::StoredLifetime;
-use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE};
-use crate::store::shared::slot::{Occupant, Slot};
-use crate::store::shared::table::{Address, Found, Table, is_in_use};
+use crate::store::shared::loom_mutants::{Mutant, has};
+use crate::store::shared::slot::{Occupant, SharedSlot};
+use crate::store::shared::table::{FoundSlot, SharedTable, SlotAddress, is_in_use};
+use crate::store::shared::table_memory::{FaultPoint, SLOTS_PER_LINE, TableMemory};
 use crate::store::shared::{MappedFile, SharedError, SharedStore};
 use crate::store::{Stats, Store, StoreError};
 
 /// Lines that a walk over the table locks at a time.
 const LINES_AT_ONCE: usize = 64;
 
-impl<M: Memory> Table<M> {
+impl<M: TableMemory> SharedTable<M> {
     /// Forgets one bucket. Returns whether there was one.
     ///
     /// # Errors
     /// [`SharedError`] if the table was replaced by a larger one and the lock is not available.
-    pub(super) fn forget(&self, address: Address) -> Result<bool, SharedError> {
+    pub(super) fn forget(&self, address: SlotAddress) -> Result<bool, SharedError> {
         let deadline = Deadline::of_call();
         loop {
             let memory = self.newest()?;
@@ -35,7 +35,7 @@ impl<M: Memory> Table<M> {
                 Some(Err(error)) => return Err(error),
             };
             // A larger table that has just replaced this one may be taking the bucket over.
-            let is_moving = |found: &Found<'_, M>| self.is_moving(found);
+            let is_moving = |found: &FoundSlot<'_, M>| self.is_moving(found);
             let mut is_forgotten = self.forget_in(memory, address, is_moving);
             for older in memory.older_tables() {
                 is_forgotten |= self.forget_in(older, address, |_| false);
@@ -50,8 +50,8 @@ impl<M: Memory> Table<M> {
     fn forget_in(
         &self,
         memory: &M,
-        address: Address,
-        keep: impl Fn(&Found<'_, M>) -> bool,
+        address: SlotAddress,
+        keep: impl Fn(&FoundSlot<'_, M>) -> bool,
     ) -> bool {
         while let Some(found) = self.find(memory, address) {
             if keep(&found) {
@@ -96,7 +96,7 @@ impl<M: Memory> Table<M> {
     fn raise_lifetime_to(
         &self,
         memory: &M,
-        slot: &Slot,
+        slot: &SharedSlot,
         now: Timestamp,
         lifetime: &dyn Fn(State) -> Lifetime,
     ) {
@@ -115,7 +115,7 @@ impl<M: Memory> Table<M> {
     pub(super) fn rename_for(
         &self,
         memory: &M,
-        slot: &Slot,
+        slot: &SharedSlot,
         occupant: Occupant,
         lifetime: Lifetime,
         now: Timestamp,
@@ -124,7 +124,7 @@ impl<M: Memory> Table<M> {
         self.announce(memory, occupant.state(), lifetime);
         // A call that read the key before this may still write a state of its own time, of which it
         // announces the shorter lifetime only.
-        if !has(Flaw::AnnouncesFoundOnly) {
+        if !has(Mutant::AnnouncesFoundOnly) {
             self.announce(memory, State::from_tally(now, 0), lifetime);
         }
         slot.rename(occupant.key.with_lifetime(lifetime));
@@ -146,7 +146,7 @@ impl<M: Memory> Table<M> {
             buckets: Some(buckets),
             capacity: Some(newest.capacity()),
             slots: Some(slots),
-            bytes: Some(slots * size_of::<Slot>() as u64),
+            bytes: Some(slots * size_of::<SharedSlot>() as u64),
             forgotten: Some(counters.forgotten.get()),
             evicted: Some(counters.live_evictions.get()),
             shared: Some(counters.overflowed.get()),
