@@ -1,4 +1,4 @@
-//! Calls over several buckets: charged one after another, and given back on a denial.
+//! Batches: charge several buckets one after another, and give the charges back on a denial.
 
 use crate::clock::Clock;
 use crate::engine::state::State;
@@ -12,8 +12,8 @@ use crate::store::shared::table_memory::{FaultPoint, TableMemory};
 use crate::store::{Answers, Batch, Write};
 
 impl<M: TableMemory> SharedTable<M> {
-    /// Hands the states of several buckets to `batch`, and charges them in order. If one of them
-    /// turns out to be denied when its turn comes, the charges before it are given back.
+    /// Runs a batch on the states of its buckets, and charges them in order. If a bucket has
+    /// changed and the batch is then denied, the charges before it are given back.
     ///
     /// # Errors
     /// [`SharedError::Busy`] if a lock is not released before the deadline, and if the table cannot be
@@ -39,7 +39,7 @@ impl<M: TableMemory> SharedTable<M> {
             charges: vec![None; buckets.len()],
             full: vec![None; buckets.len()],
         };
-        // Read first, without writing: most denials are answered from this alone.
+        // All are read before the first is charged: most denials write nothing.
         for index in 0..buckets.len() {
             call.read(index)?;
         }
@@ -62,12 +62,12 @@ impl<M: TableMemory> SharedTable<M> {
         Ok(answer)
     }
 
-    /// Undoes one charge of a call that was denied elsewhere. `give_back` is the algorithm's own
-    /// rule: from the state charged, the state found and the time, which `now` reads, to what is to
-    /// be written.
+    /// Undoes one charge of a batch that another bucket has denied. `give_back` is the
+    /// algorithm's rule: it returns the write for the charged state, the state found, and the time,
+    /// read with `now`.
     ///
-    /// The bucket is never searched for again: after a reset that would pay back a charge that the
-    /// reset already forgot. So a charge stays if its bucket has moved to a larger table since.
+    /// The bucket is not searched again, because a reset may have removed the charge in the
+    /// meantime. So a charge on a bucket that has moved to a larger table is not given back.
     fn undo(
         &self,
         charge: SlotCharge<'_>,
@@ -84,7 +84,8 @@ impl<M: TableMemory> SharedTable<M> {
             let is_same =
                 |found: &Occupant| key.is_same_tenancy(charge.after.key) && !found.is_sealed();
             let Some(occupant) = occupant.filter(is_same) else { return };
-            // A fresh reading: what has drained since is not given back.
+            // The clock is read again, because tokens that were refilled since must not be given
+            // back.
             let now = if has(Mutant::GivesBackAll) { Timestamp::ORIGIN } else { now() };
             match give_back(charge.after.state(), occupant.state(), now).state() {
                 Some((state, _)) if slot.replace(occupant, state).is_none() => {}
@@ -94,7 +95,7 @@ impl<M: TableMemory> SharedTable<M> {
     }
 }
 
-/// A call over several buckets under way.
+/// A batch that is being decided.
 struct BatchCall<'a, M, C, B> {
     table: &'a SharedTable<M>,
     deadline: &'a Deadline,
@@ -113,7 +114,7 @@ struct BatchCall<'a, M, C, B> {
 }
 
 impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
-    /// Reads the state of one bucket, or of the bucket that takes its place for lack of room.
+    /// Reads the state of one bucket, or of the overflow bucket if there is no room for it.
     fn read(&mut self, index: usize) -> Result<(), SharedError> {
         let address = self.addresses[index];
         let mut found = self.table.find_anywhere(address)?;
@@ -133,13 +134,14 @@ impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
         Ok(())
     }
 
+    /// Runs the batch on the states as read.
     fn run(&mut self) -> Answers {
         self.writes.fill(Write::Keep);
         self.batch.apply(&self.states, &self.full, self.now, &mut self.writes)
     }
 
-    /// Writes what one bucket is to hold. `false` if the bucket has changed, or another takes its
-    /// place: its state is then read again, and the batch must run again.
+    /// Writes the new state of one bucket. Returns `false` if the bucket has changed or is replaced
+    /// by the overflow bucket: its state was read again, and the batch must run again.
     fn write(&mut self, index: usize) -> Result<bool, SharedError> {
         let (table, address) = (self.table, self.addresses[index]);
         let (expected, wanted, now) = (self.states[index], self.writes[index], self.now);
@@ -169,7 +171,7 @@ impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
         Ok(is_written)
     }
 
-    /// Returns, last first, the charges that are not wanted any more.
+    /// Undoes, in reverse order, the charges that the batch no longer makes.
     fn give_back_unwanted(&mut self) {
         for (index, charge) in self.charges.iter_mut().enumerate().rev() {
             if !matches!(self.writes[index], Write::Put(..))

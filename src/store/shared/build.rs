@@ -1,12 +1,12 @@
-//! How the file of a table is created, opened and replaced by a larger one.
+//! Creates and opens the file of a table, and replaces it by a larger one.
 //!
 //! `NAME` is the table. It is built as `NAME~new`, under a lock on that file, and then renamed. A
 //! builder that dies at any instruction leaves at most an unlocked `NAME~new`, with which the next
 //! builder starts again. `NAME` is never an incomplete table.
 //!
 //! A table that is replaced by a larger one is linked as `NAME~1`, `NAME~2` and so on (its
-//! generation, counted from 0, plus 1) until its last bucket has left it. The name of a table that a
-//! URL selects contains no `~`, so no table is in the place of another one's files.
+//! generation, counted from 0, plus 1) until its last bucket has left it. The name of a table that
+//! a URL selects contains no `~`, so no table is in the place of another one's files.
 #![expect(clippy::disallowed_methods, reason = "a shared table is a file, and this file opens it")]
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -25,10 +25,10 @@ use crate::store::shared::header::{Header, Machine, read_header, refuse_others};
 use crate::store::shared::lock::{ProcessLock, lock_builders};
 use crate::store::shared::table_memory::{FaultPoint, Faults};
 
-/// Buckets that a new table has room for where no capacity was asked for.
+/// The capacity of a new table if the URL has none.
 const DEFAULT_CAPACITY: usize = 100_000;
 
-/// A table's file, and what its header says.
+/// A table's file and its header.
 #[derive(Debug)]
 struct TableFile {
     file: File,
@@ -42,7 +42,7 @@ pub(super) struct MappedTable {
     pub(super) header: Header,
     pub(super) map: TableMap,
     pub(super) identity: (u64, u64),
-    /// Where it is.
+    /// Its path.
     pub(super) place: PathBuf,
 }
 
@@ -54,6 +54,7 @@ pub(super) struct MappedTables {
 }
 
 impl TableFile {
+    /// Maps the file.
     fn map(self, place: PathBuf) -> Result<MappedTable, TableOpenError> {
         let TableFile { file, header } = self;
         let map = MmapOptions::new().len(header.file_bytes as usize).map_raw(&file);
@@ -64,9 +65,11 @@ impl TableFile {
     }
 }
 
-/// Opens the table at `path`, or creates it. A table with less room than `capacity` is replaced by a
-/// larger one. `assemble` runs under this process's lock, and tells other processes that the older
-/// tables take no bucket any more.
+/// Opens the table at `path`, or creates it. A table with less room than `capacity` is replaced by
+/// a larger one. `assemble` runs under this process's lock. It retires the older tables.
+///
+/// # Errors
+/// [`TableOpenError`].
 pub(super) fn open_or_create<T>(
     path: &Path,
     capacity: Option<usize>,
@@ -74,8 +77,8 @@ pub(super) fn open_or_create<T>(
     assemble: impl Fn(MappedTables) -> T,
 ) -> Result<T, TableOpenError> {
     let machine = Machine::current()?;
-    // Another process that builds the table is waited for without this process's lock, which calls
-    // on other tables need.
+    // While another process creates the table, this process's lock is released, because calls on
+    // other tables need it.
     let opened = Deadline::of_opening().retry(|| {
         let _process = process_lock(path)?;
         match existing(path, &machine)? {
@@ -88,7 +91,10 @@ pub(super) fn open_or_create<T>(
     opened.and_then(|table| table.ok_or_else(|| TableOpenError::Building { path: path.to_owned() }))
 }
 
-/// Opens the table at `path` if there is one of this boot that `is_wanted`.
+/// Opens the table at `path` if it was created since boot and its header `is_wanted`.
+///
+/// # Errors
+/// [`TableOpenError`].
 pub(super) fn open_existing<T>(
     path: &Path,
     is_wanted: impl Fn(&Header) -> bool,
@@ -100,6 +106,7 @@ pub(super) fn open_existing<T>(
     table.map(|table| map(table, path, &machine).map(&assemble)).transpose()
 }
 
+/// Takes this process's lock.
 fn process_lock(path: &Path) -> Result<ProcessLock, TableOpenError> {
     ProcessLock::take().ok_or_else(|| TableOpenError::Busy { path: path.to_owned() })
 }
@@ -117,7 +124,7 @@ fn service_path(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The table at `path`, if there is one of this boot.
+/// Opens the table at `path` if it was created since boot.
 fn existing(path: &Path, machine: &Machine) -> Result<Option<TableFile>, TableOpenError> {
     let Some(file) = open_file(path, false)? else { return Ok(None) };
     let header = read_header(&file, path, machine)?;
@@ -126,7 +133,7 @@ fn existing(path: &Path, machine: &Machine) -> Result<Option<TableFile>, TableOp
     Ok(Some(TableFile { file, header }).filter(|_| is_current))
 }
 
-/// Maps a table, and the older ones that it replaces.
+/// Maps a table and the older tables that it replaces.
 fn map(table: TableFile, path: &Path, machine: &Machine) -> Result<MappedTables, TableOpenError> {
     let mut older = Vec::new();
     for generation in table.header.oldest..table.header.generation {
@@ -139,7 +146,8 @@ fn map(table: TableFile, path: &Path, machine: &Machine) -> Result<MappedTables,
     Ok(MappedTables { newest: table.map(path.to_owned())?, older })
 }
 
-/// Builds a table beside `path` and renames it; `None` if another process does or did.
+/// Creates a table as a service file and renames it to `path`. Returns `None` if another process is
+/// doing so or has done so.
 fn build<T>(
     path: &Path,
     capacity: Option<usize>,
@@ -157,7 +165,7 @@ fn build<T>(
         return Ok(None);
     }
     faults.reached(FaultPoint::FileLocked);
-    // Another process may have renamed or removed it since it was opened here.
+    // Another process may have renamed or removed the file after it was opened here.
     if identity_at(&building).ok() != Some(identity(&file).map_err(io_error("read", &building))?) {
         return Ok(None);
     }
@@ -191,8 +199,8 @@ fn build<T>(
     Ok(Some(table))
 }
 
-/// Reserves the table's bytes now: a file system without room is an error here, and not a fatal
-/// signal at some later write.
+/// Reserves the table's bytes, so that a full file system is an error here and not a fatal signal
+/// at a later write.
 fn reserve(
     file: &File,
     header: &Header,
@@ -203,7 +211,7 @@ fn reserve(
     let reserve = || rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes);
     let reserved = file.set_len(0).and_then(|()| Ok(rustix::io::retry_on_intr(reserve)?));
     reserved.and_then(|()| file.set_len(bytes)).map_err(|source| {
-        // It would take room from other files.
+        // Otherwise the incomplete table would use up space.
         let _ = fs::remove_file(building);
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         if matches!(source.kind(), FileTooLarge | QuotaExceeded | StorageFull) {
@@ -213,45 +221,48 @@ fn reserve(
     })
 }
 
-/// Names the table at `path` a second time, so that its buckets are found after it is replaced.
+/// Links the table at `path` under its retired path, where it is found after it is replaced.
 fn keep_name(path: &Path, replaced: &TableFile, machine: &Machine) -> Result<(), TableOpenError> {
     let kept = retired_path(path, replaced.header.generation);
     let identity = identity(&replaced.file).map_err(io_error("read", path))?;
     if identity_at(&kept).ok() == Some(identity) {
-        // A builder died after it had named the table.
+        // A process died after it had linked the table.
         return Ok(());
     }
     if let Some(file) = open_file(&kept, false)? {
-        // It belongs to a table that was removed since; any other file stays.
+        // A leftover of a removed table. Other files are refused.
         read_header(&file, &kept, machine)?;
         fs::remove_file(&kept).map_err(io_error("remove", &kept))?;
     }
     fs::hard_link(path, &kept).map_err(io_error("create", &kept))
 }
 
-/// What tells a file from all others: its device and number.
+/// Returns the identity of a file: its device and inode numbers.
 fn identity(file: &File) -> io::Result<(u64, u64)> {
     file.metadata().map(|found| (found.dev(), found.ino()))
 }
 
+/// Returns the identity of the file at a path, without following a link.
 fn identity_at(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
-/// Removes a file if it is still the one with this identity.
+/// Removes the file at `path` if it has this identity.
 pub(super) fn remove(path: &Path, identity: (u64, u64)) {
     if identity_at(path).is_ok_and(|found| found == identity) {
-        // If it fails, the file takes room until the table is enlarged again.
+        // If this fails, the file uses up space until the table is enlarged again.
         let _ = fs::remove_file(path);
     }
 }
 
+/// Returns a function that adds the failed action and the path to an error of the system.
 fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> TableOpenError {
     let path = path.to_owned();
     move |source| TableOpenError::Io { action, path: path.clone(), source }
 }
 
-/// Opens a file without following a link; `None` if there is none and `create` is false.
+/// Opens a file without following a link. Returns `None` if it does not exist and `create` is
+/// false.
 fn open_file(path: &Path, create: bool) -> Result<Option<File>, TableOpenError> {
     let opened = OpenOptions::new()
         .read(true)

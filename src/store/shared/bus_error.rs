@@ -1,9 +1,9 @@
-//! Keeps a process alive whose table's file is truncated while it is mapped.
+//! Keeps a process alive if the file of a mapped table is truncated.
 //!
-//! The kernel answers an access to a page beyond the end of the file with SIGBUS. A handler puts
-//! zero pages of this process alone in the place of the whole table, and the access is repeated.
-//! In zeros no bucket is found and no compare-and-swap on an occupied word succeeds, so the next
-//! look at the header ([`TableMemory::is_truncated`]) comes before anything is decided.
+//! The kernel answers an access to a page beyond the end of the file with SIGBUS. A handler
+//! replaces the whole table by private zero pages, and the access is repeated. In zeros, no bucket
+//! is found and no compare-and-swap on an occupied word succeeds, so the next check of the header
+//! ([`TableMemory::is_truncated`]) precedes every decision.
 //!
 //! The handler runs at any instruction of any thread: it takes no lock and allocates nothing.
 //!
@@ -28,7 +28,7 @@ pub(super) struct TableMap {
 }
 
 impl TableMap {
-    /// Protects a map of `file`. Only under the process's lock.
+    /// Protects the map of a file. Only under the process's lock.
     pub(super) fn new(map: MmapRaw, file: &File, identity: (u64, u64)) -> TableMap {
         install();
         let start = map.as_ptr() as usize;
@@ -51,8 +51,8 @@ impl Drop for TableMap {
 
 /// The addresses of a table that is or was mapped.
 ///
-/// It is never freed, since a handler may be reading it, and serves again for the same table at the
-/// same place.
+/// It is never freed, because a handler may be reading it. It is reused for the same table at the
+/// same address.
 #[derive(Debug)]
 struct MappedRegion {
     addresses: Range<usize>,
@@ -66,7 +66,7 @@ struct MappedRegion {
 static LAST: AtomicPtr<MappedRegion> = AtomicPtr::new(ptr::null_mut());
 
 impl MappedRegion {
-    /// Only under the process's lock.
+    /// Returns the region of a table that was mapped. Only under the process's lock.
     fn register(
         addresses: Range<usize>,
         descriptor: RawFd,
@@ -88,25 +88,27 @@ impl MappedRegion {
         region
     }
 
+    /// Returns the region that was added last.
     fn last() -> Option<&'static MappedRegion> {
         // SAFETY: a pointer that is not null came from a box that was leaked. Acquire pairs with
         // the Release in `register`.
         unsafe { LAST.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The regions of the tables that are mapped, and of former ones.
+    /// Returns the regions of all tables that are or were mapped.
     fn all() -> impl Iterator<Item = &'static MappedRegion> {
         std::iter::successors(MappedRegion::last(), |region| region.next)
     }
 
+    /// Returns the regions of the mapped tables.
     fn mapped() -> impl Iterator<Item = &'static MappedRegion> {
         MappedRegion::all().filter(|region| region.is_mapped.load(Ordering::Acquire))
     }
 
-    /// Whether the table's file is known to be shorter than its map.
+    /// Returns whether the table's file is known to be shorter than its map.
     fn is_cut(&self) -> bool {
-        // SAFETY: the descriptor is only passed to the kernel, and what it names is compared with
-        // the table's identity, since the application may have closed it.
+        // SAFETY: the descriptor is only passed to the kernel. The application may have closed it,
+        // so the identity of its file is compared with that of the table.
         let descriptor = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
         rustix::fs::fstat(descriptor).is_ok_and(|found| {
             // The types differ between systems.
@@ -116,18 +118,19 @@ impl MappedRegion {
         })
     }
 
-    /// Puts zero pages in the place of the table. Returns whether that succeeded.
+    /// Replaces the table by zero pages. Returns whether that succeeded.
     fn replace(&self) -> bool {
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let (start, bytes) = (self.addresses.start as *mut c_void, self.addresses.len());
-        // SAFETY: these pages are a table's map, which is used through atomic words only: any
-        // thread may find other values in them at any time.
+        // SAFETY: these pages are the map of a table, which is accessed through atomic words only,
+        // so that their values may change at any time.
         unsafe { libc::mmap(start, bytes, access, flags, -1, 0) == start }
     }
 }
 
-/// A handler of SIGBUS that this one replaced. It is never freed, since a handler may be reading it.
+/// A handler of SIGBUS that this one replaced. It is never freed, because a handler may be reading
+/// it.
 struct ReplacedHandler {
     action: libc::sigaction,
     earlier: Option<&'static ReplacedHandler>,
@@ -135,10 +138,11 @@ struct ReplacedHandler {
 
 /// The handler that was replaced last.
 static REPLACED: AtomicPtr<ReplacedHandler> = AtomicPtr::new(ptr::null_mut());
-/// How many calls of [`hand_on`] are under way, one within the other.
+/// The depth of nested calls of [`hand_on`].
 static HANDING_ON: AtomicUsize = AtomicUsize::new(0);
 
 impl ReplacedHandler {
+    /// Returns the handler that was replaced last.
     fn last() -> Option<&'static ReplacedHandler> {
         // SAFETY: a pointer that is not null came from a box that was leaked. Acquire pairs with
         // the Release in `install`.
@@ -146,6 +150,7 @@ impl ReplacedHandler {
     }
 }
 
+/// Returns the address of the handler.
 fn handler() -> libc::sighandler_t {
     on_bus_error as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as libc::sighandler_t
 }
@@ -176,6 +181,7 @@ fn install() {
     unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
 }
 
+/// Replaces the table in which a fault occurred, or hands the signal on.
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel hands a handler with SA_SIGINFO a valid description.
     let is_fault = unsafe { (*info).si_code > 0 };
@@ -187,11 +193,11 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
             .find(|region| region.addresses.contains(&address))
             .is_some_and(MappedRegion::replace)
     } else if HANDING_ON.load(Ordering::Relaxed) > 0 {
-        // Handed back: the fault was at another address.
+        // The signal was handed back; the fault was at another address.
         false
     } else {
-        // A process sent it, and so does a handler that was installed later and hands the signal on
-        // by `raise`, as Python's faulthandler does. The access is then repeated, too.
+        // A process sent the signal. A handler that was installed later may do so as well, to hand
+        // a fault on, as Python's faulthandler does. The access is then repeated.
         let cut = MappedRegion::mapped().filter(|region| region.is_cut());
         cut.filter(|region| region.replace()).count() > 0
     };
@@ -200,10 +206,11 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Does what would have happened without this handler.
+/// Calls the handler that was replaced, or does what the kernel does by default.
 fn hand_on(signal: c_int, is_fault: bool, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // A handler that was installed after this one and then replaced by it hands the signal on to
-    // this one: the next call is to an earlier handler, so that the signal does not go round.
+    // A handler that was installed after this one and then replaced by it may hand the signal back
+    // to this one. A nested call then uses an earlier handler, so that the signal does not
+    // circulate.
     let depth = HANDING_ON.fetch_add(1, Ordering::Relaxed);
     let replaced =
         std::iter::successors(ReplacedHandler::last(), |replaced| replaced.earlier).nth(depth);
@@ -211,7 +218,7 @@ fn hand_on(signal: c_int, is_fault: bool, info: *mut libc::siginfo_t, context: *
     HANDING_ON.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Does what a replaced handler does, or the default without one.
+/// Calls a replaced handler, or does what the kernel does by default if there is none.
 fn call(
     replaced: Option<&ReplacedHandler>,
     signal: c_int,

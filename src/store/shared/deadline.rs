@@ -51,8 +51,8 @@ impl Deadline {
         stopwatch.elapsed() > longest
     }
 
-    /// Calls `attempt` until it returns a value; returns `None` if the deadline passes before. There
-    /// is always one attempt.
+    /// Calls `attempt` until it returns a value; returns `None` if the deadline passes before.
+    /// There is always one attempt.
     ///
     /// # Errors
     /// The error of an attempt, which ends the wait.

@@ -1,4 +1,4 @@
-//! A table's file, mapped into this process.
+//! Tables in files that are mapped into this process.
 
 use std::fs::File;
 use std::ops::Range;
@@ -20,22 +20,23 @@ use crate::store::shared::{SharedError, TableOpenError};
 use crate::sync::counting::{self, AtomicU64, AtomicUsize};
 use crate::sync::{AtomicPtr, Ordering};
 
-/// A table's file, mapped.
+/// A table in a mapped file.
 #[derive(Debug)]
 pub struct MappedFile<F = ()> {
     header: Header,
     home_lines: usize,
     map: TableMap,
-    /// Kept for life: closing any descriptor of the file would drop this process's locks on it.
+    /// Open as long as the table is: closing any descriptor of the file would release this
+    /// process's locks on it.
     file: Option<File>,
     identity: (u64, u64),
-    /// The path of this table; of a table that was replaced, its second name.
+    /// The path of this table, which is the retired path if it was replaced.
     place: PathBuf,
     /// The path of the newest table.
     path: PathBuf,
     older: Option<Box<MappedFile<F>>>,
-    /// Null, or a box that this table owns. It is set once, without a lock: a process that is
-    /// forked off at that moment would wait for it forever.
+    /// Null, or a box that this table owns. It is set once, and without a lock, for which a child
+    /// process that is forked at that moment would wait forever.
     successor: AtomicPtr<MappedFile<F>>,
     swept: AtomicUsize,
     faults: F,
@@ -45,17 +46,16 @@ impl MappedFile {
     /// Opens the table at `path`, or creates it.
     ///
     /// A table with room for fewer buckets than `capacity` is replaced by a larger one, which takes
-    /// over its buckets while other processes use them. `None` takes the table as it is, and
-    /// creates it with room for 100,000.
+    /// over its buckets while other processes use them. With `None`, an existing table is used as
+    /// it is, and a new one has room for 100,000.
     ///
     /// # Errors
-    /// [`TableOpenError`] if there is a file that is not a table of this user on this machine, or there
-    /// is no room.
+    /// [`TableOpenError`] if the file is not a table of this user on this machine, or there is no room.
     pub fn open(path: &Path, capacity: Option<usize>) -> Result<MappedFile, TableOpenError> {
         MappedFile::open_reporting(path, capacity, ())
     }
 
-    /// Opens the table at `path` if there is one of this boot, and never creates one.
+    /// Opens the table at `path` if it was created since boot. Never creates one.
     ///
     /// # Errors
     /// As [`MappedFile::open`], and [`TableOpenError::Missing`].
@@ -66,7 +66,7 @@ impl MappedFile {
 }
 
 impl<F: Faults> MappedFile<F> {
-    /// As [`MappedFile::open`]; `faults` is called at each instant at which the process may die.
+    /// Does the same as [`MappedFile::open`]. `faults` is called at each fault point.
     ///
     /// # Errors
     /// As [`MappedFile::open`].
@@ -79,8 +79,8 @@ impl<F: Faults> MappedFile<F> {
         build::open_or_create(path, capacity, &faults, assemble)
     }
 
-    /// A mapped table whose successors are opened at `path`, and which takes over the buckets of
-    /// `older`.
+    /// Creates a table from a mapped file. Its successors are opened at `path`, and it takes over
+    /// the buckets of `older`.
     fn new(
         MappedTable { file, header, map, identity, place }: MappedTable,
         path: &Path,
@@ -102,26 +102,28 @@ impl<F: Faults> MappedFile<F> {
         }
     }
 
-    /// The time since boot at the origin of the table's clock, in nanoseconds, below 0.
+    /// Returns the time since boot at the origin of the table's clock, in nanoseconds. It is
+    /// negative.
     pub fn clock_offset(&self) -> i64 {
         self.header.clock_offset
     }
 
-    /// The key of the hash that places buckets.
+    /// Returns the key of the hash that places buckets.
     pub fn hash_key(&self) -> HashKey {
         self.header.hash_key
     }
 
-    /// When the table was created, by its own clock.
+    /// Returns when the table was created, by its own clock.
     pub fn created(&self) -> Timestamp {
         Timestamp::clamped(self.header.created)
     }
 
-    /// The path of the table.
+    /// Returns the path of the newest table.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Locks lines of this table unless another process holds one of their locks.
     fn try_lock(
         &self,
         lines: Range<usize>,
@@ -131,16 +133,16 @@ impl<F: Faults> MappedFile<F> {
         LinesGuard::try_take(file, self.identity, self.header.file_bytes, needs_name, lines)
     }
 
+    /// Returns the lines in which a bucket may be.
     fn window_of(&self, place: u64) -> Range<usize> {
         let home = self.home_line(place);
         home..home + WINDOW
     }
 }
 
-/// A table and the older ones, in which no process adds a bucket from now on.
+/// Creates a table with its older tables, and retires these.
 ///
-/// Nothing here may fail: an assembled table that is dropped waits for the process's lock, which is
-/// held.
+/// This must not fail: dropping a table waits for the process's lock, which is held.
 fn assembled<F: Faults>(tables: MappedTables, path: &Path, faults: &F) -> MappedFile<F> {
     let older = tables.older.into_iter().fold(None, |older, table| {
         let table = MappedFile::new(table, path, older, faults);
@@ -158,8 +160,8 @@ impl<F> Drop for MappedFile<F> {
             // outlives this table.
             drop(unsafe { Box::from_raw(successor) });
         }
-        // A close drops the locks that other threads hold on the file. It waits for them, and
-        // closes all the same if it cannot.
+        // Closing the file releases the locks of other threads on it, so it waits for them. If that
+        // fails, it is closed nevertheless.
         let _process = ProcessLock::take();
         self.file.take();
     }
@@ -184,9 +186,9 @@ impl<F: Faults> TableMemory for MappedFile<F> {
     #[inline(always)]
     fn slot(&self, index: usize) -> &SharedSlot {
         debug_assert!(index < self.slots(), "slot {index} is beyond the table");
-        // SAFETY: the map has `slots()` slots behind the header, as `open` has checked, and the
-        // table asks for no other: a home line is below `home_lines`. A slot is two atomic words,
-        // for which any bytes are valid, and a page's start is aligned for them.
+        // SAFETY: the map has `slots()` slots after the header, as `open` has checked, and the
+        // table uses no others: a home line is below `home_lines`. A slot is two atomic words, for
+        // which any bytes are valid, and a page's start is aligned for them.
         unsafe { &*self.map.as_ptr().add(HEADER_BYTES).cast::<SharedSlot>().add(index) }
     }
 
@@ -254,7 +256,7 @@ impl<F: Faults> TableMemory for MappedFile<F> {
             Ordering::Relaxed,
         );
         if exchanged.is_err() {
-            // Another thread was faster.
+            // Another thread has opened it in the meantime.
             // SAFETY: only this thread has seen this pointer.
             drop(unsafe { Box::from_raw(opened) });
         }
@@ -262,17 +264,17 @@ impl<F: Faults> TableMemory for MappedFile<F> {
     }
 
     fn is_truncated(&self) -> bool {
-        // SAFETY: the header begins with this word, aligned as a page is.
+        // SAFETY: this word is at the start of the header, which is the start of a page.
         let first = unsafe { &*self.map.as_ptr().cast::<AtomicU64>() };
-        // Not read before the words that the caller has read: these may be from the zero pages that
-        // another thread has put there meanwhile.
+        // Must not be read before the words that the caller has read: they may be from the zero
+        // pages with which another thread has replaced the table in the meantime.
         counting::fence(counting::Ordering::Acquire);
         first.load(counting::Ordering::Relaxed) == 0
     }
 
     fn held_locks(&self) -> Option<u64> {
         let file = self.file.as_ref()?;
-        // The kernel does not tell of locks of this process, which has none meanwhile.
+        // The kernel does not list locks of this process. While this lock is held, it has none.
         let _process = ProcessLock::take()?;
         lock::held_by_others(file, self.lines()).ok()
     }

@@ -1,4 +1,4 @@
-//! The header of a table's file: what it says, and whether the file may be used.
+//! The header of a table's file, and the checks before a file is used.
 #![expect(clippy::disallowed_methods, reason = "a shared table is a file, and its header is read")]
 
 use std::fs::{self, File};
@@ -19,14 +19,14 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"penstock");
 const LAYOUT: u32 = 2;
 const ENDIAN_MARK: u32 = 0x0102_0304;
 pub(super) const HEADER_BYTES: usize = 4096;
-/// Bytes of the header that never change after creation; their checksum follows them.
+/// Bytes of the header that never change after creation. Their checksum follows.
 const FIXED_BYTES: usize = 120;
-/// The offset of the words that all processes write.
+/// The offset of the counters, which all processes write.
 pub(super) const COUNTERS_AT: usize = 128;
-/// Where Linux states the id of the boot.
+/// The file with the boot id on Linux.
 #[cfg(not(target_vendor = "apple"))]
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
-/// Lines in which a key may be, from its home line on.
+/// Lines in which a key may be, starting at its home line.
 pub(super) const WINDOW: usize = 8;
 const _: () = assert!(COUNTERS_AT + size_of::<TableCounters>() <= HEADER_BYTES);
 
@@ -52,6 +52,7 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// Returns the header of a new table.
     pub(super) fn new(capacity: usize, hash_key: HashKey, machine: &Machine) -> Header {
         let home_lines = home_lines(capacity);
         let clock_offset = clock::wall_offset_of_boot_time();
@@ -69,7 +70,7 @@ impl Header {
         }
     }
 
-    /// The header of a larger table that replaces this one.
+    /// Returns the header of a larger table that replaces this one.
     pub(super) fn enlarged(&self, capacity: usize) -> Header {
         let home_lines = home_lines(capacity);
         Header {
@@ -80,16 +81,17 @@ impl Header {
         }
     }
 
-    /// Whether the table has less room than one made for `capacity` buckets.
+    /// Returns whether the table has less room than a new one with this capacity.
     pub(super) fn is_smaller_than(&self, capacity: Option<usize>) -> bool {
         capacity.is_some_and(|capacity| self.home_lines < home_lines(capacity))
     }
 
-    /// Whether both tables have the same buckets, in some order of replacement.
+    /// Returns whether one of the tables has replaced the other, directly or through others.
     pub(super) fn is_related(&self, other: &Header) -> bool {
         (self.hash_key.0, self.hash_key.1) == (other.hash_key.0, other.hash_key.1)
     }
 
+    /// Returns the bytes of the header page.
     pub(super) fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let mut at = 0;
@@ -120,7 +122,10 @@ impl Header {
         bytes
     }
 
-    /// Reads a header; the text says what is wrong with it.
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// What is wrong with it.
     pub(super) fn of_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<Header, &'static str> {
         let mut at = 0;
         let mut field = |length: usize| {
@@ -172,28 +177,33 @@ impl Header {
     }
 }
 
+/// Returns the number in 8 bytes.
 fn u64_of(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_ne_bytes)
 }
 
+/// Returns the number in 4 bytes.
 fn u32_of(bytes: &[u8]) -> u32 {
     bytes.try_into().map_or(0, u32::from_ne_bytes)
 }
 
+/// Returns the checksum of the fixed bytes.
 fn checksum(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(bytes);
     hasher.finish()
 }
 
+/// Returns the number of home lines of a table with this capacity.
 fn home_lines(capacity: usize) -> u64 {
     let slots = (capacity.max(1) as u64).saturating_mul(SLOTS_PER_BUCKET as u64);
     slots.div_ceil(SLOTS_PER_LINE as u64)
 }
 
-/// The length of a table's file. No file has the length of one that cannot be.
+/// Returns the length of a table's file. The length of an impossible table saturates, and no file
+/// has it.
 fn file_bytes(home_lines: u64) -> u64 {
-    // The last windows reach past the last home line, so that none wraps.
+    // The last windows extend beyond the last home line, so that none wraps around.
     let lines = home_lines.saturating_add(WINDOW as u64 - 1);
     let slots = lines.saturating_mul((SLOTS_PER_LINE * size_of::<SharedSlot>()) as u64);
     slots.saturating_add(HEADER_BYTES as u64)
@@ -266,7 +276,11 @@ fn boot_id_text() -> io::Result<String> {
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// The header of a table that may be used: of this user, for this user alone, whole.
+/// Returns the header of a table, if the table may be used: it belongs to this user, no other user
+/// may access it, and it is complete.
+///
+/// # Errors
+/// [`TableOpenError::Refused`].
 pub(super) fn read_header(
     file: &File,
     path: &Path,
@@ -288,9 +302,10 @@ pub(super) fn read_header(
     Ok(header)
 }
 
-/// The types of network file systems in the kernel's `magic.h`: NFS, SMB and its successors, Ceph, AFS
-/// (two implementations), Coda, GFS2, OCFS2 and Lustre. Other machines see their files, but have other
-/// clocks and boot ids. FUSE is not among them, because it serves local file systems too.
+/// The types of network file systems in the kernel's `magic.h`: NFS, SMB and its successors, Ceph,
+/// AFS (two implementations), Coda, GFS2, OCFS2 and Lustre. Other machines see their files, but
+/// have other clocks and boot ids. FUSE is not among them, because it serves local file systems
+/// too.
 #[cfg(target_os = "linux")]
 const NETWORK_FILE_SYSTEMS: [u32; 11] = [
     0x0000_6969,
@@ -306,6 +321,7 @@ const NETWORK_FILE_SYSTEMS: [u32; 11] = [
     0x0bd0_0bd0,
 ];
 
+/// Returns whether a file is on a network file system.
 #[cfg(target_os = "linux")]
 fn is_on_network(file: &File) -> bool {
     let found = rustix::fs::fstatfs(file);
@@ -317,7 +333,11 @@ fn is_on_network(_: &File) -> bool {
     false
 }
 
-/// Refuses what is not a regular file of this user alone. Returns its length.
+/// Returns the length of a file.
+///
+/// # Errors
+/// [`TableOpenError::Refused`] if it is not a regular file of this user on this machine, or another user
+/// may access it.
 pub(super) fn refuse_others(
     file: &File,
     path: &Path,

@@ -1,5 +1,5 @@
-//! New buckets of a shared table, under the lock of their window: the slots they are assigned, and
-//! the buckets of older tables that are moved there.
+//! Inserts, under the lock of a window: assign slots to new buckets, and move buckets of older
+//! tables.
 
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
@@ -15,20 +15,23 @@ use crate::store::shared::table::{
 use crate::store::shared::table_memory::{FaultPoint, SLOTS_PER_LINE, TableMemory};
 use crate::sync::counting::Ordering;
 
-/// Lines of an older table that one new bucket frees.
+/// Lines of an older table that one insert frees.
 const SWEPT_AT_ONCE: usize = 256;
 
-/// A slot that a new bucket may have.
+/// A slot that can be assigned to a new bucket.
 struct ChosenSlot<'a> {
     slot: &'a SharedSlot,
     key: SlotKey,
-    /// The bucket that has it now.
+    /// Its current bucket.
     occupant: Option<Occupant>,
 }
 
 impl<M: TableMemory> SharedTable<M> {
-    /// Runs a step on a bucket under the lock of its window, where it may be assigned a slot or a
-    /// longer lifetime. With `evict` a full window makes room.
+    /// Runs a step on a bucket under the lock of its window, and assigns a slot or a longer
+    /// lifetime if necessary. With `evict`, a full window evicts another bucket.
+    ///
+    /// # Errors
+    /// [`SharedError`] if the table cannot be locked.
     pub(super) fn insert(
         &self,
         address: SlotAddress,
@@ -71,7 +74,7 @@ impl<M: TableMemory> SharedTable<M> {
         now: Timestamp,
     ) -> Result<InsertOutcome<'a>, SharedError> {
         loop {
-            // Another thread or process may have been faster.
+            // Another thread or process may have inserted it in the meantime.
             if let Some(found) = self.find(memory, address) {
                 match self.change_locked(&found, run, now) {
                     Some(charge) => return Ok(InsertOutcome::Done(charge)),
@@ -80,14 +83,14 @@ impl<M: TableMemory> SharedTable<M> {
             }
             if let Some(found) = self.find_older(memory, address) {
                 if found.occupant.is_sealed() {
-                    // Its mover died before it had copied the state.
+                    // The process that moved it died before it copied the state.
                     found.slot.unseal(found.occupant);
                 } else if self.state(&found, now).is_none() {
                     self.drop_stale(&found);
                 } else if let Ok(chosen) = self.choose(memory, address, now, evict) {
                     self.take_over(memory, &found, &chosen, now);
                 } else if let Some(charge) = self.change_locked(&found, run, now) {
-                    // Without room here, the bucket stays where it is.
+                    // There is no room here, so the bucket stays in the older table.
                     return Ok(InsertOutcome::Done(charge));
                 }
                 continue;
@@ -96,7 +99,7 @@ impl<M: TableMemory> SharedTable<M> {
                 Ok(chosen) => chosen,
                 Err(until) => return Ok(InsertOutcome::Full(until)),
             };
-            // The bucket may be missing only because a file was truncated.
+            // A truncated file reads as zeros, in which no bucket is found.
             memory.refuse_truncated()?;
             if run(None, self.effective_now(memory, now)) == Write::Keep {
                 return Ok(InsertOutcome::Done(None));
@@ -122,18 +125,17 @@ impl<M: TableMemory> SharedTable<M> {
         }
     }
 
-    /// Frees a chosen slot. `false` if a charge came first.
+    /// Frees a chosen slot. Returns `false` if its bucket was charged in the meantime.
     fn vacate(&self, memory: &M, chosen: &ChosenSlot<'_>, now: Timestamp) -> bool {
         let Some(occupant) = chosen.occupant else { return true };
         let counters = memory.counters();
-        // Raised before the slot is freed: a call that finds its bucket gone must find the floor
-        // too.
+        // Raised before the slot is freed: a call that does not find its bucket must see the floor.
         if occupant.end() <= now {
             counters.floor.raise(occupant.end().get() as u64);
             memory.reached(FaultPoint::FloorRaised);
         }
-        // From exactly the word that was read: a charge that came first makes this fail, and one
-        // that comes later fails itself.
+        // Compared with the word that was read: an earlier charge makes this fail, and a later
+        // charge fails itself.
         if !chosen.slot.release(occupant) {
             return false;
         }
@@ -146,8 +148,8 @@ impl<M: TableMemory> SharedTable<M> {
         true
     }
 
-    /// Assigns a free slot to a bucket. Only the holder of the lock writes to a free slot, so these
-    /// are plain stores.
+    /// Assigns a free slot to a bucket. Only the holder of the lock writes to a free slot, so plain
+    /// stores suffice.
     fn occupy(
         &self,
         memory: &M,
@@ -167,9 +169,9 @@ impl<M: TableMemory> SharedTable<M> {
 
     /// Moves a bucket of an older table to a slot of `memory`, under the locks of both windows.
     ///
-    /// A process that does not know `memory` yet may charge the bucket in the older table until it
-    /// is sealed. Where a mover dies, the bucket is in the older table, sealed, or in both, of which
-    /// only the newer one is used.
+    /// A process that has not opened `memory` yet may charge the bucket in the older table until it
+    /// is sealed. If this process dies in between, the bucket is either sealed in the older table
+    /// or in both tables, and then the newer one is used.
     fn take_over(
         &self,
         memory: &M,
@@ -198,8 +200,8 @@ impl<M: TableMemory> SharedTable<M> {
         older.reached(FaultPoint::Moved);
     }
 
-    /// Frees some slots of each older table whose buckets have all drained. A table without buckets
-    /// is not searched any more.
+    /// Frees some slots of each older table in which all buckets are full. A table without buckets
+    /// is no longer searched.
     fn sweep(&self, memory: &M, now: Timestamp) {
         for older in memory.older_tables() {
             let counters = older.counters();
@@ -209,7 +211,7 @@ impl<M: TableMemory> SharedTable<M> {
             }
             let first = older.swept().load(Ordering::Relaxed);
             let last = older.lines().min(first + SWEPT_AT_ONCE);
-            // A process that took a lock before the table was retired may still add a bucket.
+            // A process that took the lock before the table was retired may still add a bucket.
             let Ok(Some(_guard)) = older.lock_lines(first..last, &Deadline::immediate()) else {
                 continue;
             };
@@ -218,7 +220,7 @@ impl<M: TableMemory> SharedTable<M> {
                 let slot = older.slot(index);
                 match slot.occupant() {
                     (_, None) => true,
-                    // A process that does not know `memory` may have charged it meanwhile.
+                    // A process that has not opened `memory` may have charged it.
                     (_, Some(occupant)) => occupant.end() <= now && slot.release(occupant),
                 }
             };
@@ -249,9 +251,9 @@ impl<M: TableMemory> SharedTable<M> {
         }
     }
 
-    /// Runs a step on a bucket. Where its next state needs a longer lifetime, raises the lifetime or
-    /// drops a stale bucket and returns `None`: the bucket must then be found again. The mask excludes
-    /// the lifetime, so a concurrent charge still succeeds.
+    /// Runs a step on a bucket. Where its next state needs a longer lifetime, raises the lifetime
+    /// or drops a stale bucket and returns `None`: the bucket must then be found again. The mask
+    /// excludes the lifetime, so a concurrent charge still succeeds.
     fn change_locked<'a>(
         &self,
         found: &FoundSlot<'a, M>,
@@ -264,7 +266,7 @@ impl<M: TableMemory> SharedTable<M> {
             StepOutcome::NeedsLock => {}
         }
         let &FoundSlot { memory, slot, occupant, .. } = found;
-        // Buckets are sealed only under this lock, and after the table is retired.
+        // Buckets are sealed only under this lock, after the table is retired.
         match self.state(found, now).filter(|_| !occupant.is_sealed()) {
             None => self.drop_stale(found),
             Some(state) => {
@@ -276,19 +278,22 @@ impl<M: TableMemory> SharedTable<M> {
         None
     }
 
-    /// Whether a new bucket would be shared or refused for lack of room.
+    /// Returns whether a new bucket would be shared or refused for lack of room.
     #[cold]
     pub(super) fn is_full(&self, memory: &M, address: SlotAddress, now: Timestamp) -> bool {
         !self.evicts() && self.choose(memory, address, now, false).is_err()
     }
 
-    /// The instant until which there is no room for a new bucket.
+    /// Returns the instant until which there is no room for a new bucket; `None` if there is room.
     pub(super) fn full_until(&self, address: SlotAddress, now: Timestamp) -> Option<Timestamp> {
         self.choose(self.current(), address, now, self.evicts()).err()
     }
 
-    /// The slot of a window that a new bucket may have: the first that is free or drained, else,
-    /// with `evict`, the one that drains first. Without, the instant at which that one drains.
+    /// Returns the slot for a new bucket: the first one that is free or whose bucket is full, or
+    /// else, with `evict`, the one whose bucket is full first.
+    ///
+    /// # Errors
+    /// The instant at which the first bucket is full, if none is and `evict` is false.
     fn choose<'a>(
         &self,
         memory: &'a M,
@@ -296,7 +301,7 @@ impl<M: TableMemory> SharedTable<M> {
         now: Timestamp,
         evict: bool,
     ) -> Result<ChosenSlot<'a>, Timestamp> {
-        let mut first_to_drain: Option<(&SharedSlot, Occupant)> = None;
+        let mut first_full: Option<(&SharedSlot, Occupant)> = None;
         for index in Self::window(memory, address) {
             let slot = memory.slot(index);
             let (key, occupant) = slot.occupant();
@@ -306,11 +311,11 @@ impl<M: TableMemory> SharedTable<M> {
             if occupant.end() <= now || self.is_damaged(memory, occupant) {
                 return Ok(ChosenSlot { slot, key, occupant: Some(occupant) });
             }
-            if first_to_drain.is_none_or(|(_, found)| occupant.end() < found.end()) {
-                first_to_drain = Some((slot, occupant));
+            if first_full.is_none_or(|(_, found)| occupant.end() < found.end()) {
+                first_full = Some((slot, occupant));
             }
         }
-        match first_to_drain {
+        match first_full {
             Some((slot, occupant)) if evict => {
                 Ok(ChosenSlot { slot, key: occupant.key, occupant: Some(occupant) })
             }

@@ -1,9 +1,9 @@
-//! The lock of a window: a record lock of the kernel's on the table's file.
+//! The lock of a window: a record lock of the kernel on the table's file.
 //!
-//! The kernel frees it when its holder dies, at any instruction. Classic record locks belong to the
-//! process: two threads of one process both get one, and closing any descriptor of the file drops
-//! it. So one lock for all tables of the process is held around each kernel lock, and around every
-//! opening and closing of a table.
+//! The kernel releases it if its holder dies, at any instruction. Record locks belong to a process:
+//! two threads of one process both get the same lock, and closing any descriptor of the file
+//! releases it. So a lock of this process, one for all tables, is held around each record lock, and
+//! while a table is opened or closed.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -19,11 +19,11 @@ use crate::store::shared::deadline::Deadline;
 use crate::sync::Ordering;
 use crate::sync::counting::AtomicU32;
 
-/// The kinds of record locks, in the type that the system keeps them in; its names for them have
-/// another one on some systems.
+/// The kinds of record locks, in the type of their field. On some systems the constants have
+/// another type.
 const WRITE: libc::c_short = libc::F_WRLCK as libc::c_short;
 const UNLOCK: libc::c_short = libc::F_UNLCK as libc::c_short;
-/// The process whose thread holds [`ProcessLock`]; 0 if none does.
+/// The process whose thread holds the [`ProcessLock`]; 0 if it is free.
 static HOLDER: AtomicU32 = AtomicU32::new(0);
 
 /// The right of one thread of this process to lock, open or close a table.
@@ -74,8 +74,8 @@ pub struct WindowGuard<'a> {
 pub(super) type Locks<'a> = SmallVec<[LinesGuard<'a>; 1]>;
 
 impl<'a> WindowGuard<'a> {
-    /// Takes the process's lock and then those of `try_lock`, which returns `None` if another process
-    /// holds one of them. Returns `None` if the deadline passes.
+    /// Takes the process's lock and then those of `try_lock`, which returns `None` if another
+    /// process holds one of them. Returns `None` if the deadline passes.
     ///
     /// Between two attempts no lock is held: other threads of this process must not wait because a
     /// process that is stopped holds a window.
@@ -110,7 +110,8 @@ pub(super) struct LinesGuard<'a> {
 }
 
 impl<'a> LinesGuard<'a> {
-    /// Locks some lines, if no other process has locked one of them. Only under the process's lock.
+    /// Locks some lines unless another process has locked one of them. Only under the process's
+    /// lock.
     ///
     /// # Errors
     /// [`SharedError::Replaced`] if `file` is no longer the table with this `identity`, or
@@ -144,14 +145,14 @@ impl<'a> LinesGuard<'a> {
 
 impl Drop for LinesGuard<'_> {
     fn drop(&mut self) {
-        // It cannot fail on a descriptor that was just locked, and the kernel frees it at the
-        // latest with the process.
+        // This cannot fail on a descriptor that has just been locked. At the latest, the kernel
+        // releases the lock with the process.
         let _ = record_lock(self.file, UNLOCK, self.start, self.length);
     }
 }
 
-/// Locks one byte far beyond any line: only one process at a time builds a table. Returns whether
-/// it is locked. Freed with the descriptor.
+/// Tries to lock one byte far beyond any line, so that one process at a time creates a table.
+/// Returns whether this succeeded. The lock is released with the descriptor.
 pub(super) fn lock_builders(file: &File) -> io::Result<bool> {
     const BUILDERS_BYTE: i64 = 1 << 62;
     match record_lock(file, WRITE, BUILDERS_BYTE, 1) {
@@ -161,7 +162,10 @@ pub(super) fn lock_builders(file: &File) -> io::Result<bool> {
     }
 }
 
-/// The number of locks that other processes hold on the first lines of a table's file.
+/// Returns the number of locks that other processes hold on the first lines of a table's file.
+///
+/// # Errors
+/// The error of the kernel.
 pub(super) fn held_by_others(file: &File, lines: usize) -> io::Result<u64> {
     let mut held = 0;
     let mut ranges = vec![(0, lines as i64)];
@@ -177,7 +181,7 @@ pub(super) fn held_by_others(file: &File, lines: usize) -> io::Result<u64> {
         }
         if lock.l_type != UNLOCK {
             held += 1;
-            // The kernel describes any of the locks in the range, not the first.
+            // The kernel describes any lock in the range, not necessarily the first.
             ranges.push((start, lock.l_start));
             ranges.push((lock.l_start.saturating_add(lock.l_len.max(1)), end));
         }
@@ -185,9 +189,10 @@ pub(super) fn held_by_others(file: &File, lines: usize) -> io::Result<u64> {
     Ok(held)
 }
 
+/// Returns the kernel's description of a record lock.
 fn description(kind: libc::c_short, start: i64, length: i64) -> libc::flock {
-    // SAFETY: `flock` is plain data for which all zeros is a valid value; it then counts offsets from
-    // the start of the file.
+    // SAFETY: `flock` is plain data, for which zeros are valid. Offsets are then relative to the
+    // start of the file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind;
     lock.l_start = start;
@@ -195,6 +200,7 @@ fn description(kind: libc::c_short, start: i64, length: i64) -> libc::flock {
     lock
 }
 
+/// Sets or releases a record lock without waiting.
 fn record_lock(file: &File, kind: libc::c_short, start: i64, length: i64) -> io::Result<()> {
     let lock = description(kind, start, length);
     // SAFETY: the descriptor is open as long as `file` is, and `lock` outlives the call.
@@ -202,6 +208,7 @@ fn record_lock(file: &File, kind: libc::c_short, start: i64, length: i64) -> io:
     if outcome == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Returns whether another process holds the lock.
 fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }

@@ -1,4 +1,5 @@
-//! Calls about a whole shared table, and resets: what is no decision.
+//! Operations other than decisions: resets, longer lifetimes after a reload, statistics and
+//! inspection.
 
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
@@ -16,16 +17,16 @@ use crate::store::{Stats, Store, StoreError};
 const LINES_AT_ONCE: usize = 64;
 
 impl<M: TableMemory> SharedTable<M> {
-    /// Forgets one bucket. Returns whether there was one.
+    /// Forgets one bucket. Returns whether it existed.
     ///
     /// # Errors
-    /// [`SharedError`] if the table was replaced by a larger one and the lock is not available.
+    /// [`SharedError`] if the table was replaced by a larger one that cannot be opened or locked.
     pub(super) fn forget(&self, address: SlotAddress) -> Result<bool, SharedError> {
         let deadline = Deadline::of_call();
         loop {
             let memory = self.newest()?;
-            // The bucket must not be moved meanwhile, and what a dead mover left behind must not
-            // come back.
+            // Under the lock, no process moves the bucket, and no copy that a killed process left
+            // behind is restored.
             let has_older = memory.older_tables().next().is_some();
             let _guard = match has_older.then(|| memory.lock(address.place, &deadline)) {
                 None => None,
@@ -34,7 +35,7 @@ impl<M: TableMemory> SharedTable<M> {
                 Some(Err(SharedError::Replaced)) if !is_in_use(memory) => continue,
                 Some(Err(error)) => return Err(error),
             };
-            // A larger table that has just replaced this one may be taking the bucket over.
+            // The bucket may be on its way to a larger table that has just replaced this one.
             let is_moving = |found: &FoundSlot<'_, M>| self.is_moving(found);
             let mut is_forgotten = self.forget_in(memory, address, is_moving);
             for older in memory.older_tables() {
@@ -46,7 +47,8 @@ impl<M: TableMemory> SharedTable<M> {
         }
     }
 
-    /// Forgets a bucket in one table, except where `keep` says not to.
+    /// Forgets a bucket in one table, unless `keep` returns true for it. Returns whether it
+    /// existed.
     fn forget_in(
         &self,
         memory: &M,
@@ -65,7 +67,7 @@ impl<M: TableMemory> SharedTable<M> {
         false
     }
 
-    /// Drops the drained buckets, and raises the lifetime of every other bucket with a tally to at
+    /// Drops the full buckets, and raises the lifetime of every other bucket with a tally to at
     /// least that of its state. Locks few lines at a time, and leaves out those that a stopped
     /// process has locked.
     ///
@@ -93,6 +95,7 @@ impl<M: TableMemory> SharedTable<M> {
         if is_complete { Ok(()) } else { Err(SharedError::Busy) }
     }
 
+    /// Drops the bucket of one slot if it is full, or raises its lifetime. Only under the lock.
     fn raise_lifetime_to(
         &self,
         memory: &M,
@@ -111,7 +114,7 @@ impl<M: TableMemory> SharedTable<M> {
         }
     }
 
-    /// Raises the lifetime of a bucket with a tally to at least `lifetime`.
+    /// Raises the lifetime of a bucket with a tally to at least `lifetime`. Only under the lock.
     pub(super) fn rename_for(
         &self,
         memory: &M,
@@ -122,15 +125,18 @@ impl<M: TableMemory> SharedTable<M> {
     ) {
         let lifetime = StoredLifetime::at_least(lifetime).max(occupant.key.lifetime());
         self.announce(memory, occupant.state(), lifetime);
-        // A call that read the key before this may still write a state of its own time, of which it
-        // announces the shorter lifetime only.
+        // A call that has read the previous key may still write a state of its own time, for which
+        // it announces only the shorter lifetime.
         if !has(Mutant::AnnouncesFoundOnly) {
             self.announce(memory, State::from_tally(now, 0), lifetime);
         }
         slot.rename(occupant.key.with_lifetime(lifetime));
     }
 
-    /// Counts the buckets that are not full at `now`, and returns what the counters hold.
+    /// Returns the number of buckets that are not full at `now`, and the counters.
+    ///
+    /// # Errors
+    /// [`SharedError`] if a larger table cannot be opened, or the file was truncated.
     pub(super) fn stats(&self, now: Timestamp) -> Result<Stats, SharedError> {
         let newest = self.newest()?;
         let tables = || newest.tables();
@@ -155,13 +161,13 @@ impl<M: TableMemory> SharedTable<M> {
         })
     }
 
-    /// The buckets in a table. Each is read on its own: others change meanwhile.
+    /// Returns the buckets of a table. Each is read consistently, but not all at one instant.
     fn occupants(&self, memory: &M) -> impl Iterator<Item = Occupant> {
         (0..memory.slots()).filter_map(|index| {
             let place = memory.slot(index);
             loop {
                 let occupant = place.occupant().1?;
-                // Without the lock, the key may belong to the next owner of the slot.
+                // Without the lock, the key may be that of the next bucket in the slot.
                 if place.is_unchanged(occupant) {
                     let is_valid = |&occupant: &Occupant| {
                         !occupant.is_sealed() && !self.is_damaged(memory, occupant)
@@ -172,7 +178,7 @@ impl<M: TableMemory> SharedTable<M> {
         })
     }
 
-    /// How soon the buckets are full again, and the slowest of them.
+    /// Returns a histogram of the times until the buckets are full, and the slowest buckets.
     fn reset_times(
         &self,
         now: Timestamp,
@@ -183,7 +189,7 @@ impl<M: TableMemory> SharedTable<M> {
         for occupant in newest.tables().flat_map(|memory| self.occupants(memory)) {
             let is_instant = occupant.key.lifetime() == StoredLifetime::INSTANT;
             let tally = (!is_instant).then(|| occupant.state().tally());
-            // The table keeps a hash of the id.
+            // The table stores only a hash of the id.
             survey.add(occupant.end(), now, tally, || None);
         }
         newest.refuse_truncated()?;
@@ -191,10 +197,10 @@ impl<M: TableMemory> SharedTable<M> {
         Ok((reset_within, slowest))
     }
 
-    /// Forgets all buckets. Returns how many there were.
+    /// Forgets all buckets. Returns their number.
     fn clear(&self) -> Result<u64, SharedError> {
         let newest = self.newest()?;
-        // The newest last, since buckets move there.
+        // The newest table last, because buckets move there.
         let mut tables: Vec<_> = newest.tables().collect();
         tables.reverse();
         let mut cleared = 0;
@@ -202,7 +208,7 @@ impl<M: TableMemory> SharedTable<M> {
             .into_iter()
             .flat_map(|memory| (0..memory.slots()).map(move |index| memory.slot(index)));
         for slot in slots {
-            // An occupied word may be freed by anybody, as in a reset; nothing else needs the lock.
+            // As in a reset, freeing a slot needs no lock.
             while let (_, Some(occupant)) = slot.occupant() {
                 if slot.release(occupant) {
                     cleared += 1;

@@ -1,4 +1,4 @@
-//! Buckets in a file that all processes of one machine map: `shm://`.
+//! The store at `shm://` URLs: buckets in a file that all processes of one machine map.
 
 mod batch;
 mod build;
@@ -36,14 +36,14 @@ use crate::store::url::SharedPlace;
 use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError};
 use table::{SharedTable, SlotAddress};
 
-/// The id of the bucket that the ids of a limit share when their windows are full. No client has
-/// it, since ids are UTF-8.
+/// The id of the overflow bucket, which new ids of a limit share while their windows are full. It
+/// is not UTF-8, so no client has it.
 const OVERFLOW_ID: &[u8] = &[0xff];
 
-/// The file of the table at a place that a URL names.
+/// Returns the path of the table that a URL selects.
 ///
-/// A name is a file in `/dev/shm` that belongs to this user, or in the temporary directory where
-/// there is no `/dev/shm`.
+/// A name selects a file of this user in `/dev/shm`, or in the temporary directory if there is no
+/// `/dev/shm`.
 #[expect(clippy::disallowed_methods, reason = "a shared table is a file")]
 pub fn path(place: &SharedPlace) -> PathBuf {
     match place {
@@ -57,7 +57,7 @@ pub fn path(place: &SharedPlace) -> PathBuf {
     }
 }
 
-/// Buckets in a table that several processes share.
+/// A store in a table that several processes share.
 #[derive(Debug)]
 pub struct SharedStore<M> {
     table: SharedTable<M>,
@@ -65,7 +65,7 @@ pub struct SharedStore<M> {
 }
 
 impl<F: Faults> SharedStore<MappedFile<F>> {
-    /// A store in an open table.
+    /// Creates a store in an open table.
     pub fn in_file(memory: MappedFile<F>, overflow: Overflow) -> Self {
         let key = memory.hash_key();
         SharedStore::new(memory, key, overflow)
@@ -73,7 +73,7 @@ impl<F: Faults> SharedStore<MappedFile<F>> {
 }
 
 impl<M: TableMemory> SharedStore<M> {
-    /// A store in any memory, whose hash has the key `key`.
+    /// Creates a store in any memory. `key` is the key of the hash that places buckets.
     pub fn new(memory: M, key: HashKey, overflow: Overflow) -> Self {
         SharedStore { table: SharedTable::new(memory, overflow), key }
     }
@@ -127,7 +127,7 @@ impl<M: TableMemory> Store for SharedStore<M> {
         }
     }
 
-    // Not inlined, here and for servers: that would slow the store in memory, beside which they are.
+    // Not inlined, as for servers, because it would slow down the memory store in the same match.
     #[inline(never)]
     fn try_update<S: RemoteStep>(
         &self,
@@ -204,7 +204,7 @@ impl<M: TableMemory> Store for SharedStore<M> {
     }
 }
 
-/// Why a shared table could not answer a call.
+/// The error of a call on a shared table.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SharedError {
@@ -228,7 +228,7 @@ impl From<SharedError> for StoreError {
     }
 }
 
-/// Why a shared table could not be opened or created.
+/// The error of opening or creating a shared table.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum TableOpenError {
@@ -241,7 +241,7 @@ pub enum TableOpenError {
          ProcSubset=all in the systemd unit, or without masking /proc/sys in the container"
     )]
     UnknownBoot { why: String },
-    /// There is no table, or only one that was created before the machine started.
+    /// There is no table, or it was created before the machine started.
     #[error(
         "there is no shared table at {}; it is created by the first process of this user that \
          uses it",
@@ -253,7 +253,7 @@ pub enum TableOpenError {
         path.display()
     )]
     NoRoom { path: PathBuf, bytes: u64, source: io::Error },
-    /// Another thread of this process is using a table and did not finish in time.
+    /// Another thread of this process is opening a table and did not finish in time.
     #[error("{} cannot be opened: this process is busy with another shared table", path.display())]
     Busy { path: PathBuf },
     #[error(

@@ -1,7 +1,7 @@
-//! One slot of a shared table: two words that say whose state it holds.
+//! One slot of a shared table: a key word and a state word.
 //!
-//! The state is kept XORed with a mask made of the key word beside it. A compare-and-swap prepared
-//! while the slot belonged to another bucket therefore fails by itself.
+//! The state is stored XORed with a mask that is computed from the key word. A compare-and-swap
+//! that was prepared while the slot belonged to another bucket therefore fails.
 
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
@@ -15,14 +15,15 @@ const TENANCY_MASK: u64 = 0b1111 << StoredLifetime::BITS;
 const TAG_MASK: u64 = !(LIFETIME_MASK | TENANCY_MASK);
 const TOP_BIT: u64 = 1 << 63;
 
-/// The state word of a slot that holds no state, whatever its key word says.
+/// The state word of a free slot, whatever its key word.
 pub(super) const FREE: u64 = 0;
 
-/// The lower 49 bits of a hash, in the upper bits of a key word: which bucket a slot belongs to.
+/// The lower 49 bits of a hash, in the upper bits of a key word: identifies the bucket of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotTag(u64);
 
 impl SlotTag {
+    /// Returns the tag of a bucket with this hash.
     pub(super) const fn of_low_bits(hash: u64) -> SlotTag {
         SlotTag(hash << TAG_MASK.trailing_zeros())
     }
@@ -30,40 +31,45 @@ impl SlotTag {
 
 /// The key word: tag (49 bits), tenancy (4 bits), lifetime (11 bits).
 ///
-/// The tenancy counts, modulo 16, how often the slot changed hands.
+/// The tenancy is the number of assignments of the slot, modulo 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotKey(u64);
 
 impl SlotKey {
+    /// Returns whether the key has this tag.
     pub(super) const fn is_of(self, tag: SlotTag) -> bool {
         self.0 & TAG_MASK == tag.0
     }
 
+    /// Returns the tag.
     pub(super) const fn tag(self) -> SlotTag {
         SlotTag(self.0 & TAG_MASK)
     }
 
-    /// The key of the next bucket to own this slot.
+    /// Returns the key of the next bucket in this slot.
     pub(super) fn succeeded_by(self, tag: SlotTag, lifetime: StoredLifetime) -> SlotKey {
         let one = if has(Mutant::NoTenancy) { 0 } else { TENANCY_ONE };
         let tenancy = self.0.wrapping_add(one) & TENANCY_MASK;
         SlotKey(tag.0 | tenancy | lifetime.bits())
     }
 
+    /// Returns the lifetime of the state.
     pub(super) const fn lifetime(self) -> StoredLifetime {
         StoredLifetime::from_bits(self.0)
     }
 
+    /// Returns the same key with another lifetime.
     pub(super) const fn with_lifetime(self, lifetime: StoredLifetime) -> SlotKey {
         SlotKey((self.0 & !LIFETIME_MASK) | lifetime.bits())
     }
 
-    /// Whether both words name one bucket in one tenancy; the lifetime may have been raised between.
+    /// Returns whether both words are of one bucket in one tenancy, with any lifetimes.
     pub(super) const fn is_same_tenancy(self, other: SlotKey) -> bool {
         (self.0 ^ other.0) & !LIFETIME_MASK == 0
     }
 
-    /// States are below 2^63, so with the top bit set no masked state is [`FREE`].
+    /// Returns the mask of the state. States are below 2^63, so with the top bit set, no masked
+    /// state is [`FREE`].
     fn mask(self) -> u64 {
         if has(Mutant::NoMask) {
             return TOP_BIT;
@@ -71,14 +77,15 @@ impl SlotKey {
         (self.0 & !LIFETIME_MASK) | TOP_BIT
     }
 
+    /// Returns the state word of a state.
     pub(super) fn masked(self, state: State) -> u64 {
         state.word() ^ self.mask()
     }
 
-    /// The state behind a masked word.
+    /// Returns the state of a state word.
     ///
-    /// The top bit is cleared: a word damaged from outside still reads as some state, which
-    /// the table then compares with the latest end that was announced.
+    /// The top bit is cleared, so that a damaged word is a state too. The table compares it with
+    /// the announced bounds.
     pub(super) fn unmasked(self, word: u64) -> State {
         State::from_word((word ^ self.mask()) & !TOP_BIT)
             .unwrap_or(State::from_instant(Timestamp::ORIGIN))
@@ -101,18 +108,20 @@ pub(super) struct Occupant {
 }
 
 impl Occupant {
+    /// Returns the state.
     pub(super) fn state(self) -> State {
         self.key.unmasked(self.word)
     }
 
-    /// The instant from which the bucket decides as a full one would.
+    /// Returns the instant from which the bucket is full.
     pub(super) fn end(self) -> Timestamp {
         self.key.lifetime().end_of(self.state())
     }
 
-    /// Whether the state is frozen: it is being moved to a larger table, or its mover died.
+    /// Returns whether the state is sealed: a process is moving it to a larger table, or died while
+    /// it did so.
     ///
-    /// A sealed word is the masked state without its top bit. It is [`FREE`] for one state of
+    /// A sealed word is the masked state without its top bit. That is [`FREE`] for one state of
     /// 2^63, which is then lost.
     #[inline(always)]
     pub(super) const fn is_sealed(self) -> bool {
@@ -121,52 +130,53 @@ impl Occupant {
 }
 
 impl SharedSlot {
-    /// An empty slot, for a table in ordinary memory.
+    /// Returns a free slot, for a table in ordinary memory.
     pub fn new() -> SharedSlot {
         SharedSlot { key: Word::new(0), state: Word::new(FREE) }
     }
 
-    /// The content of the slot, if it belongs to `tag`.
+    /// Returns the content of the slot if its bucket has this tag.
     #[inline(always)]
     pub(super) fn occupant_of(&self, tag: SlotTag) -> Option<Occupant> {
-        // Relaxed: a hint, which the reads below confirm.
+        // Relaxed: the reads below confirm it.
         if !SlotKey(self.key.load(Ordering::Relaxed)).is_of(tag) {
             return None;
         }
-        // State first, key second. Acquire on the state pairs with the Release of the publisher:
-        // a thread that reads a tenant's word sees that tenant's key, or a later one.
+        // The state before the key. Acquire on the state pairs with the Release in `publish`: a
+        // thread that reads a state word sees the key that it was written with, or a later one.
         let word = self.state.load(ordered(Ordering::Acquire));
         if word == FREE {
             return None;
         }
-        // Acquire on the key pairs with the Release in `rename`: a thread that sees the new key can
-        // no longer read the former tenant's word in `is_unchanged`.
+        // Acquire on the key pairs with the Release in `rename`: a thread that sees a new key
+        // cannot read the state word of the previous one in `is_unchanged`.
         let key = SlotKey(self.key.load(ordered(Ordering::Acquire)));
         key.is_of(tag).then_some(Occupant { key, word })
     }
 
-    /// The content of the slot, for any tag. Exact only while its window is locked.
+    /// Returns the key and the content of the slot, for any tag. They are consistent only while its
+    /// window is locked.
     pub(super) fn occupant(&self) -> (SlotKey, Option<Occupant>) {
         let word = self.state.load(Ordering::Acquire);
         let key = SlotKey(self.key.load(Ordering::Acquire));
         (key, (word != FREE).then_some(Occupant { key, word }))
     }
 
-    /// Whether the slot still holds the word that was read with its own key.
+    /// Returns whether the state word is the one that was read.
     #[inline(always)]
     pub(super) fn is_unchanged(&self, seen: Occupant) -> bool {
         self.state.load(ordered(Ordering::Acquire)) == seen.word
     }
 
-    /// Replaces a state: the point of decision. Fails if anybody changed the slot meanwhile, its
-    /// owner included, since the word carries the mask of its key.
+    /// Replaces the state, which decides the call. Returns `None` if the slot was changed or
+    /// assigned to another bucket, whose mask differs.
     #[inline(always)]
     pub(super) fn replace(&self, seen: Occupant, state: State) -> Option<Occupant> {
         let word = seen.key.masked(state);
         self.swap(seen.word, word).then_some(Occupant { word, ..seen })
     }
 
-    /// Frees the slot if it still holds the word that was read.
+    /// Frees the slot. Returns `false` if its state has changed.
     pub(super) fn release(&self, seen: Occupant) -> bool {
         if has(Mutant::FreesByStore) {
             self.state.store(FREE, Ordering::Release);
@@ -175,29 +185,30 @@ impl SharedSlot {
         self.swap(seen.word, FREE)
     }
 
-    /// Puts back what was there before `after` was written; `None` is a free slot.
+    /// Restores the state word before `after` was written; `None` frees the slot. Returns `false`
+    /// if the state has changed.
     pub(super) fn restore(&self, after: Occupant, before: Option<u64>) -> bool {
         self.swap(after.word, before.unwrap_or(FREE))
     }
 
-    /// Freezes the state: no charge succeeds any more, and the state can still be read.
+    /// Seals the state: it can be read, but charges fail. Returns `false` if it has changed.
     pub(super) fn seal(&self, seen: Occupant) -> bool {
         self.swap(seen.word, seen.word & !TOP_BIT)
     }
 
-    /// Undoes [`SharedSlot::seal`]. Only under the lock of its window.
+    /// Reverts [`SharedSlot::seal`]. Only under the lock of its window.
     pub(super) fn unseal(&self, seen: Occupant) -> bool {
         self.swap(seen.word, seen.word | TOP_BIT)
     }
 
-    /// Frees the slot after [`SharedSlot::seal`] of `seen`.
+    /// Frees a slot whose content `seen` was sealed.
     pub(super) fn release_sealed(&self, seen: Occupant) -> bool {
         self.swap(seen.word & !TOP_BIT, FREE)
     }
 
     #[inline(always)]
     fn swap(&self, current: u64, new: u64) -> bool {
-        // AcqRel: a thread that reads the new word must also see the key behind it.
+        // AcqRel: a thread that reads the new word must also see its key.
         let success = ordered(Ordering::AcqRel);
         self.state.compare_exchange(current, new, success, Ordering::Relaxed).is_ok()
     }
@@ -207,8 +218,8 @@ impl SharedSlot {
         self.key.store(key.0, ordered(Ordering::Release));
     }
 
-    /// Publishes the first state of the slot's new owner. Only under the lock of its window, after
-    /// [`SharedSlot::rename`]: only the lock's holder writes to a free slot.
+    /// Stores the first state of a bucket. Only under the lock of its window, after
+    /// [`SharedSlot::rename`]: only the holder of the lock writes to a free slot.
     pub(super) fn publish(&self, key: SlotKey, state: State) -> Occupant {
         let word = key.masked(state);
         self.state.store(word, ordered(Ordering::Release));
@@ -216,7 +227,7 @@ impl SharedSlot {
     }
 }
 
-/// The ordering that the protocol asks for.
+/// Returns the ordering that the protocol requires.
 #[inline(always)]
 fn ordered(order: Ordering) -> Ordering {
     if has(Mutant::Relaxed) { Ordering::Relaxed } else { order }

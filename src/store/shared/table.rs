@@ -1,9 +1,9 @@
-//! The protocol of a shared table: who may write which word, and when. `insert.rs` is the part under
-//! the lock.
+//! The protocol of a shared table: which thread may write which word, and when. `insert.rs` is the
+//! part under the lock.
 //!
-//! A bucket that has a slot is decided by one compare-and-swap on its state word. A bucket that has
-//! none takes the lock of its window, which the kernel frees when its holder dies at any
-//! instruction. Invariants:
+//! A call on a bucket with a slot is decided by one compare-and-swap on its state word. A call on a
+//! bucket without one takes the lock of its window, which the kernel releases if its holder dies at
+//! any instruction. Invariants:
 //!
 //! 1. A key word changes only under the lock of a window that covers its line. Its tag changes only
 //!    while its state word is free.
@@ -11,14 +11,14 @@
 //!    compare-and-swap.
 //! 3. An occupied state word belongs to the key beside it and is masked by that key.
 //! 4. A key is in at most one slot whose state word is occupied.
-//! 5. A slot freed by eviction had drained at an instant no later than the floor, or was counted as
-//!    a live eviction.
-//! 6. A search reads at most one window of each table. Nothing but the lock waits for another
-//!    process, and the lock has a deadline.
-//! 7. Of a table and the older ones that it replaces, at most one holds a key that is not sealed.
-//!    Where a key is in a newer table, only that table is used.
+//! 5. The bucket of a slot freed by eviction was full at an instant no later than the floor, or was
+//!    counted as a live eviction.
+//! 6. A search reads at most one window of each table. Only the lock waits for another process, with
+//!    a deadline.
+//! 7. At most one table of a list holds an unsealed slot of a key. If a key is in a newer table, only
+//!    that table is used.
 //! 8. No key is added to a retired table: a table is retired before any process adds a key to its
-//!    successor, and an addition reads the stage after it has taken the lock.
+//!    successor, and an insert reads the stage after it has taken the lock.
 
 use std::ops::Range;
 
@@ -35,10 +35,10 @@ use crate::store::shared::slot::{Occupant, SharedSlot, SlotTag};
 use crate::store::shared::table_memory::{FaultPoint, SLOTS_PER_LINE, TableMemory, TableStage};
 use crate::store::{Step, Write};
 
-/// How far beyond the latest end the table's record of it is set.
+/// How far beyond a new latest end the announced one is raised.
 const ANNOUNCED_AHEAD: Nanos = Nanos::SECOND;
 
-/// Where a bucket may be, in a table of any size, its tag, and whether its states have a tally.
+/// The location of a bucket in a table of any size, its tag, and whether its states have a tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotAddress {
     pub(super) place: u64,
@@ -47,17 +47,17 @@ pub(super) struct SlotAddress {
 }
 
 impl SlotAddress {
-    /// The address of a bucket with this hash.
+    /// Returns the address of a bucket with this hash.
     ///
-    /// The upper bits say where the bucket is, and the tag has the lower ones: in a table of some
-    /// thousand lines, buckets with one tag in one window have the same 64 bits.
+    /// The upper bits select the home line and the lower bits are the tag, so two buckets share a
+    /// state only if their tags are equal and their home lines are less than a window apart.
     #[inline(always)]
     pub(super) fn of(hash: u64, has_tally: bool) -> SlotAddress {
         SlotAddress { place: hash, tag: SlotTag::of_low_bits(hash), has_tally }
     }
 }
 
-/// A bucket that was found: its slot, and what the slot held.
+/// The slot of a bucket, and its content when it was found.
 #[derive(Debug)]
 pub(super) struct FoundSlot<'a, M> {
     pub(super) memory: &'a M,
@@ -67,38 +67,37 @@ pub(super) struct FoundSlot<'a, M> {
     has_tally: bool,
 }
 
-/// One charge of a call over several buckets, as it was written.
+/// A charge that a call has written, which it may have to give back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotCharge<'a> {
     pub(super) slot: &'a SharedSlot,
-    /// The state word before the charge; `None` if the charge created the bucket.
+    /// The previous state word; `None` if the charge created the bucket.
     pub(super) before: Option<u64>,
     pub(super) after: Occupant,
 }
 
-/// The outcome of a step on a slot.
+/// The outcome of a step on a slot without the lock.
 pub(super) enum StepOutcome<'a> {
-    /// The answer is valid; the charge, if a state was written.
+    /// The answer is valid. Contains the charge if a state was written.
     Done(Option<SlotCharge<'a>>),
-    /// Another thread or process changed the slot meanwhile.
+    /// Another thread or process has changed the slot.
     Moved,
-    /// The new state must be remembered for longer than the key says, or the bucket is damaged or
-    /// being moved to another table.
+    /// The bucket needs a longer lifetime, is damaged, or is being moved to another table.
     NeedsLock,
 }
 
 /// The outcome of a step under the lock.
 pub(super) enum InsertOutcome<'a> {
-    /// The answer is complete; the charge, if a state was written.
+    /// The answer is valid. Contains the charge if a state was written.
     Done(Option<SlotCharge<'a>>),
-    /// Every slot of the window matters until this instant.
+    /// No bucket of the window is full before this instant.
     Full(Timestamp),
     /// Another process holds the lock, and the deadline has passed.
     Busy,
 }
 
-/// Whether new buckets are added to a table. If not, a larger one has replaced it, or its file was
-/// truncated: [`TableMemory::open_successor`] says which.
+/// Returns whether new buckets are added to a table. If not, a larger one has replaced it, or its
+/// file was truncated; the error of [`TableMemory::open_successor`] tells which.
 pub(super) fn is_in_use(memory: &impl TableMemory) -> bool {
     memory.counters().stage() == TableStage::InUse && memory.refuse_truncated().is_ok()
 }
@@ -106,7 +105,7 @@ pub(super) fn is_in_use(memory: &impl TableMemory) -> bool {
 /// A table of slots under the protocol above.
 #[derive(Debug)]
 pub(super) struct SharedTable<M> {
-    /// The table that was opened; a larger one may have replaced it.
+    /// The table that was opened. A larger one may have replaced it.
     memory: M,
     overflow: Overflow,
 }
@@ -116,7 +115,7 @@ impl<M: TableMemory> SharedTable<M> {
         SharedTable { memory, overflow }
     }
 
-    /// The newest table that this process knows.
+    /// Returns the newest table that this process has opened.
     #[inline(always)]
     pub(super) fn current(&self) -> &M {
         let mut memory = &self.memory;
@@ -126,7 +125,10 @@ impl<M: TableMemory> SharedTable<M> {
         memory
     }
 
-    /// The newest table that there is.
+    /// Returns the newest table, and opens it if necessary.
+    ///
+    /// # Errors
+    /// As [`TableMemory::open_successor`].
     pub(super) fn newest(&self) -> Result<&M, SharedError> {
         loop {
             let memory = self.current();
@@ -137,11 +139,12 @@ impl<M: TableMemory> SharedTable<M> {
         }
     }
 
-    /// Whether a full window makes room for a new bucket.
+    /// Returns whether a full window evicts a bucket for a new one.
     pub(super) fn evicts(&self) -> bool {
         self.overflow == Overflow::Evict
     }
 
+    /// Returns the slots in which a bucket may be.
     pub(super) fn window(memory: &M, address: SlotAddress) -> Range<usize> {
         let first = memory.home_line(address.place) * SLOTS_PER_LINE;
         first..first + memory.window() * SLOTS_PER_LINE
@@ -154,6 +157,7 @@ impl<M: TableMemory> SharedTable<M> {
         prefetch(memory.slot(memory.home_line(address.place) * SLOTS_PER_LINE));
     }
 
+    /// Finds a bucket in one table.
     #[inline(always)]
     pub(super) fn find<'a>(&self, memory: &'a M, address: SlotAddress) -> Option<FoundSlot<'a, M>> {
         Self::window(memory, address).find_map(|index| {
@@ -163,7 +167,10 @@ impl<M: TableMemory> SharedTable<M> {
         })
     }
 
-    /// Finds a bucket in the newest table or in an older one that it has not left yet.
+    /// Finds a bucket in the newest table, or in an older one if it has not been moved yet.
+    ///
+    /// # Errors
+    /// As [`TableMemory::open_successor`].
     pub(super) fn find_anywhere(
         &self,
         address: SlotAddress,
@@ -189,6 +196,7 @@ impl<M: TableMemory> SharedTable<M> {
         }
     }
 
+    /// Finds a bucket in a table that `memory` replaces.
     pub(super) fn find_older<'a>(
         &self,
         memory: &'a M,
@@ -197,19 +205,19 @@ impl<M: TableMemory> SharedTable<M> {
         memory.older_tables().find_map(|older| self.find(older, address))
     }
 
-    /// Whether a bucket that is in no older table is not in `memory` either. It may have been
-    /// moved there after it was looked for.
+    /// Returns whether a bucket that was not found in `memory` and then not in an older table is
+    /// absent. It may have been moved to `memory` between the two searches.
     fn is_absent(&self, memory: &M, address: SlotAddress) -> bool {
         memory.older().is_none() || self.find(memory, address).is_none()
     }
 
-    /// The instant at which a call at a bucket without a slot is decided: forgetting a drained
-    /// bucket is harmless only for calls later than the instant at which it drained.
+    /// Returns the instant at which a call on a bucket without a slot is decided. Forgetting a full
+    /// bucket is harmless only for calls after the instant at which it became full.
     pub(super) fn effective_now(&self, memory: &M, now: Timestamp) -> Timestamp {
         let older = std::iter::successors(memory.older(), |table| table.older());
         let floors = std::iter::once(memory).chain(older).map(|table| {
             let counters = table.counters();
-            // No bucket drains later than at the latest end: such a floor is damaged.
+            // No bucket becomes full later than at the latest end: such a floor is damaged.
             Some(counters.floor.get()).filter(|&floor| floor <= counters.announced.latest_end.get())
         });
         let floor = if has(Mutant::NoFloor) { None } else { floors.flatten().max() };
@@ -232,7 +240,7 @@ impl<M: TableMemory> SharedTable<M> {
         (!is_over && !is_damaged).then(|| occupant.state())
     }
 
-    /// Returns whether a state expires later than any that was ever written.
+    /// Returns whether no call can have written the content of a slot.
     #[inline(always)]
     pub(super) fn is_damaged(&self, memory: &M, occupant: Occupant) -> bool {
         let announced = &memory.counters().announced;
@@ -240,14 +248,15 @@ impl<M: TableMemory> SharedTable<M> {
             || occupant.key.lifetime().exceeds(&announced.longest_lifetime)
     }
 
-    /// Whether a bucket is frozen because a larger table takes it over. In a table that is in use,
-    /// such a word is damage.
+    /// Returns whether a bucket is sealed because it is being moved to a larger table. In a table
+    /// that is in use, such a word is damaged.
     #[inline(always)]
     pub(super) fn is_moving(&self, found: &FoundSlot<'_, M>) -> bool {
         found.occupant.is_sealed() && !is_in_use(found.memory)
     }
 
-    /// Makes sure that no reader takes a state that is about to be written for damage.
+    /// Raises the bounds of valid states before a state is written, so that no reader takes it for
+    /// damage.
     #[inline(always)]
     pub(super) fn announce(&self, memory: &M, state: State, lifetime: StoredLifetime) {
         let end = lifetime.end_of(state).get() as u64;
@@ -261,8 +270,8 @@ impl<M: TableMemory> SharedTable<M> {
         }
     }
 
-    /// Runs `step` on one bucket. Returns `false` if that needs a lock that is not released before the
-    /// deadline; nothing was then written.
+    /// Runs `step` on one bucket. Returns `false` if that needs a lock that is not released before
+    /// the deadline; nothing was then written.
     ///
     /// # Errors
     /// [`SharedError`] if the table cannot be locked.
@@ -276,7 +285,7 @@ impl<M: TableMemory> SharedTable<M> {
         answer: &mut Answer,
         deadline: &Deadline,
     ) -> Result<bool, SharedError> {
-        // The common case has a step of its own, which is compiled into it: a bucket with a slot.
+        // The common case, a bucket with a slot, has its own copy of the step, which is inlined.
         let memory = self.current();
         if let Some(found) = self.find(memory, address) {
             memory.reached(FaultPoint::Found);
@@ -330,12 +339,13 @@ impl<M: TableMemory> SharedTable<M> {
         let address = overflow();
         match self.try_change(address, run, now) {
             Some(charge) => Ok(InsertOutcome::Done(charge)),
-            // The shared bucket must have a slot, even if another bucket loses its own.
+            // The overflow bucket must have a slot, even if another bucket is evicted for it.
             None => self.insert(address, true, run, now, deadline),
         }
     }
 
-    /// Counts a new bucket whose window is full. Returns whether it is refused, and not shared.
+    /// Counts a new bucket whose window is full. Returns whether it is refused; otherwise it shares
+    /// the overflow bucket.
     pub(super) fn is_refused(&self) -> bool {
         let counters = self.current().counters();
         let is_refused = self.overflow == Overflow::Deny;
@@ -347,8 +357,8 @@ impl<M: TableMemory> SharedTable<M> {
         is_refused
     }
 
-    /// Runs a step on a bucket without the lock. `None` if what it writes needs the lock; the
-    /// outer `Some` holds what was written, if anything was.
+    /// Runs a step on a bucket without the lock. Returns `None` if the write needs the lock,
+    /// otherwise the charge if a state was written.
     #[inline(always)]
     pub(super) fn try_change(
         &self,
@@ -373,7 +383,7 @@ impl<M: TableMemory> SharedTable<M> {
         }
     }
 
-    /// Answers a call at a bucket without a slot in `memory`, if it writes nothing.
+    /// Answers a call on a bucket without a slot in `memory` if the call writes nothing.
     fn answer_without_slot(
         &self,
         memory: &M,
@@ -381,7 +391,7 @@ impl<M: TableMemory> SharedTable<M> {
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
     ) -> StepOutcome<'_> {
-        // After the search: a bucket that a successor made before this reading is not missed.
+        // After the search, so that a bucket that a process has added to a successor is not missed.
         if !is_in_use(memory) {
             return StepOutcome::NeedsLock;
         }
@@ -405,7 +415,7 @@ impl<M: TableMemory> SharedTable<M> {
         }
     }
 
-    /// Runs a step on what a slot was seen to hold.
+    /// Runs a step on the content of a slot as it was found.
     #[inline(always)]
     pub(super) fn change<'a>(
         &self,
@@ -418,11 +428,11 @@ impl<M: TableMemory> SharedTable<M> {
             return StepOutcome::NeedsLock;
         }
         let Some((state, lifetime)) = run(self.state(found, now), now).state() else {
-            // The word was the bucket's own when its key was read; it must still be there.
+            // The word belonged to the key when both were read. It must be unchanged.
             let is_unchanged = slot.is_unchanged(occupant);
             return if is_unchanged { StepOutcome::Done(None) } else { StepOutcome::Moved };
         };
-        // The key of a damaged state may be damaged too: its slot is assigned again.
+        // The key of a damaged state may be damaged too, so its slot must be assigned again.
         let is_kept = StoredLifetime::at_least(lifetime) <= occupant.key.lifetime();
         if self.is_damaged(memory, occupant) || !is_kept {
             return StepOutcome::NeedsLock;

@@ -1,4 +1,4 @@
-//! Where the slots of a table are, and which process may assign them.
+//! The memory of a table: its slots, their locks, and the words that all processes share.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -16,26 +16,28 @@ pub const SLOTS_PER_LINE: usize = 4;
 /// window of 32 slots full.
 pub(super) const SLOTS_PER_BUCKET: usize = 2;
 
-/// One table: the mapped file, or ordinary memory in the models.
+/// The memory of one table: a mapped file, or ordinary memory in models.
 ///
-/// A table that is enlarged is replaced by a larger one, its successor, which takes over the buckets
-/// of the older tables one by one. So tables form a list, which each process walks on its own.
+/// Enlarging a table replaces it by a larger one, its successor, which takes over the buckets of
+/// the older tables one by one. The tables form a list, and each process has its own.
 pub trait TableMemory: Send + Sync + fmt::Debug {
-    /// The exclusive right to assign the slots of some windows, until it is dropped.
+    /// The locks of some windows, which are released on drop. Only their holder assigns slots
+    /// there.
     type Guard<'a>
     where
         Self: 'a;
 
-    /// Lines in which a search may begin.
+    /// Returns the number of lines in which a search can begin.
     fn home_lines(&self) -> usize;
 
-    /// Lines in one window. There are `home_lines + window - 1` lines, so that no window wraps.
+    /// Returns the number of lines in one window. There are `home_lines + window - 1` lines, so
+    /// that no window wraps.
     fn window(&self) -> usize;
 
-    /// One slot, by its index.
+    /// Returns a slot by its index.
     fn slot(&self, index: usize) -> &SharedSlot;
 
-    /// The shared words beside the slots.
+    /// Returns the words that all processes share.
     fn counters(&self) -> &TableCounters;
 
     /// Locks some lines of this table only. Returns `None` if another process holds their lock and
@@ -49,17 +51,18 @@ pub trait TableMemory: Send + Sync + fmt::Debug {
         deadline: &Deadline,
     ) -> Result<Option<Self::Guard<'_>>, SharedError>;
 
-    /// Locks the windows of a bucket in this table and in all older ones, newest first.
+    /// Locks the windows of a bucket in this table and in all older ones. Returns `None` as
+    /// [`TableMemory::lock_lines`] does.
     ///
     /// # Errors
     /// As [`TableMemory::lock_lines`].
     fn lock(&self, place: u64, deadline: &Deadline)
     -> Result<Option<Self::Guard<'_>>, SharedError>;
 
-    /// The table that this one replaces and whose buckets it takes over.
+    /// Returns the table that this one replaces and whose buckets it takes over.
     fn older(&self) -> Option<&Self>;
 
-    /// The table that replaces this one, as far as this process knows.
+    /// Returns the table that replaces this one, if this process has opened it.
     fn successor(&self) -> Option<&Self>;
 
     /// Opens the table that replaces this one; afterwards [`TableMemory::successor`] returns it.
@@ -68,8 +71,8 @@ pub trait TableMemory: Send + Sync + fmt::Debug {
     /// [`SharedError::Replaced`] if there is none.
     fn open_successor(&self) -> Result<(), SharedError>;
 
-    /// Whether the file was truncated, so that this table reads as zeros. Answers for what was read
-    /// before.
+    /// Returns whether the file was truncated, so that the words that were read before this call
+    /// may be zeros.
     fn is_truncated(&self) -> bool {
         false
     }
@@ -86,25 +89,25 @@ pub trait TableMemory: Send + Sync + fmt::Debug {
         }
     }
 
-    /// Removes what other processes could still find of a table without buckets.
+    /// Removes the file of a table without buckets.
     fn discard(&self);
 
-    /// How many lines of a table that is being emptied this process has seen to be free.
+    /// Returns the number of lines of a retired table that this process has found to be free.
     fn swept(&self) -> &AtomicUsize;
 
-    /// Locks of lines that processes hold. `None` if that is unknown.
+    /// Returns the number of locks of lines that processes hold; `None` if it is unknown.
     fn held_locks(&self) -> Option<u64>;
 
-    /// Called at each instant at which a process may die.
+    /// Called at each fault point.
     #[inline(always)]
     fn reached(&self, _point: FaultPoint) {}
 
-    /// Locks to add a bucket whose holder was killed before it had released them. The number never
-    /// goes down, and never includes a lock that is still held.
+    /// Returns the number of locks for inserts whose holder was killed before it released them. It
+    /// never decreases, and never includes a lock that is still held.
     fn recovered_locks(&self) -> u64 {
         let counters = self.counters();
-        // In this order: what is released meanwhile is counted as released, or as held, and what is
-        // locked meanwhile as neither locked nor recovered.
+        // In this order, a lock that is released in the meantime counts as released or as held, and
+        // one that is taken in the meantime does not count at all.
         let locked = counters.locked.get();
         if let Some(held) = self.held_locks() {
             let released = counters.unlocked.get().saturating_add(held);
@@ -113,63 +116,63 @@ pub trait TableMemory: Send + Sync + fmt::Debug {
         counters.recovered.get()
     }
 
-    /// The line at which the window of a bucket begins.
+    /// Returns the first line of the window of a bucket.
     #[inline(always)]
     fn home_line(&self, place: u64) -> usize {
         ((u128::from(place) * self.home_lines() as u128) >> 64) as usize
     }
 
-    /// Buckets that the table is made for.
+    /// Returns the number of buckets for which the table was created.
     fn capacity(&self) -> u64 {
         (self.home_lines() * SLOTS_PER_LINE / SLOTS_PER_BUCKET) as u64
     }
 
-    /// All lines, of which the last windows reach past the last home line.
+    /// Returns the number of lines. The last windows extend beyond the last home line.
     fn lines(&self) -> usize {
         self.home_lines() + self.window() - 1
     }
 
-    /// All slots.
+    /// Returns the number of slots.
     fn slots(&self) -> usize {
         self.lines() * SLOTS_PER_LINE
     }
 
-    /// This table and the older ones that may still hold buckets, newest first.
+    /// Returns this table and the older ones that may have buckets, newest first.
     fn tables(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(self.older_tables())
     }
 
-    /// The older tables that may still hold buckets, newest first.
+    /// Returns the older tables that may have buckets, newest first.
     fn older_tables(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(self.older(), |table| table.older())
             .filter(|table| table.counters().stage() != TableStage::Emptied)
     }
 }
 
-/// What becomes of a table.
+/// The stage in the life of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TableStage {
     /// New buckets are added to it.
     InUse,
-    /// A larger table has taken its place. Buckets leave it, and none is added.
+    /// A larger table has replaced it. Buckets are moved there, and none is added here.
     Retired,
-    /// It has no bucket left.
+    /// It has no buckets.
     Emptied,
 }
 
-// Words that no flipped bit turns into one another: damage must not retire a table.
+// Words that differ in many bits, so that damage does not retire a table.
 const RETIRED: u64 = u64::from_ne_bytes(*b"retired!");
 const EMPTIED: u64 = u64::from_ne_bytes(*b"emptied!");
 
-/// The words beside the slots that all processes share, each on a cache line of its own.
+/// The words that all processes of a table share, each on its own cache line.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct TableCounters {
-    /// The latest instant at which a forgotten bucket had drained.
+    /// The latest instant at which a forgotten bucket became full.
     pub(super) floor: Padded,
-    /// Buckets that were forgotten after they had drained.
+    /// Buckets that were forgotten after they became full, or because they were damaged.
     pub(super) forgotten: EventCounter,
-    /// Buckets evicted before they had drained.
+    /// Buckets that were evicted before they were full.
     pub(super) live_evictions: EventCounter,
     /// New ids that were decided in the overflow bucket of their limit.
     pub(super) overflowed: EventCounter,
@@ -179,19 +182,20 @@ pub struct TableCounters {
     pub(super) announced: Announced,
     /// The table's [`TableStage`].
     stage: Padded,
-    /// Locks that were taken to add a bucket.
+    /// Locks that were taken for inserts.
     pub(super) locked: EventCounter,
-    /// Of these, the ones that their holder released.
+    /// Locks among them that their holder has released.
     pub(super) unlocked: EventCounter,
-    /// Of the others, those whose holder is known to be dead: the highest number found so far.
+    /// The largest number found so far of locks among them whose holder is dead.
     recovered: Padded,
 }
 
 impl TableCounters {
+    /// Returns the stage of the table.
     #[inline(always)]
     pub(super) fn stage(&self) -> TableStage {
-        // Acquire: a process that sees a table emptied must also see the floor that was raised
-        // before; one that sees it retired needs nothing more.
+        // Acquire pairs with the Release in `set_emptied`: a process that sees an emptied table
+        // must also see its floor.
         match self.stage.0.0.load(Ordering::Acquire) {
             RETIRED => TableStage::Retired,
             EMPTIED => TableStage::Emptied,
@@ -199,10 +203,10 @@ impl TableCounters {
         }
     }
 
-    /// Announces that a larger table has taken this one's place. Every process that opens the
-    /// larger table calls this before it adds a bucket there.
+    /// Marks the table as replaced by a larger one. Every process that opens the larger table calls
+    /// this before it adds a bucket there.
     pub fn retire(&self) {
-        // Fails only where a process has already retired or emptied the table.
+        // Fails only if another process has retired or emptied the table.
         let found = self.stage.0.0.load(Ordering::Acquire);
         if found != RETIRED && found != EMPTIED {
             let _ = self.stage.0.0.compare_exchange(
@@ -214,6 +218,7 @@ impl TableCounters {
         }
     }
 
+    /// Marks the table as emptied.
     pub(super) fn set_emptied(&self) {
         self.stage.0.0.store(EMPTIED, Ordering::Release);
     }
@@ -230,7 +235,7 @@ pub(super) struct Announced {
     pub(super) longest_lifetime: Maximum,
 }
 
-/// A word that only grows.
+/// A number that only grows.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(super) struct Maximum(Word);
@@ -242,19 +247,21 @@ impl Default for Maximum {
 }
 
 impl Maximum {
+    /// Returns the number.
     #[inline(always)]
     pub(super) fn get(&self) -> u64 {
-        // Relaxed: these words order nothing. An evictor and an inserter of one key hold
-        // overlapping windows, so the lock orders the floor between them.
+        // Relaxed: these words order no other access. Evicting and inserting one key needs
+        // overlapping locks, which order the floor.
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Raises the number to at least `to`.
     pub(super) fn raise(&self, to: u64) {
         self.0.fetch_max(to, Ordering::Relaxed);
     }
 }
 
-/// A [`Maximum`] on a cache line of its own.
+/// A [`Maximum`] on its own cache line.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(super) struct Padded(Maximum);
@@ -268,24 +275,25 @@ impl Deref for Padded {
     }
 }
 
-/// A counter on a cache line of its own.
+/// A counter on its own cache line.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(super) struct EventCounter(AtomicU64);
 
 impl EventCounter {
+    /// Returns the count.
     pub(super) fn get(&self) -> u64 {
-        // Acquire: counters are read in the order of the program, so that one can be subtracted from
-        // another.
+        // Acquire: counters are read in program order, so that one can be subtracted from another.
         self.0.load(counting::Ordering::Acquire)
     }
 
+    /// Adds one.
     pub(super) fn count(&self) {
         self.0.fetch_add(1, counting::Ordering::Relaxed);
     }
 }
 
-/// The instants at which a process may die; tests stop or kill it there.
+/// A point at which tests stop or kill a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FaultPoint {
@@ -317,15 +325,15 @@ pub enum FaultPoint {
     FileOpened = 21,
     /// `NAME~new` is locked.
     FileLocked = 22,
-    /// `NAME` was looked at again.
+    /// `NAME` has been read again.
     LookedAgain = 23,
     /// The file's bytes are reserved.
     Reserved = 24,
     /// The header is written.
     HeaderWritten = 25,
-    /// The table that is replaced has its second name.
+    /// The table that is replaced has been linked.
     Linked = 26,
-    /// The table is in its place.
+    /// The table has been renamed.
     FileRenamed = 27,
     /// The table that was replaced is retired.
     Retired = 28,
