@@ -257,7 +257,6 @@ fn a_full_bucket_is_no_state_after_a_reload_to_a_longer_limit() {
 fn script_commands() -> BTreeSet<&'static str> {
     let scripts = [
         include_str!("../../src/store/redis/decide.lua"),
-        include_str!("../../src/store/redis/spend.lua"),
         include_str!("../../src/store/redis/swap.lua"),
     ];
     let calls = scripts.iter().flat_map(|script| script.split("call('").skip(1));

@@ -24,14 +24,15 @@ use crate::clock::Stopwatch;
 use crate::engine::answer::Answer;
 use crate::store::StoreError;
 use crate::store::redis::breaker::{Breaker, Change};
-use crate::store::redis::codec::{self, Spend};
+use crate::store::redis::call_batch::{CallBatch, Callback, Replied, Waiting};
+use crate::store::redis::codec::{self, Unit};
 use crate::store::redis::deny_cache::DenyCache;
+use crate::store::redis::handoff::Handoff;
 use crate::store::redis::link::Link;
-use crate::store::redis::notes::{CallKind, CallResult, Notes, StoreEvent};
-use crate::store::redis::spends::{Callback, Replied, Spends, Waiting};
+use crate::store::redis::metrics::{CallKind, CallResult, Metrics, StoreEvent};
 use crate::store::redis::url::RedisUrl;
-use crate::store::redis::wakes::Wakes;
-use crate::store::redis::{SLACK, replies, wakes};
+use crate::store::redis::{SLACK, handoff, replies};
+use crate::store::remote::RemoteOp;
 use crate::sync::{AtomicBool, Ordering};
 
 /// Receives the server's reply.
@@ -120,11 +121,11 @@ pub(super) struct Engine {
 #[derive(Debug)]
 struct Shared {
     link: Link,
-    spends: Spends,
-    wakes: Arc<Wakes>,
+    batch: CallBatch,
+    handoff: Arc<Handoff>,
     breaker: Breaker,
     deny_cache: DenyCache,
-    notes: Arc<Notes>,
+    metrics: Arc<Metrics>,
 }
 
 impl Engine {
@@ -134,11 +135,11 @@ impl Engine {
             runtime.map_err(|error| StoreError::Unavailable { why: error.to_string() })?;
         let shared = Shared {
             link: Link::new(url.clone()),
-            spends: Spends::new(),
-            wakes: Arc::default(),
+            batch: CallBatch::new(),
+            handoff: Arc::default(),
             breaker: Breaker::new(seed),
             deny_cache: DenyCache::new(url.deny_cache),
-            notes: Arc::new(Notes::new()),
+            metrics: Arc::new(Metrics::new()),
         };
         Ok(Engine {
             pid,
@@ -159,9 +160,9 @@ impl Engine {
         &self.shared.breaker
     }
 
-    /// Returns the notes for logs and metrics.
-    pub(super) fn notes(&self) -> &Arc<Notes> {
-        &self.shared.notes
+    /// Returns the metrics and events for logs and metrics.
+    pub(super) fn metrics(&self) -> &Arc<Metrics> {
+        &self.shared.metrics
     }
 
     fn runtime(&self) -> &Arc<Runtime> {
@@ -170,7 +171,7 @@ impl Engine {
 
     /// Waits for a call. First wakes the next thread whose reply has arrived, which would wait as well.
     fn block_on<T>(&self, call: impl Future<Output = T>) -> T {
-        wakes::pass_on();
+        handoff::pass_on();
         self.runtime().block_on(call)
     }
 
@@ -222,15 +223,15 @@ impl Engine {
         self.block_on(join_all(commands.iter().map(|command| self.shared.ask(call, command))))
     }
 
-    /// Makes a spend that was admitted, at the server's time and together with those of other
-    /// callers, and waits for its reply.
+    /// Makes a call on one bucket that was admitted, at the server's time and together with those of
+    /// other callers, and waits for its reply.
     ///
     /// # Errors
     /// [`StoreError`] if there is none.
-    pub(super) fn spend(&self, spend: Spend) -> Result<Answer, StoreError> {
-        let (sender, receiver) = self.shared.wakes.channel();
-        if self.shared.spends.push(spend, Replied::Thread(sender)) {
-            self.runtime().block_on(self.shared.send_spends());
+    pub(super) fn decide(&self, key: Vec<u8>, operation: RemoteOp) -> Result<Answer, StoreError> {
+        let (sender, receiver) = self.shared.handoff.channel();
+        if self.shared.batch.push(key, operation, Replied::Thread(sender)) {
+            self.runtime().block_on(self.shared.send_batch());
         }
         receiver.wait()
     }
@@ -244,14 +245,14 @@ impl Engine {
         self.runtime().spawn(async move { done(shared.ask(call, &command).await) });
     }
 
-    /// As [`Engine::spend`], but never waits; `replied` is called on the runtime's thread.
-    pub(super) fn submit_spend(&self, spend: Spend, replied: Callback) {
+    /// As [`Engine::decide`], but never waits; `replied` is called on the runtime's thread.
+    pub(super) fn submit_one(&self, key: Vec<u8>, operation: RemoteOp, replied: Callback) {
         if let Err(error) = self.drive() {
             return replied(Err(error));
         }
-        if self.shared.spends.push(spend, Replied::Callback(replied)) {
+        if self.shared.batch.push(key, operation, Replied::Callback(replied)) {
             let shared = Arc::clone(&self.shared);
-            self.runtime().spawn(async move { shared.send_spends().await });
+            self.runtime().spawn(async move { shared.send_batch().await });
         }
     }
 
@@ -306,32 +307,33 @@ impl Shared {
     async fn ask(&self, call: CallKind, command: &Cmd) -> Result<Value, StoreError> {
         let stopwatch = Stopwatch::start();
         let (reply, is_answer) = self.send(command).await;
-        self.notes.count(call, CallResult::of(&reply, is_answer), stopwatch);
+        self.metrics.count(call, CallResult::of(&reply, is_answer), stopwatch);
         reply
     }
 
-    /// Sends the spends that are waiting.
-    async fn send_spends(&self) {
-        let (parts, _turn) = self.spends.next().await;
-        join_all(parts.into_iter().map(|spends| self.send_part(spends))).await;
+    /// Sends the calls that are waiting.
+    async fn send_batch(&self) {
+        let (parts, _turn) = self.batch.next().await;
+        join_all(parts.into_iter().map(|calls| self.send_part(calls))).await;
     }
 
-    /// Decides some spends by one run of the script.
-    async fn send_part(&self, spends: Vec<Waiting>) {
-        let command = codec::spend(spends.iter().map(|waiting| &waiting.spend), None, SLACK);
+    /// Decides some calls by one run of the script.
+    async fn send_part(&self, calls: Vec<Waiting>) {
+        let each = calls.iter().map(|call| (call.key.as_slice(), &call.operation));
+        let command = codec::decide(each, Unit::Each, None, SLACK);
         let (reply, is_answer) = self.send(&command).await;
         let result = CallResult::of(&reply, is_answer);
-        let keys: Vec<_> = spends.iter().map(|waiting| waiting.spend.key.as_slice()).collect();
-        let replies = replies(&self.notes, reply, &keys);
-        let mut threads = Vec::with_capacity(spends.len());
-        for (Waiting { stopwatch, replied, .. }, reply) in spends.into_iter().zip(replies) {
-            self.notes.count(CallKind::Spend, result, stopwatch);
-            match replied {
+        let keys: Vec<_> = calls.iter().map(|call| call.key.as_slice()).collect();
+        let replies = replies(&self.metrics, reply, &keys);
+        let mut threads = Vec::with_capacity(calls.len());
+        for (call, reply) in calls.into_iter().zip(replies) {
+            self.metrics.count(CallKind::of(&[call.operation]), result, call.stopwatch);
+            match call.replied {
                 Replied::Thread(sender) => threads.push((sender, reply)),
                 Replied::Callback(callback) => callback(reply),
             }
         }
-        self.wakes.send(threads);
+        self.handoff.send(threads);
     }
 
     /// Sends a command; also returns whether the server answered, even with an error.
@@ -339,7 +341,7 @@ impl Shared {
         let sent = self.breaker.period();
         let (reply, is_answer) = self.link.ask(command).await;
         let note = |change| {
-            self.notes.add(match change {
+            self.metrics.add(match change {
                 Change::Closed(after) => StoreEvent::Answering { after },
                 Change::Opened => StoreEvent::Failing {
                     why: reply.as_ref().err().map(ToString::to_string).unwrap_or_default(),

@@ -18,8 +18,6 @@ use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
 use crate::store::remote::RemoteOp;
 
-/// Parameters of an algorithm in the script.
-const PARAMETERS: usize = 6;
 /// The maximum number of bytes of an id that a key contains.
 const MAX_ID: usize = 128;
 /// Slots of a cluster.
@@ -53,8 +51,6 @@ impl Text {
 
 /// Decides calls.
 static DECIDE: Text = Text::new(include_str!("decide.lua"));
-/// Decides spends from token buckets.
-static SPEND: Text = Text::new(include_str!("spend.lua"));
 /// Writes a value in place of another.
 static SWAP: Text = Text::new(include_str!("swap.lua"));
 
@@ -67,7 +63,7 @@ pub(super) fn with_text(command: &Cmd) -> Option<Cmd> {
     arguments.next().filter(|name| *name == b"EVALSHA")?;
     let digest = arguments.next()?;
     let script =
-        [&DECIDE, &SPEND, &SWAP].into_iter().find(|script| script.digest().as_bytes() == digest)?;
+        [&DECIDE, &SWAP].into_iter().find(|script| script.digest().as_bytes() == digest)?;
     let mut command = redis::cmd("EVAL");
     command.arg(script.text);
     for argument in arguments {
@@ -126,125 +122,130 @@ pub(super) fn slot(key: &[u8]) -> u16 {
     crc16::State::<crc16::XMODEM>::calculate(tag) % SLOTS
 }
 
-/// Returns the command that decides `operations`, each on the bucket with the key at its index, at
-/// `now` or at the server's time. A value expires `slack` after its bucket is full.
-pub(super) fn decide(
-    keys: &[Vec<u8>],
-    operations: &[RemoteOp],
+/// The algorithms in the script.
+mod algorithm {
+    /// A token bucket whose times are sent as nanoseconds.
+    pub(super) const SHORT_TOKEN_BUCKET: u8 = 0;
+    pub(super) const TOKEN_BUCKET: u8 = 1;
+    pub(super) const LEAKY_BUCKET: u8 = 2;
+    pub(super) const FIXED_WINDOW: u8 = 3;
+    pub(super) const FIXED_RATE_WINDOW: u8 = 4;
+    pub(super) const UNLIMITED: u8 = 5;
+}
+
+/// Flags of a call in the script.
+mod flag {
+    pub(super) const DECIDES: u8 = 1;
+    pub(super) const MAY_WRITE: u8 = 2;
+    pub(super) const IS_ALONE: u8 = 4;
+}
+
+/// The times of a short token bucket are below this, so that the sums in the script are exact.
+const MAX_SHORT_TIME: i64 = (1 << 52) - NANOS_PER_SECOND;
+
+/// Whether the calls of one command depend on each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// The operations of one decision, all or nothing, on different buckets.
+    Batch,
+    /// Decisions that are made in order, each on its own.
+    Each,
+}
+
+/// Returns the command that decides operations on the buckets with these keys, at `now` or at the
+/// server's time. A value expires `slack` after its bucket is full.
+pub(super) fn decide<'a>(
+    calls: impl ExactSizeIterator<Item = (&'a [u8], &'a RemoteOp)>,
+    unit: Unit,
     now: Option<Timestamp>,
     slack: Nanos,
 ) -> Cmd {
-    let mut command = DECIDE.call(keys.len());
-    for key in keys {
-        command.arg(key);
-    }
-    instant_and_slack(&mut command, now, slack);
-    for operation in operations {
-        argue(&mut command, operation);
-    }
-    command
-}
-
-/// The times that the script for spends adds are below this, so that their sums are exact.
-const MAX_SPEND_TIME: i64 = (1 << 52) - NANOS_PER_SECOND;
-
-/// A spend from a token bucket, in the form of the script for spends.
-#[derive(Debug)]
-pub(super) struct Spend {
-    pub(super) key: Vec<u8>,
-    /// The cost and the burst, in nanoseconds.
-    cost: i64,
-    burst: i64,
-}
-
-impl Spend {
-    /// Creates the spend for `operation` at `now` or at the server's time; `None` if only the
-    /// general script can decide it.
-    pub(super) fn new(key: &[u8], operation: &RemoteOp, now: Option<Timestamp>) -> Option<Spend> {
-        let RemoteOp { verb: Verb::Spend, kind: Kind::Spend, cost, .. } = *operation else {
-            return None;
-        };
-        let Limit::TokenBucket(bucket) = operation.limit else { return None };
-        let time = |tokens: i64| {
-            let time = bucket.emission_interval().get().checked_mul(tokens);
-            time.filter(|&time| time <= MAX_SPEND_TIME)
-        };
-        let (cost, burst) = (time(cost.get())?, time(bucket.burst())?);
-        // Only the general script saturates at the maximum timestamp.
-        let is_long_before_end = |now: Timestamp| now.get().checked_add(2 * burst).is_some();
-        let fits = now.is_none_or(is_long_before_end);
-        fits.then(|| Spend { key: key.to_vec(), cost, burst })
-    }
-}
-
-/// Returns the command that decides spends independently, at `now` or at the server's time. Its
-/// reply has the format of [`decide`]'s.
-pub(super) fn spend<'a>(
-    spends: impl ExactSizeIterator<Item = &'a Spend> + Clone,
-    now: Option<Timestamp>,
-    slack: Nanos,
-) -> Cmd {
-    let mut command = SPEND.call(spends.len());
-    for spend in spends.clone() {
-        command.arg(&spend.key);
-    }
-    instant_and_slack(&mut command, now, slack);
-    for spend in spends {
-        command.arg(spend.cost).arg(spend.burst);
-    }
-    command
-}
-
-fn instant_and_slack(command: &mut Cmd, now: Option<Timestamp>, slack: Nanos) {
+    let mut command = DECIDE.call(calls.len());
+    let mut packed = Vec::with_capacity(24 + 19 * calls.len());
     match now {
-        None => command.arg("").arg(""),
-        Some(now) => seconds(command, now.get().unsigned_abs()),
-    };
-    command.arg(slack.millis());
+        None => {
+            number(&mut packed, -1);
+            number(&mut packed, 0);
+        }
+        Some(now) => seconds(&mut packed, now.get()),
+    }
+    number(&mut packed, slack.millis().cast_signed());
+    for (key, operation) in calls {
+        command.arg(key);
+        pack(&mut packed, operation, unit, now);
+    }
+    command.arg(packed);
+    command
 }
 
-/// Adds a number of nanoseconds as two arguments that Lua's numbers hold exactly.
-fn seconds(command: &mut Cmd, nanos: u64) -> &mut Cmd {
-    let second = NANOS_PER_SECOND.unsigned_abs();
-    command.arg(nanos / second).arg(nanos % second)
+/// Appends a number that a double holds exactly.
+#[expect(clippy::cast_precision_loss, reason = "the numbers of the script are below 2^53")]
+fn number(packed: &mut Vec<u8>, number: i64) {
+    packed.extend_from_slice(&(number as f64).to_le_bytes());
 }
 
-/// Adds the arguments of one operation.
-fn argue(command: &mut Cmd, operation: &RemoteOp) {
-    let RemoteOp { verb, kind, cost, limit, .. } = operation;
-    let cost = cost.get().unsigned_abs();
-    let may_write = *kind != Kind::Check && *verb != Verb::Check;
-    command.arg(limit.algorithm().as_str()).arg(verb_number(*verb));
-    command.arg(u8::from(operation.decides())).arg(u8::from(may_write));
-    let parameters = match limit {
+/// Appends a time as two numbers that doubles hold exactly.
+fn seconds(packed: &mut Vec<u8>, nanos: i64) {
+    number(packed, nanos / NANOS_PER_SECOND);
+    number(packed, nanos % NANOS_PER_SECOND);
+}
+
+/// Appends one operation.
+fn pack(packed: &mut Vec<u8>, operation: &RemoteOp, unit: Unit, now: Option<Timestamp>) {
+    let RemoteOp { verb, kind, cost, limit, .. } = *operation;
+    let mut flags = if operation.decides() { flag::DECIDES } else { 0 };
+    if kind != Kind::Check && verb != Verb::Check {
+        flags |= flag::MAY_WRITE | if unit == Unit::Each { flag::IS_ALONE } else { 0 };
+    }
+    let cost = cost.get();
+    let mut start =
+        |algorithm: u8| packed.extend_from_slice(&[algorithm, verb_number(verb), flags]);
+    match limit {
         Limit::TokenBucket(bucket) => {
-            let interval = bucket.emission_interval().get().unsigned_abs();
+            let interval = bucket.emission_interval().get();
             // At most twice the burst offset, which is at most 2^62.
-            seconds(command, interval.saturating_mul(cost));
-            seconds(command, interval.saturating_mul(bucket.burst().unsigned_abs()));
-            seconds(command, interval);
-            6
+            let (cost, burst) =
+                (interval.saturating_mul(cost), interval.saturating_mul(bucket.burst()));
+            let is_short = matches!(verb, Verb::Spend | Verb::Check)
+                && cost.max(burst) <= MAX_SHORT_TIME
+                // The general form saturates at the maximum timestamp.
+                && now.is_none_or(|now| now.get().checked_add(2 * burst).is_some());
+            if is_short {
+                start(algorithm::SHORT_TOKEN_BUCKET);
+                number(packed, cost);
+                number(packed, burst);
+            } else {
+                start(algorithm::TOKEN_BUCKET);
+                seconds(packed, cost);
+                seconds(packed, burst);
+                seconds(packed, interval);
+            }
         }
         Limit::LeakyBucket(bucket) => {
             // No bucket holds more than the largest tally, so larger drips have no further effect.
-            let drip_size = bucket.drip_size().unsigned_abs().min(State::MAX_TALLY);
-            command.arg(cost).arg(bucket.size()).arg(bucket.drip_rate().millis()).arg(drip_size);
-            4
+            let drip_size = bucket.drip_size().min(State::MAX_TALLY.cast_signed());
+            let rate = bucket.drip_rate().millis().cast_signed();
+            start(algorithm::LEAKY_BUCKET);
+            tallied(packed, [cost, bucket.size(), rate, drip_size, 0]);
         }
         Limit::FixedWindow(window) => {
-            command.arg(cost).arg(window.count());
-            period_and_phase(command, window.window());
-            4
+            let (period, phase) = period_and_phase(window.window());
+            start(algorithm::FIXED_WINDOW);
+            tallied(packed, [cost, window.count(), period, phase, 0]);
         }
         Limit::FixedRateWindow(window) => {
-            command.arg(cost).arg(window.count());
-            period_and_phase(command, window.window()).arg(window.burst());
-            5
+            let (period, phase) = period_and_phase(window.window());
+            start(algorithm::FIXED_RATE_WINDOW);
+            tallied(packed, [cost, window.count(), period, phase, window.burst()]);
         }
-        Limit::Unlimited => 0,
-    };
-    for _ in parameters..PARAMETERS {
-        command.arg("");
+        // No store is asked about it.
+        Limit::Unlimited => start(algorithm::UNLIMITED),
+    }
+}
+
+fn tallied(packed: &mut Vec<u8>, parameters: [i64; 5]) {
+    for parameter in parameters {
+        number(packed, parameter);
     }
 }
 
@@ -259,14 +260,15 @@ const fn verb_number(verb: Verb) -> u8 {
     }
 }
 
-fn period_and_phase<'a>(command: &'a mut Cmd, window: &Window) -> &'a mut Cmd {
+/// Returns a window's period, and its phase: below 0 if windows start at the first request.
+fn period_and_phase(window: &Window) -> (i64, i64) {
     let phase = match window.anchor() {
         Anchor::First => -1,
         Anchor::Aligned(Phase::Fixed(phase)) => phase.millis().cast_signed(),
         // The limiter has replaced it by the phase of the bucket.
         Anchor::Aligned(Phase::PerKey) => 0,
     };
-    command.arg(window.period().millis()).arg(phase)
+    (window.period().millis().cast_signed(), phase)
 }
 
 /// A script's reply about one bucket.
@@ -280,7 +282,7 @@ pub(super) enum Found {
     Refused(String),
 }
 
-/// Parses the reply to [`decide`] or [`spend`] for `count` buckets; `None` if it is malformed.
+/// Parses the reply to [`decide`] for `count` buckets; `None` if it is malformed.
 pub(super) fn decided(reply: &Value, count: usize) -> Option<Vec<Found>> {
     let Value::Array(parts) = reply else { return None };
     let [Value::Int(seconds), Value::Int(nanos), buckets @ ..] = parts.as_slice() else {
@@ -429,11 +431,7 @@ impl Seen {
 pub(super) fn check_scripts(keys: &[Vec<u8>]) -> Vec<Cmd> {
     let mut look = SWAP.call(keys.len());
     look.arg(keys).arg("?").arg("").arg(0);
-    let scripts = [
-        decide(&[], &[], None, Nanos::ZERO),
-        spend(iter::empty(), None, Nanos::ZERO),
-        look.clone(),
-    ];
+    let scripts = [decide(iter::empty(), Unit::Each, None, Nanos::ZERO), look.clone()];
     scripts.iter().filter_map(with_text).chain([look]).collect()
 }
 

@@ -7,7 +7,7 @@ use crate::engine::time::Timestamp;
 use crate::store::inspect::{Inspect, Inspection, Survey};
 use crate::store::redis::client::Engine;
 use crate::store::redis::codec::{self, Held};
-use crate::store::redis::notes::CallKind;
+use crate::store::redis::metrics::CallKind;
 use crate::store::redis::{RedisStore, not_understood};
 use crate::store::{Stats, StoreError};
 

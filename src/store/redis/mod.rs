@@ -1,31 +1,29 @@
 //! Buckets on a Redis or Valkey server: `redis://`.
 //!
-//! One script decides a call on any number of buckets, and returns the states it found and
-//! the instant it used. The step then runs on them here to compute the complete answer, which
-//! must agree with the script. A shorter script decides spends from token buckets, those of many
-//! callers in one run.
+//! One script decides calls on any number of buckets, those of many callers in one run, and returns
+//! the states it found and the instant it used. The step then runs on them here to compute the
+//! complete answer, which must agree with the script.
 
 mod breaker;
+mod call_batch;
 mod client;
 mod codec;
 mod deny_cache;
+mod handoff;
 mod inspect;
 mod link;
-mod notes;
+mod metrics;
 mod probe;
-mod spends;
 mod url;
-mod wakes;
 
-use std::iter;
 use std::mem;
 use std::slice;
 use std::sync::Arc;
 
-pub use notes::{CallKind, CallResult, StoreEvent};
+pub use handoff::Relay;
+pub use metrics::{CallKind, CallResult, StoreEvent};
 pub use url::RedisUrl;
 pub(super) use url::read as read_url;
-pub use wakes::Relay;
 
 use redis::{Cmd, Value};
 
@@ -38,8 +36,8 @@ use crate::engine::time::{Nanos, Timestamp};
 use crate::latencies::Latencies;
 use crate::store::hash::HashKey;
 use crate::store::redis::client::{Client, Engine};
-use crate::store::redis::codec::{Held, Seen, Spend};
-use crate::store::redis::notes::Notes;
+use crate::store::redis::codec::{Held, Unit};
+use crate::store::redis::metrics::Metrics;
 use crate::store::remote::{
     Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore,
 };
@@ -116,15 +114,15 @@ impl RedisStore {
             is_failing: engine.breaker().is_open(),
             failures: engine.breaker().opened(),
             denied_locally: engine.deny_cache().hits(),
-            healed: engine.notes().healed(),
-            times: engine.notes().times(),
+            healed: engine.metrics().healed(),
+            times: engine.metrics().times(),
         }
     }
 
     /// Takes the events since the last call, for a log.
     #[inline]
     pub fn take_events(&self) -> Vec<StoreEvent> {
-        self.client.engine().map_or_else(|_| Vec::new(), |engine| engine.notes().take_events())
+        self.client.engine().map_or_else(|_| Vec::new(), |engine| engine.metrics().take_events())
     }
 
     /// Caches the state in a reply that denied a call, to deny the next calls without the server.
@@ -179,50 +177,32 @@ impl RedisStore {
     ) -> Result<Vec<Answer>, StoreError> {
         engine.admit()?;
         let keys: Vec<_> = buckets.iter().map(|&bucket| self.key(bucket)).collect();
-        if let Some(spend) = self.shared_spend(&keys, operations) {
-            return engine.spend(spend).map(|reply| vec![reply]);
+        if let (true, [operation]) = (self.shares_runs(), operations) {
+            return engine
+                .decide(keys.into_iter().next().unwrap_or_default(), *operation)
+                .map(|reply| vec![reply]);
         }
-        let command = self.command(&keys, operations, now);
+        let command = self.command(&keys, operations, Unit::Batch, now);
         let reply = engine.call(CallKind::of(operations), &command);
-        replies(engine.notes(), reply, &keys).into_iter().collect()
+        replies(engine.metrics(), reply, &keys).into_iter().collect()
     }
 
-    /// Returns the call as a spend, if it can be decided together with others.
-    fn shared_spend(&self, keys: &[Vec<u8>], operations: &[RemoteOp]) -> Option<Spend> {
+    /// Returns whether calls of several callers are decided in one run of the script.
+    fn shares_runs(&self) -> bool {
         // Calls at given instants differ in these, and the clients of a cluster in their slots.
-        let is_shared = !self.has_given_clock && !self.client.url().is_cluster();
-        if is_shared { only_spend(keys, operations, None) } else { None }
+        !self.has_given_clock && !self.client.url().is_cluster()
     }
 
     /// Returns the command that decides `operations`, each on the bucket with the key at its index.
-    fn command(&self, keys: &[Vec<u8>], operations: &[RemoteOp], now: Option<Timestamp>) -> Cmd {
-        match only_spend(keys, operations, now) {
-            Some(spend) => codec::spend(iter::once(&spend), now, self.slack()),
-            None => codec::decide(keys, operations, now, self.slack()),
-        }
-    }
-
-    /// Returns the commands that decide `operations` independently and in order, and how many each
-    /// command decides; the last one may decide fewer.
-    fn commands(
+    fn command(
         &self,
         keys: &[Vec<u8>],
         operations: &[RemoteOp],
+        unit: Unit,
         now: Option<Timestamp>,
-    ) -> (Vec<Cmd>, usize) {
-        let calls = keys.iter().zip(operations);
-        let spends = calls.clone().map(|(key, operation)| Spend::new(key, operation, now));
-        if !self.client.url().is_cluster()
-            && let Some(spends) = spends.collect::<Option<Vec<_>>>()
-        {
-            let runs = spends.chunks(spends::MAX_SPENDS);
-            let commands = runs.map(|run| codec::spend(run.iter(), now, self.slack()));
-            return (commands.collect(), spends::MAX_SPENDS);
-        }
-        let commands = calls.map(|(key, operation)| {
-            self.command(slice::from_ref(key), slice::from_ref(operation), now)
-        });
-        (commands.collect(), 1)
+    ) -> Cmd {
+        let calls = keys.iter().map(Vec::as_slice).zip(operations);
+        codec::decide(calls, unit, now, self.slack())
     }
 
     /// Groups the indices of keys that one node of a cluster can decide together.
@@ -256,13 +236,15 @@ impl RedisStore {
             group.iter().map(|&index| (keys[index].clone(), operations[index])).unzip()
         };
         let parts: Vec<_> = groups.iter().map(of_group).collect();
-        let commands: Vec<_> =
-            parts.iter().map(|(keys, operations)| self.command(keys, operations, now)).collect();
+        let commands: Vec<_> = parts
+            .iter()
+            .map(|(keys, operations)| self.command(keys, operations, Unit::Batch, now))
+            .collect();
         let answered = engine.call_together(CallKind::Several, &commands);
         let mut found: Vec<Option<Answer>> = vec![None; buckets.len()];
         let mut failure = None;
         for ((group, (keys, _)), reply) in groups.iter().zip(&parts).zip(answered) {
-            for (&index, reply) in group.iter().zip(replies(engine.notes(), reply, keys)) {
+            for (&index, reply) in group.iter().zip(replies(engine.metrics(), reply, keys)) {
                 match reply {
                     Ok(reply) => found[index] = Some(reply),
                     Err(error) => failure = failure.or(Some(error)),
@@ -415,17 +397,9 @@ fn may_deny(verb: Verb) -> bool {
     matches!(verb, Verb::Spend | Verb::Check)
 }
 
-/// Returns the call as a spend, if the script for spends can decide it.
-fn only_spend(keys: &[Vec<u8>], operations: &[RemoteOp], now: Option<Timestamp>) -> Option<Spend> {
-    match (keys, operations) {
-        ([key], [operation]) => Spend::new(key, operation, now),
-        _ => None,
-    }
-}
-
 /// Returns the replies for the buckets with these keys.
 fn replies<K: AsRef<[u8]>>(
-    notes: &Notes,
+    metrics: &Metrics,
     reply: Result<Value, StoreError>,
     keys: &[K],
 ) -> Vec<Result<Answer, StoreError>> {
@@ -434,7 +408,7 @@ fn replies<K: AsRef<[u8]>>(
     match found {
         Ok(found) => {
             let found = found.into_iter().zip(keys);
-            found.map(|(found, key)| notes.reply(found, key.as_ref())).collect()
+            found.map(|(found, key)| metrics.reply(found, key.as_ref())).collect()
         }
         Err(error) => vec![Err(error); keys.len()],
     }
@@ -473,16 +447,21 @@ impl RemoteStore for RedisStore {
         let keys: Vec<_> =
             ops.iter().map(|(keyspace, id, _)| codec::key(prefix, keyspace, id)).collect();
         let operations: Vec<_> = ops.iter().map(|(_, _, operation)| *operation).collect();
-        if let Some(spend) = self.shared_spend(&keys, &operations) {
-            return engine
-                .submit_spend(spend, Box::new(|reply| done(reply.map(|value| vec![value]))));
+        if let (true, [operation]) = (self.shares_runs(), operations.as_slice()) {
+            let replied = Box::new(|reply: Result<_, _>| done(reply.map(|answer| vec![answer])));
+            return engine.submit_one(
+                keys.into_iter().next().unwrap_or_default(),
+                *operation,
+                replied,
+            );
         }
-        let command = self.command(&keys, &operations, now.filter(|_| self.has_given_clock));
-        let notes = Arc::clone(engine.notes());
+        let now = now.filter(|_| self.has_given_clock);
+        let command = self.command(&keys, &operations, Unit::Batch, now);
+        let metrics = Arc::clone(engine.metrics());
         engine.submit(
             CallKind::of(&operations),
             command,
-            Box::new(move |reply| done(replies(&notes, reply, &keys).into_iter().collect())),
+            Box::new(move |reply| done(replies(&metrics, reply, &keys).into_iter().collect())),
         );
     }
 }
@@ -593,7 +572,15 @@ impl Store for RedisStore {
             let calls: Vec<_> = indices.map(&call).collect();
             let keys: Vec<_> = calls.iter().map(|(bucket, _)| self.key(*bucket)).collect();
             let operations: Vec<_> = calls.iter().map(|(_, step)| step.call()).collect();
-            let (mut commands, per_command) = self.commands(&keys, &operations, self.given(now));
+            // The keys of a command are in one slot of a cluster.
+            let per_command =
+                if self.client.url().is_cluster() { 1 } else { call_batch::MAX_CALLS };
+            let parts = keys.chunks(per_command).zip(operations.chunks(per_command));
+            let mut commands: Vec<_> = parts
+                .map(|(keys, operations)| {
+                    self.command(keys, operations, Unit::Each, self.given(now))
+                })
+                .collect();
             // A call is sent again, after later ones, if the server has not loaded its script. The
             // first one therefore contains the script.
             if let [first, _, ..] = commands.as_mut_slice()
@@ -604,7 +591,7 @@ impl Store for RedisStore {
             let answers = engine.call_each(CallKind::Spend, &commands).into_iter();
             let answers = answers
                 .zip(keys.chunks(per_command))
-                .flat_map(|(answer, keys)| replies(engine.notes(), answer, keys));
+                .flat_map(|(answer, keys)| replies(engine.metrics(), answer, keys));
             for (index, ((bucket, step), reply)) in (first..).zip(calls.iter().zip(answers)) {
                 engine.deny_cache().on_spend(self.hash(*bucket));
                 match reply {

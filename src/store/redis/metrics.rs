@@ -112,7 +112,7 @@ impl CallResult {
 
 /// Times of calls, unread events, and counts.
 #[derive(Debug)]
-pub(super) struct Notes {
+pub(super) struct Metrics {
     times: [[Histogram; CallResult::ALL.len()]; CallKind::ALL.len()],
     healed: AtomicU64,
     events: Mutex<Vec<StoreEvent>>,
@@ -120,9 +120,9 @@ pub(super) struct Notes {
     has_events: AtomicBool,
 }
 
-impl Notes {
-    pub(super) fn new() -> Notes {
-        Notes {
+impl Metrics {
+    pub(super) fn new() -> Metrics {
+        Metrics {
             times: array::from_fn(|_| array::from_fn(|_| Histogram::new())),
             healed: AtomicU64::new(0),
             events: Mutex::default(),
@@ -204,34 +204,34 @@ mod tests {
 
     #[test]
     fn only_the_first_value_that_is_no_state_is_an_event() {
-        let notes = Notes::new();
-        assert_eq!(notes.take_events(), []);
-        notes.on_healed(b"a");
-        notes.on_healed(b"b");
-        assert_eq!(notes.take_events(), [StoreEvent::Healed { key: "a".to_owned() }]);
-        assert_eq!((notes.take_events(), notes.healed()), (Vec::new(), 2));
+        let metrics = Metrics::new();
+        assert_eq!(metrics.take_events(), []);
+        metrics.on_healed(b"a");
+        metrics.on_healed(b"b");
+        assert_eq!(metrics.take_events(), [StoreEvent::Healed { key: "a".to_owned() }]);
+        assert_eq!((metrics.take_events(), metrics.healed()), (Vec::new(), 2));
     }
 
     #[test]
     fn events_that_no_one_reads_take_no_more_memory() {
-        let notes = Notes::new();
+        let metrics = Metrics::new();
         for millis in 0..1000 {
-            notes.add(StoreEvent::Answering { after: Nanos::from_millis(millis) });
+            metrics.add(StoreEvent::Answering { after: Nanos::from_millis(millis) });
         }
-        let events = notes.take_events();
+        let events = metrics.take_events();
         assert_eq!(events.len(), MAX_EVENTS);
         assert_eq!(events[0].to_string(), "the server answers again after 0.9 s");
     }
 
     #[test]
     fn calls_are_counted_by_what_they_ask_and_how_they_end() {
-        let notes = Notes::new();
+        let metrics = Metrics::new();
         let answered = CallResult::of(&Ok(()), true);
         let timeout = CallResult::of::<()>(&Err(StoreError::Timeout { millis: 1 }), false);
         for result in [answered, timeout, timeout] {
-            notes.count(CallKind::Spend, result, Stopwatch::start());
+            metrics.count(CallKind::Spend, result, Stopwatch::start());
         }
-        let times = notes.times();
+        let times = metrics.times();
         let counted = times.iter().map(|(call, result, times)| {
             (call.as_str(), result.as_str(), times.calls.iter().sum::<u64>())
         });

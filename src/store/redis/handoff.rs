@@ -17,7 +17,7 @@ use crate::sync::Mutex;
 thread_local! {
     static HAS_RELAY: Cell<bool> = const { Cell::new(false) };
     /// The queue of which this thread must wake the next thread.
-    static OWED: RefCell<Option<Arc<Wakes>>> = const { RefCell::new(None) };
+    static OWED: RefCell<Option<Arc<Handoff>>> = const { RefCell::new(None) };
 }
 
 /// While it exists, this thread receives replies in turn with other threads. The next thread is
@@ -44,10 +44,10 @@ impl Drop for Relay {
     }
 }
 
-/// Wakes the next thread after a call of this thread.
+/// Handoff the next thread after a call of this thread.
 pub(super) fn pass_on() {
-    if let Some(wakes) = OWED.take() {
-        wakes.wake_next();
+    if let Some(handoff) = OWED.take() {
+        handoff.wake_next();
     }
 }
 
@@ -55,11 +55,11 @@ pub(super) fn pass_on() {
 ///
 /// While there are any, at least one thread with a reply has yet to wake the next.
 #[derive(Debug, Default)]
-pub(super) struct Wakes {
+pub(super) struct Handoff {
     waiting: Mutex<VecDeque<(Sender, Result<Answer, StoreError>)>>,
 }
 
-impl Wakes {
+impl Handoff {
     /// Creates a reply for this thread to wait for.
     pub(super) fn channel(self: &Arc<Self>) -> (Sender, Receiver) {
         pass_on();
@@ -175,7 +175,7 @@ mod tests {
 
     /// Starts threads that wait for a reply, each in a relay that ends when the test says so.
     fn waiting(
-        wakes: &Arc<Wakes>,
+        handoff: &Arc<Handoff>,
         count: usize,
     ) -> (Vec<Sender>, mpsc::Receiver<usize>, Vec<mpsc::Sender<()>>) {
         let (received, arrivals) = mpsc::channel();
@@ -183,10 +183,10 @@ mod tests {
         for number in 0..count {
             let (created, creation) = mpsc::channel();
             let (end, ended) = mpsc::channel();
-            let (wakes, received) = (Arc::clone(wakes), received.clone());
+            let (handoff, received) = (Arc::clone(handoff), received.clone());
             thread::spawn(move || {
                 let relay = Relay::start();
-                let (sender, receiver) = wakes.channel();
+                let (sender, receiver) = handoff.channel();
                 created.send(sender).expect("the test receives it");
                 receiver.wait().expect("it is answered");
                 received.send(number).expect("the test receives it");
@@ -201,12 +201,12 @@ mod tests {
 
     #[test]
     fn each_thread_is_woken_by_the_one_before_it() {
-        let wakes = Arc::new(Wakes::default());
-        let (senders, arrivals, ends) = waiting(&wakes, 5);
-        wakes.send(senders.into_iter().map(|sender| (sender, reply())).collect());
+        let handoff = Arc::new(Handoff::default());
+        let (senders, arrivals, ends) = waiting(&handoff, 5);
+        handoff.send(senders.into_iter().map(|sender| (sender, reply())).collect());
         for (number, end) in ends.into_iter().enumerate() {
             assert_eq!(arrivals.recv(), Ok(number));
-            assert_eq!(wakes.waiting.lock().len(), 4 - number);
+            assert_eq!(handoff.waiting.lock().len(), 4 - number);
             assert!(arrivals.try_recv().is_err());
             drop(end);
         }
@@ -214,41 +214,41 @@ mod tests {
 
     #[test]
     fn a_thread_that_makes_another_call_wakes_the_next_one_first() {
-        let wakes = Arc::new(Wakes::default());
-        let (senders, arrivals, _ends) = waiting(&wakes, 1);
+        let handoff = Arc::new(Handoff::default());
+        let (senders, arrivals, _ends) = waiting(&handoff, 1);
         let _relay = Relay::start();
-        let (sender, receiver) = wakes.channel();
+        let (sender, receiver) = handoff.channel();
         let replies = std::iter::once(sender).chain(senders).map(|sender| (sender, reply()));
-        wakes.send(replies.collect());
+        handoff.send(replies.collect());
         receiver.wait().expect("it is answered");
-        assert_eq!(wakes.waiting.lock().len(), 1);
-        let _next = wakes.channel();
+        assert_eq!(handoff.waiting.lock().len(), 1);
+        let _next = handoff.channel();
         assert_eq!(arrivals.recv(), Ok(0));
     }
 
     #[test]
     fn a_thread_that_gave_up_is_passed_over() {
-        let wakes = Arc::new(Wakes::default());
-        let (senders, arrivals, _ends) = waiting(&wakes, 1);
+        let handoff = Arc::new(Handoff::default());
+        let (senders, arrivals, _ends) = waiting(&handoff, 1);
         let relay = Relay::start();
-        let (sender, receiver) = wakes.channel();
+        let (sender, receiver) = handoff.channel();
         drop((receiver, relay));
         let replies = std::iter::once(sender).chain(senders).map(|sender| (sender, reply()));
-        wakes.send(replies.collect());
+        handoff.send(replies.collect());
         assert_eq!(arrivals.recv(), Ok(0));
     }
 
     #[test]
     fn threads_without_a_relay_are_all_woken_at_once() {
-        let wakes = Arc::new(Wakes::default());
-        let (senders, receivers): (Vec<_>, Vec<_>) = (0..3).map(|_| wakes.channel()).unzip();
-        wakes.send(senders.into_iter().map(|sender| (sender, reply())).collect());
+        let handoff = Arc::new(Handoff::default());
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..3).map(|_| handoff.channel()).unzip();
+        handoff.send(senders.into_iter().map(|sender| (sender, reply())).collect());
         assert!(receivers.into_iter().all(|receiver| receiver.wait().is_ok()));
     }
 
     #[test]
     fn a_reply_that_never_comes_is_an_error() {
-        let (sender, receiver) = Arc::new(Wakes::default()).channel();
+        let (sender, receiver) = Arc::new(Handoff::default()).channel();
         drop(sender);
         assert!(matches!(receiver.wait(), Err(StoreError::Closed)));
     }
