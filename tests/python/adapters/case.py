@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 from urllib.parse import urlencode
@@ -27,9 +27,9 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The response of a view."""
+    """The response of a view; a body of parts is a stream."""
 
-    body: str = "hello"
+    body: str | Iterable[str] = "hello"
     status: int = 200
     headers: Mapping[str, str] = {}
 

@@ -24,13 +24,14 @@ import quart
 import starlette.testclient
 import werkzeug.test
 import werkzeug.wrappers
-from adapters.case import Answer, Driver, Limited, Request, Route, Site, View
+from adapters.case import Answer, Driver, Limited, Reply, Request, Route, Site, View
 from django.utils.module_loading import import_string
 from litestar.middleware import DefineMiddleware
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request as StarletteRequest
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.responses import Response as StarletteResponse
 from starlette.routing import Route as StarletteRoute
 from werkzeug.datastructures import EnvironHeaders
 
@@ -42,7 +43,7 @@ import penstock.flask
 import penstock.wsgi
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 
 def raised(send: Callable[[], Answer]) -> Answer:
@@ -51,6 +52,14 @@ def raised(send: Callable[[], Answer]) -> Answer:
         return send()
     except Exception as error:  # noqa: BLE001  what a server does
         return Answer(500, (), repr(error).encode())
+
+
+def starlette_response(reply: Reply) -> StarletteResponse:
+    """Return the response of a view as one of Starlette."""
+    body, status, headers = reply
+    kind: Any = PlainTextResponse if isinstance(body, str) else StreamingResponse
+    response: StarletteResponse = kind(body, status, headers)
+    return response
 
 
 class Wsgi(Driver):
@@ -123,7 +132,7 @@ class Asgi(Driver):
 
         async def serve(scope: Any, receive: Any, send: Any) -> None:
             reply = route.view(self.request(scope))
-            await PlainTextResponse(*reply)(scope, receive, send)
+            await starlette_response(reply)(scope, receive, send)
 
         app: Any = serve
         for options in reversed([*self.middlewares(route)]):
@@ -172,8 +181,8 @@ class InStarlette(Asgi):
     name = "starlette"
 
     def app(self, route: Route) -> Any:
-        async def serve(request: StarletteRequest) -> PlainTextResponse:
-            return PlainTextResponse(*route.view(self.request(request.scope)))
+        async def serve(request: StarletteRequest) -> StarletteResponse:
+            return starlette_response(route.view(self.request(request.scope)))
 
         stack = [
             Middleware(penstock.asgi.PenstockMiddleware, **options)
@@ -195,7 +204,10 @@ class InLitestar(Asgi):
         async def serve(request: litestar.Request[Any, Any, Any]) -> litestar.Response[str]:
             body, status, headers = route.view(self.request(request.scope))
             return litestar.Response(
-                body, status_code=status, headers=dict(headers), media_type="text/plain"
+                cast("str", body),
+                status_code=status,
+                headers=dict(headers),
+                media_type="text/plain",
             )
 
         serve.__annotations__ = {
@@ -329,8 +341,8 @@ class InFastapi(Driver):
     def view(self, route: Route, number: int) -> Any:
         """Return the route's endpoint."""
 
-        async def serve(request: fastapi.Request) -> PlainTextResponse:
-            return PlainTextResponse(*route.view(self.request(request)))
+        async def serve(request: fastapi.Request) -> StarletteResponse:
+            return starlette_response(route.view(self.request(request)))
 
         return self.named(serve, number)
 
@@ -364,8 +376,8 @@ class InSyncFastapi(InFastapi):
     name = "fastapi-sync"
 
     def view(self, route: Route, number: int) -> Any:
-        def serve(request: fastapi.Request) -> PlainTextResponse:
-            return PlainTextResponse(*route.view(self.request(request)))
+        def serve(request: fastapi.Request) -> StarletteResponse:
+            return starlette_response(route.view(self.request(request)))
 
         return self.named(serve, number)
 
@@ -401,22 +413,29 @@ class InDjango(Driver):
     def view(self, route: Route, number: int) -> Any:
         """Return the route's view."""
 
-        def serve(request: Any) -> django.http.HttpResponse:
+        def serve(request: Any) -> Any:
             return self.reply(route, request)
 
         serve.__qualname__ = f"view_{number}"
         return serve
 
-    def reply(self, route: Route, request: Any) -> django.http.HttpResponse:
+    def reply(self, route: Route, request: Any) -> Any:
         """Return the response of the route's view."""
         body, status, headers = route.view(self.request(request))
-        return django.http.HttpResponse(body, status=status, headers=dict(headers))
+        if isinstance(body, str):
+            return django.http.HttpResponse(body, status=status, headers=dict(headers))
+        return self.stream(body, status=status, headers=dict(headers))
+
+    def stream(self, body: Any, **options: Any) -> Any:
+        """Return a response that is generated while it is sent."""
+        return django.http.StreamingHttpResponse(body, **options)
 
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
         client = django.test.Client(raise_request_exception=False)
         environ: Any = {"REMOTE_ADDR": peer or "", **self.environ}
-        response = client.generic(method, url, headers=dict(headers), **environ)
-        return Answer(response.status_code, [*response.headers.items()], response.content)
+        response: Any = client.generic(method, url, headers=dict(headers), **environ)
+        body = response.getvalue() if response.streaming else response.content
+        return Answer(response.status_code, [*response.headers.items()], body)
 
     @staticmethod
     def request(native: Any) -> Request:
@@ -447,7 +466,7 @@ class InAsyncDjango(InDjango):
     name = "django-async"
 
     def view(self, route: Route, number: int) -> Any:
-        async def serve(request: Any) -> django.http.HttpResponse:
+        async def serve(request: Any) -> Any:
             return self.reply(route, request)
 
         serve.__qualname__ = f"view_{number}"
@@ -461,13 +480,31 @@ class InAsyncDjango(InDjango):
                 return {**super()._base_scope(**request), "client": None, **client}  # type: ignore[misc]
 
         client = Client(raise_request_exception=False)
-        ask: Awaitable[Any] = client.generic(method, url, headers=dict(headers))
-        response = asyncio.run(_awaited(ask))
-        return Answer(response.status_code, [*response.headers.items()], response.content)
+
+        async def ask() -> Answer:
+            response: Any = await client.generic(method, url, headers=dict(headers))
+            if response.streaming:
+                body = b"".join([part async for part in response.streaming_content])
+            else:
+                body = response.content
+            return Answer(response.status_code, [*response.headers.items()], body)
+
+        return asyncio.run(ask())
+
+    def stream(self, body: Any, **options: Any) -> Any:
+        async def parts() -> AsyncIterator[str]:
+            for part in body:
+                yield part
+
+        return super().stream(parts(), **options)
 
 
-async def _awaited(given: Awaitable[Any]) -> Any:
-    return await given
+class InAsyncDjangoWithoutMiddleware(InAsyncDjango):
+    """Views of Django that are coroutines, without the middleware."""
+
+    name = "django-async-decorator"
+    starts = False
+    middleware: ClassVar[list[str]] = []
 
 
 DRIVERS: list[type[Driver]] = [
@@ -483,6 +520,7 @@ DRIVERS: list[type[Driver]] = [
     InDjango,
     InDjangoWithoutMiddleware,
     InAsyncDjango,
+    InAsyncDjangoWithoutMiddleware,
 ]
 
 

@@ -1,0 +1,104 @@
+"""Views that fail, that raise an answer, or whose body breaks, in every framework."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import django.core.exceptions
+import django.http
+import pytest
+import starlette.exceptions
+import werkzeug.exceptions
+from adapters.case import Reply, Request, Route, limited
+from adapters.drivers import InDjango, InFastapi, InFlask, only
+from guards import left
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from adapters.case import Driver
+    from adapters.conftest import Serve
+
+    import penstock
+
+
+def answer_of(driver: type[Driver], status: int) -> Exception:
+    """Return the exception that is a response of a status in a framework."""
+    if issubclass(driver, InDjango):
+        return {
+            403: django.core.exceptions.PermissionDenied(),
+            404: django.http.Http404(),
+        }[status]
+    if issubclass(driver, InFlask):
+        return {
+            403: werkzeug.exceptions.Forbidden(),
+            404: werkzeug.exceptions.NotFound(),
+        }[status]
+    return starlette.exceptions.HTTPException(status)
+
+
+@only(lambda driver: issubclass(driver, InFlask | InFastapi | InDjango))
+@pytest.mark.parametrize("status", [403, 404])
+def test_answer_that_a_view_raises_is_not_refunded(
+    serve: Serve, driver: type[Driver], limiter: penstock.Limiter, status: int
+) -> None:
+    def view(_: Request) -> Reply:
+        raise answer_of(driver, status)
+
+    app = serve(Route("/", (limited("Large", refund_on_error=True),), view))
+    answer = app.ask()
+    assert (answer.status, answer.header("RateLimit")) == (
+        status,
+        # Without the middleware, Django makes the response outside of the decorator.
+        '"Large";r=99;t=1' if driver.starts else None,
+    )
+    assert left(limiter, "Large") == 99
+
+
+@only(lambda driver: driver.sees_errors)
+@pytest.mark.parametrize("refund", [True, False])
+def test_stream_that_breaks_is_refunded_on_request(
+    serve: Serve, limiter: penstock.Limiter, *, refund: bool
+) -> None:
+    closed: list[str] = []
+
+    def view(request: Request) -> Reply:
+        def parts() -> Iterator[str]:
+            try:
+                yield "some"
+                if "bad" in request.query:
+                    raise LookupError
+                yield "all"
+            finally:
+                closed.append(request.path)
+
+        return Reply(parts())
+
+    app = serve(Route("/", (limited("Large", refund_on_error=refund),), view))
+    whole = app.ask()
+    assert (whole.body, whole.header("RateLimit")) == (b"someall", '"Large";r=99;t=1')
+    assert left(limiter, "Large") == 99
+    with suppress(LookupError):
+        app.ask(query={"bad": 1})
+    assert left(limiter, "Large") == (99 if refund else 98)
+    assert closed == ["/", "/"]
+
+
+def exposed(answer: Any) -> list[str]:
+    return [name.strip() for name in answer.header("Access-Control-Expose-Headers").split(",")]
+
+
+def test_list_fields_of_a_view_are_extended(serve: Serve, driver: type[Driver]) -> None:
+    def view(_: Request) -> Reply:
+        own = {"Access-Control-Expose-Headers": "X-Mine", "RateLimit": '"upstream";r=7'}
+        return Reply(headers=own)
+
+    route = Route("/", (limited("PerAddress"),), view)
+    answer = serve(route, headers=["ietf", "sharkey"], expose_headers=True).ask()
+    assert exposed(answer)[0] == "X-Mine"
+    assert {"RateLimit", "X-RateLimit-Clear", "Retry-After"} <= {*exposed(answer)}
+    ours = '"PerAddress";r=1;t=30'
+    # In Django, the field may come from the cache, which kept it for another client.
+    expected = ours if issubclass(driver, InDjango) else f'"upstream";r=7, {ours}'
+    assert answer.header("RateLimit") == expected
