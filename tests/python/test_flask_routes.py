@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import flask
 import pytest
-from flask.views import MethodView, View
+from flask.views import MethodView
 from sites import get, limit_fields, remaining
 
 import penstock
@@ -65,22 +65,6 @@ def test_default_without_a_known_id_leaves_the_response_unchanged(
     app.testing = False
     assert [get(app).status_code for _ in range(2)] == [401, 401]
     assert len([each for each in caplog.records if each.name == "penstock"]) == 1
-
-
-def test_limit_above_an_exempt_view_leaves_it_exempt(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    limits.default("PerAddress")
-
-    @app.get("/")
-    @limits.limit("PerUser")
-    @limits.exempt
-    @limits.limit("Large")
-    def index() -> str:
-        return ""
-
-    assert limit_fields(get(app))["RateLimit"] == '"PerUser";r=4;t=720, "Large";r=99;t=1'
-    assert remaining(limiter, "PerAddress") == 2
 
 
 def test_default_uses_results_of_before_request_functions(
@@ -154,26 +138,6 @@ def test_default_may_follow_the_views(app: flask.Flask, limits: Penstock) -> Non
     app.get("/")(limits.limit("PerUser")(hello))
     limits.default("Large")
     assert limit_fields(get(app))["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=4;t=720'
-
-
-def test_text_that_is_written_while_a_request_is_served_is_one_limit(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    @app.get("/")
-    def index() -> str:
-        return limits.limit("2/hour")(hello)()
-
-    @app.get("/chosen")
-    def chosen() -> str:
-        def search() -> str:
-            return "found"
-
-        options: Any = {"limit": lambda _: "1/hour"}
-        return limits.limit(**options)(search)()
-
-    assert [get(app).status_code for _ in range(4)] == [200, 200, 429, 429]
-    assert [get(app, "/chosen").status_code for _ in range(2)] == [200, 429]
-    assert len([name for name in limiter.limits if name.startswith("hello")]) == 1
 
 
 def test_decorating_in_each_request_leaks_nothing(app: flask.Flask, limits: Penstock) -> None:
@@ -255,143 +219,6 @@ def test_limit_above_its_route_is_logged(
     endpoints = ["parcels.list"] if is_late else ["<lambda>", "parcels.list"]
     assert sorted(record.args for record in caplog.records) == [(name,) for name in endpoints]  # type: ignore[type-var]
     assert above is not None
-
-
-def test_class_of_views_is_limited_as_a_whole(app: flask.Flask, limits: Penstock) -> None:
-    @limits.limit("PerAddress")
-    class Orders(MethodView):
-        def get(self) -> str:
-            return "get"
-
-        def post(self) -> str:
-            return "post"
-
-    app.add_url_rule("/", view_func=Orders.as_view("orders"))
-    client = app.test_client()
-    assert client.get("/").text == "get"
-    assert client.post("/").text == "post"
-    assert client.get("/").status_code == 429
-
-
-def test_method_of_a_class_is_limited_alone(app: flask.Flask, limits: Penstock) -> None:
-    class Orders(MethodView):
-        def get(self) -> str:
-            return "get"
-
-        @limits.limit("PerAddress")
-        def post(self) -> str:
-            return f"post by {type(self).__name__}"
-
-    app.add_url_rule("/", view_func=Orders.as_view("orders"))
-    client = app.test_client()
-    assert limit_fields(client.get("/")) == {}
-    assert client.post("/").text == "post by Orders"
-    assert [client.post("/").status_code for _ in range(2)] == [200, 429]
-
-
-def test_head_of_a_class_may_have_its_own_function(app: flask.Flask, limits: Penstock) -> None:
-    @limits.limit("PerUser")
-    class Orders(MethodView):
-        @limits.limit("PerAddress")
-        def get(self) -> str:
-            return ""
-
-        def head(self) -> str:
-            return ""
-
-    app.add_url_rule("/", view_func=Orders.as_view("orders"))
-    assert limit_fields(app.test_client().head("/"))["RateLimit"] == '"PerUser";r=4;t=720'
-
-
-def test_limits_of_class_method_and_default_are_one_decision(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    limits.default("Large")
-
-    @limits.limit("PerUser")
-    class Orders(MethodView):
-        @limits.limit("PerAddress")
-        async def get(self) -> str:
-            return ""
-
-        def post(self) -> str:
-            return ""
-
-    app.add_url_rule("/", view_func=Orders.as_view("orders"))
-    assert limit_fields(get(app))["RateLimit"] == (
-        '"Large";r=99;t=1, "PerUser";r=4;t=720, "PerAddress";r=1;t=30'
-    )
-    assert limit_fields(app.test_client().head("/"))["RateLimit"].endswith('"PerAddress";r=0;t=30')
-    assert get(app).status_code == 429
-    assert remaining(limiter, "Large") == 98
-    assert (
-        limit_fields(app.test_client().post("/"))["RateLimit"]
-        == '"Large";r=97;t=1, "PerUser";r=2;t=720'
-    )
-
-
-def test_default_of_a_class_with_a_limited_method_counts_for_its_other_methods(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    limits.default("Large")
-
-    class Orders(MethodView):
-        def get(self) -> str:
-            return ""
-
-        @limits.limit("PerAddress")
-        def post(self) -> str:
-            return ""
-
-    app.add_url_rule("/", view_func=Orders.as_view("orders"))
-    get(app)
-    assert remaining(limiter, "Large") == 99
-    app.test_client().post("/")
-    assert remaining(limiter, "Large") == 98
-
-
-def test_class_inherits_no_limit_from_its_sister(app: flask.Flask, limits: Penstock) -> None:
-    class Base(View):
-        def dispatch_request(self) -> str:
-            return ""
-
-    @limits.limit("PerAddress")
-    class Limited(Base):
-        pass
-
-    class Free(Base):
-        pass
-
-    app.add_url_rule("/limited", view_func=Limited.as_view("limited"))
-    app.add_url_rule("/free", view_func=Free.as_view("free"))
-    assert limit_fields(get(app, "/free")) == {}
-    assert limit_fields(get(app, "/limited"))["RateLimit"] == '"PerAddress";r=1;t=30'
-
-
-def test_rate_of_a_class_is_one_limit_for_all_its_routes(
-    app: flask.Flask, limits: Penstock
-) -> None:
-    @limits.limit("1/minute")
-    class Orders(MethodView):
-        def get(self) -> str:
-            return ""
-
-    app.add_url_rule("/a", view_func=Orders.as_view("a"))
-    app.add_url_rule("/b", view_func=Orders.as_view("b"))
-    assert get(app, "/a").status_code == 200
-    assert get(app, "/b").status_code == 429
-
-
-def test_exempt_class_has_no_default(app: flask.Flask, limits: Penstock) -> None:
-    limits.default("PerAddress")
-
-    @limits.exempt
-    class Health(MethodView):
-        def get(self) -> str:
-            return "fine"
-
-    app.add_url_rule("/", view_func=Health.as_view("health"))
-    assert limit_fields(get(app)) == {}
 
 
 def test_blueprint_is_limited_with_its_children_only(app: flask.Flask, limits: Penstock) -> None:
@@ -521,17 +348,6 @@ def test_fault_after_init_app_surfaces_where_it_is_written(limits: Penstock) -> 
         limits.default("Unknown")
     with pytest.raises(penstock.ConfigError, match="mode"):
         limits.limit("PerAddress", mode="dry")  # type: ignore[arg-type]  # the mistake itself
-
-
-@pytest.mark.parametrize("target", [7, "view", dict])
-def test_only_a_view_can_be_limited(limits: Penstock, target: Any) -> None:
-    with pytest.raises(penstock.ConfigError, match="blueprint"):
-        limits.limit("PerAddress")(target)
-
-
-def test_decorator_without_its_call_is_an_error(limits: Penstock) -> None:
-    with pytest.raises(penstock.ConfigError, match=r"limit\("):
-        limits.limit(hello)  # type: ignore[arg-type]  # the mistake itself
 
 
 def test_second_init_app_on_one_application_is_an_error(app: flask.Flask, limits: Penstock) -> None:
