@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import django.http
 import django.test
@@ -29,7 +29,7 @@ LIMITS = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
 
 
 class InFlask:
-    """Classes of Flask."""
+    """Views of Flask."""
 
     base: Any = flask.views.MethodView
 
@@ -70,9 +70,10 @@ class InFlask:
 
 
 class InDjango:
-    """Classes of Django."""
+    """Views of Django."""
 
     base: Any = django.views.View
+    middleware: ClassVar = ["penstock.django.PenstockMiddleware"]
 
     def __init__(self, limiter: penstock.Limiter, site: DjangoSite) -> None:
         self._limiter = limiter
@@ -86,7 +87,7 @@ class InDjango:
 
     def default(self, *names: str) -> None:
         """Limit every view."""
-        middleware = ["penstock.django.PenstockMiddleware"]
+        middleware = InDjango.middleware if names else self.middleware
         settings = {"LIMITER": self._limiter, "DEFAULT": list(names)}
         self._site.set(PENSTOCK=settings, MIDDLEWARE=middleware, ROOT_URLCONF=self._urls)
 
@@ -116,12 +117,19 @@ class InDjango:
         return django.test.Client().generic(method, path)
 
 
-@pytest.fixture(params=["flask", "django"])
+class InDjangoWithoutMiddleware(InDjango):
+    """Views of Django, without the middleware unless a case has default limits."""
+
+    middleware: ClassVar = []
+
+
+@pytest.fixture(params=["flask", "django", "django-decorator"])
 def app(request: pytest.FixtureRequest, limiter: penstock.Limiter) -> InFlask | InDjango:
     """An application without views."""
     if request.param == "flask":
         return InFlask(limiter)
-    return InDjango(limiter, request.getfixturevalue("site"))
+    made = InDjango if request.param == "django" else InDjangoWithoutMiddleware
+    return made(limiter, request.getfixturevalue("site"))
 
 
 @pytest.fixture
@@ -264,6 +272,13 @@ def test_class_method_and_default_are_one_decision(
     assert (remaining(limiter, "Large"), remaining(limiter, "PerUser")) == (98, 3)
     posted = limit_fields(app.ask(method="POST"))["RateLimit"]
     assert posted == '"Large";r=97;t=1, "PerUser";r=2;t=720'
+
+
+def test_function_for_get_answers_head(app: Any, hello: Any, limiter: penstock.Limiter) -> None:
+    get = app.limit("PerUser")(hello)
+    app.route("/", app.limit("PerAddress")(type("Orders", (app.base,), {"get": get})))
+    assert [app.ask(method="HEAD").status_code for _ in range(3)] == [200, 200, 429]
+    assert remaining(limiter, "PerUser") == 3
 
 
 def test_head_may_have_its_own_function(app: Any, hello: Any) -> None:

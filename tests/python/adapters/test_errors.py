@@ -85,6 +85,26 @@ def test_stream_that_breaks_is_refunded_on_request(
     assert closed == ["/", "/"]
 
 
+@only(lambda driver: driver.has_routes and driver.starts)
+def test_denial_in_a_view_without_limits_is_a_refusal(
+    serve: Serve, limiter: penstock.Limiter
+) -> None:
+    def view(_: Request) -> Reply:
+        limiter.spend("PerUser", "ada", 5).raise_if_denied()
+        return Reply()
+
+    app = serve(Route("/", view=view))
+    assert app.ask().status == 200
+    refused = app.ask()
+    assert refused.status == 429
+    assert refused.limit_fields == {
+        "ratelimit-policy": '"PerUser";q=5;w=3600',
+        "ratelimit": '"PerUser";r=0;t=720',
+        "retry-after": "3600",
+        "cache-control": "no-store",
+    }
+
+
 def exposed(answer: Any) -> list[str]:
     return [name.strip() for name in answer.header("Access-Control-Expose-Headers").split(",")]
 
