@@ -10,7 +10,7 @@ from wsgiref.validate import validator
 import pytest
 from guards import PEER, left
 
-from penstock.wsgi import PenstockMiddleware, Response
+from penstock.wsgi import PenstockMiddleware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -157,49 +157,6 @@ def test_application_can_start_again_to_report_an_error(
     assert dict(answer.headers) == {"X-Was": "not", **ALLOWED}
     # It was counted once.
     assert left(limiter) == 1
-
-
-def test_deduct_when_sees_the_head_of_the_response(limiter: penstock.Limiter) -> None:
-    seen: list[Response] = []
-
-    def failed(response: Response) -> bool:
-        seen.append(response)
-        return response.status_code == 401
-
-    limited = PenstockMiddleware(plain, limiter, limit="PerAddress", deduct_when=failed)
-    fine = Answer(limited)
-    # It was only checked: these are the remaining tokens of a request that counts.
-    assert dict(fine.headers)["RateLimit"] == '"PerAddress";r=2'
-    assert left(limiter) == 2
-    wrong = Answer(limited, status="401 Unauthorized")
-    assert dict(wrong.headers)["RateLimit"] == '"PerAddress";r=1;t=30'
-    assert left(limiter) == 1
-    assert seen[1] == Response(401, [("Content-Type", "text/plain")])
-
-
-def raises_at_once(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    raise ValueError
-
-
-def raises_on_the_way(_: dict[str, Any], start_response: Any) -> Iterator[bytes]:
-    start_response("200 OK", [])
-    yield b"some"
-    raise ValueError
-
-
-@pytest.mark.parametrize("refund", [False, True])
-def test_request_whose_application_raises_is_refunded_with_the_option(
-    limiter: penstock.Limiter, *, refund: bool
-) -> None:
-    for app in (raises_at_once, raises_on_the_way):
-        limiter.reset("PerAddress", PEER)
-        limited = PenstockMiddleware(app, limiter, limit="PerAddress", refund_on_error=refund)
-        try:
-            raised = Answer(limited).raised
-        except ValueError as error:
-            raised = error
-        assert isinstance(raised, ValueError)
-        assert left(limiter) == (2 if refund else 1)
 
 
 def raises_before_it_starts(_: dict[str, Any], start_response: Any) -> Iterator[bytes]:
