@@ -15,8 +15,6 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from penstock.django import limit
-from penstock.django.conf import current
-from penstock.web.adapter import explain_bucket, fact_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,46 +96,6 @@ def test_check_reports_warnings_and_succeeds(site: DjangoSite) -> None:
     out, err = run("check")
     assert out == "PENSTOCK: 3 limits, no faults\n"
     assert "(penstock.W002)" in err
-
-
-def test_explain_shows_which_limit_applies_and_why(folder: Path) -> None:
-    out, _ = run("explain", "PerUser", "ada")
-    limiter = current().guard.limiter
-    facts = explain_bucket(limiter, "PerUser", "ada")
-    assert (facts["file"], facts["line"]) == (f"{folder}/overrides.yaml", 1)
-    assert out.splitlines() == [*fact_lines(facts)]
-    answer = json.loads(run("explain", "PerUser", "grace", "--json")[0])
-    assert answer == explain_bucket(limiter, "PerUser", "grace")
-
-
-@pytest.mark.usefixtures("folder")
-def test_rate_of_a_view_is_explained_under_its_name(site: DjangoSite) -> None:
-    site.route("", limit("30/minute")(hello))
-    out, _ = run("explain", "hello", "192.0.2.1")
-    assert "30 per minute" in out
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("part", ["explain", "reset"])
-def test_unknown_name_and_id_are_faults(part: str) -> None:
-    with pytest.raises(CommandError, match="PerUsr"):
-        run(part, "PerUsr", "ada")
-    with pytest.raises(CommandError, match="not-an-address"):
-        run(part, "PerAddress", "not-an-address")
-
-
-def test_reset_makes_a_bucket_of_a_shared_store_full(site: DjangoSite, folder: Path) -> None:
-    with pytest.raises(CommandError, match="memory://"):
-        run("reset", "PerUser", "ada")
-    files = {"LIMITS": "limits.yaml", "OVERRIDES": "overrides.yaml"}
-    site.set(PENSTOCK={**files, "STORE": f"shm://{folder}/store"})
-    limiter = current().guard.limiter
-    limiter.spend("PerUser", "ada", 50)
-    assert run("reset", "PerUser", "ada") == ("PerUser:ada: reset\n", "")
-    assert limiter.check("PerUser", "ada").remaining == 49
-    assert run("reset", "PerUser", "grace")[0] == "PerUser:grace: was full already\n"
-    answer = json.loads(run("reset", "PerUser", "ada", "--json")[0])
-    assert answer == {"bucket_key": "PerUser:ada", "was_used": False}
 
 
 @pytest.mark.usefixtures("folder")

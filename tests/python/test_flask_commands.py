@@ -19,7 +19,6 @@ import penstock
 from penstock.flask import Penstock
 from penstock.flask.commands import commands
 from penstock.identity import by_user
-from penstock.web.adapter import explain_bucket
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,12 +66,6 @@ def app(limiter: penstock.Limiter) -> flask.Flask:
 
     app.add_url_rule("/mails", view_func=Mails.as_view("mails"))
     return app
-
-
-def limiter_of(app: flask.Flask) -> penstock.Limiter:
-    """Return the limiter of the application's first extension."""
-    limiter: penstock.Limiter = app.extensions["penstock"].guard.limiter
-    return limiter
 
 
 def run(app: flask.Flask, *arguments: str) -> Result:
@@ -214,23 +207,6 @@ def test_application_without_the_extension_is_a_fault(command: list[str]) -> Non
     assert "Penstock(app, ...)" in done.output
 
 
-def test_explain_shows_which_limit_applies(app: flask.Flask) -> None:
-    done = run(app, "explain", "PerAddress", "::ffff:192.0.2.1")
-    assert done.exit_code == 0
-    facts = dict(line.split(maxsplit=1) for line in done.output.splitlines())
-    assert facts["id"] == "192.0.2.1"
-    assert facts["limit"] == "5 per minute, 50 at once"
-    assert "override" in facts["rule"]
-    assert (facts["file"], facts["line"]) == ("<overrides>", "1")
-    assert "remaining" not in facts
-
-
-def test_explain_knows_the_rates_of_routes(app: flask.Flask) -> None:
-    name = "search"
-    done = run(app, "explain", name, "192.0.2.1", "--json")
-    assert json.loads(done.output) == explain_bucket(limiter_of(app), name, "192.0.2.1")
-
-
 def test_commands_know_limits_that_requests_find_late(limiter: penstock.Limiter) -> None:
     app = flask.Flask("shop")
     limits = Penstock(app, limiter)
@@ -252,46 +228,6 @@ def test_commands_know_limits_that_requests_find_late(limiter: penstock.Limiter)
     for name in ("Orders.get", f"{__name__}.{export.__qualname__}"):
         assert "per hour" in run(app, "explain", name, "192.0.2.1").output
     assert "hour" not in run(app, "check").output
-
-
-@pytest.mark.parametrize("command", ["explain", "reset"])
-def test_unknown_name_is_a_fault(app: flask.Flask, command: str) -> None:
-    done = run(app, command, "PerAdress", "ada")
-    assert done.exit_code == 1
-    assert '"PerAdress"' in done.output
-    assert "PerAddress, PerUser" in done.output
-
-
-def test_invalid_id_is_a_fault(app: flask.Flask) -> None:
-    done = run(app, "explain", "PerAddress", "ada")
-    assert done.exit_code == 1
-    assert done.output.startswith("Error: ")
-
-
-def test_reset_refuses_a_store_in_process_memory(
-    app: flask.Flask, limiter: penstock.Limiter
-) -> None:
-    limiter.spend("PerAddress", "192.0.2.9")
-    done = run(app, "reset", "PerAddress", "192.0.2.9")
-    assert done.exit_code == 1
-    assert limiter.store in done.output
-    assert limiter.check("PerAddress", "192.0.2.9", 0).remaining == 4
-
-
-def test_reset_fills_a_bucket_of_a_shared_store(
-    app: flask.Flask, limiter: penstock.Limiter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A shared store: here the same limiter, declared to be one.
-    monkeypatch.setattr("penstock.web.adapter.is_per_process", lambda _: False)
-    limiter.spend("PerAddress", "192.0.2.9")
-    explained = run(app, "explain", "PerAddress", "192.0.2.9", "--json")
-    assert json.loads(explained.output)["remaining"] == 4
-    assert run(app, "reset", "PerAddress", "192.0.2.9").output == "PerAddress:192.0.2.9: reset\n"
-    assert limiter.check("PerAddress", "192.0.2.9", 0).remaining == 5
-    again = run(app, "reset", "PerAddress", "192.0.2.9", "--json")
-    assert json.loads(again.output) == {"bucket_key": "PerAddress:192.0.2.9", "was_used": False}
-    done = run(app, "reset", "PerAddress", "ada")
-    assert (done.exit_code, done.output.startswith("Error: ")) == (1, True)
 
 
 APP = """
