@@ -282,10 +282,10 @@ def test_on_denied_can_be_awaited(limiter: penstock.Limiter) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"id": "ada"}, "need a limit"),
-        ({"limit": "PerAddress", "cost": 3}, "at most 2"),
-        ({"limit": "PerAddress", "deduct_when": later}, "deduct_when must be a function"),
-        ({"limit": "PerAddress", "on_denied": "429"}, "on_denied must"),
+        ({"id": "ada"}, "limit"),
+        ({"limit": "PerAddress", "cost": 3}, "cost"),
+        ({"limit": "PerAddress", "deduct_when": later}, "deduct_when"),
+        ({"limit": "PerAddress", "on_denied": "429"}, "on_denied"),
     ],
 )
 def test_invalid_option_is_an_error_at_startup(

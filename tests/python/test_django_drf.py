@@ -785,9 +785,7 @@ def test_wrong_option_of_a_throttle_is_an_error_of_its_class(attributes: dict[st
         type("Burst", (PenstockThrottle,), attributes)
 
 
-@pytest.mark.parametrize(
-    "source", [by_address, lambda request: request._request.META["REMOTE_ADDR"]]
-)
+@pytest.mark.parametrize("source", [by_address, lambda request: request.META["REMOTE_ADDR"]])
 def test_throttle_counts_by_its_id(site: DjangoSite, source: Any) -> None:
     class PerAddress(PenstockThrottle):
         limit = "PerAddress"
