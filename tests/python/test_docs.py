@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 SOURCES = sorted([*ROOT.glob("python/penstock/**/*.py"), *ROOT.glob("python/penstock/**/*.pyi")])
 # Not run: shell commands with side effects, and listings.
-SHOWN = {"sh", "tree"}
+SHOWN = {"sh", "toml", "tree"}
 RUN = {"python", "pycon", "yaml", "text", "http", "console"}
 
 # What a page assumes of its reader: a line of the page that says so, and code that provides it.
