@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import weakref
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import flask
+from flask.views import MethodView
 from sites import ADDRESS, get, limit_fields, remaining
 from werkzeug.test import Client, create_environ
 from werkzeug.wrappers import Response
@@ -203,3 +205,48 @@ def test_by_user_reads_flask_login_where_it_is_used(
     app.get("/")(limits.limit("PerUser", id=by_user)(hello))
     get(app)
     assert remaining(limiter, "PerUser", "17") == 4
+
+
+class WithoutThreads(flask.Flask):
+    """Counts the coroutines that it runs, each in a thread with an event loop."""
+
+    loops = 0
+
+    def async_to_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        self.loops += 1
+        return super().async_to_sync(func)
+
+
+def test_refused_request_of_a_coroutine_starts_no_event_loop(limiter: penstock.Limiter) -> None:
+    app = WithoutThreads("shop")
+    limits = Penstock(app, limiter)
+
+    @app.get("/")
+    @limits.limit("PerAddress")
+    async def view() -> str:
+        return "hello"
+
+    class Orders(MethodView):
+        @limits.limit("PerUser")
+        async def get(self) -> str:
+            return "orders"
+
+    app.add_url_rule("/orders", view_func=Orders.as_view("orders"))
+    assert [get(app).status_code for _ in range(9)] == [200] * 2 + [429] * 7
+    assert [get(app, "/orders").status_code for _ in range(9)] == [200] * 5 + [429] * 4
+    assert app.loops == 7
+
+
+def test_limited_coroutine_can_be_awaited(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    @limits.limit("PerAddress")
+    async def rows() -> str:
+        return "rows"
+
+    @app.get("/")
+    async def view() -> str:
+        return await rows()
+
+    assert asyncio.run(rows()) == "rows"
+    assert [get(app).status_code for _ in range(3)] == [200, 200, 429]

@@ -8,13 +8,14 @@ is sent.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from flask import Blueprint, Flask, has_app_context
+from flask import Blueprint, Flask, has_app_context, has_request_context
 from flask.views import View
 from werkzeug.exceptions import HTTPException
 
@@ -245,12 +246,16 @@ class Penstock:
         limits = ViewLimits.stacked(view, rule, LIMITS)
         inner = limits.view
         if inspect.iscoroutinefunction(inner):
-
+            # Not `async def`: Flask runs a coroutine in a thread with an event loop of its own,
+            # which a refused request does not need.
             @wraps(view)
-            async def limited(*args: Any, **kwargs: Any) -> Any:
+            def limited(*args: Any, **kwargs: Any) -> Any:
+                if not has_request_context() or _is_on_loop():
+                    # A test, a command or another coroutine awaits the result.
+                    return self._awaited(limits, args, kwargs)
                 outcome = self._enforce(limits)
                 try:
-                    return await inner(*args, **kwargs)
+                    return this_app().ensure_sync(inner)(*args, **kwargs)
                 except Exception as error:
                     refund_failed(outcome, error, _is_answer)
                     raise
@@ -274,6 +279,16 @@ class Penstock:
         for app_limits in self._apps:
             app_limits.note_decorated(inner)
         return limited
+
+    async def _awaited(
+        self, limits: ViewLimits, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        outcome = self._enforce(limits)
+        try:
+            return await limits.view(*args, **kwargs)
+        except Exception as error:
+            refund_failed(outcome, error, _is_answer)
+            raise
 
     def _enforce(self, limits: ViewLimits) -> Outcome | None:
         try:
@@ -309,6 +324,15 @@ class Penstock:
 def _full_name(state: BlueprintSetupState) -> str:
     """Return the prefix of a blueprint's endpoints."""
     return f"{state.name_prefix}.{state.name}".lstrip(".")
+
+
+def _is_on_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _is_answer(error: Exception) -> bool:
