@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
 
 from penstock._core import Limit
@@ -45,6 +46,16 @@ STORE_POLICIES: Final = ("allow", "deny", "local", "raise")
 _MAX_COST: Final = 2**63 - 1
 # A factor is a role's, and there are few roles.
 _MAX_FACTORS: Final = 1024
+
+# The registry of HTTP methods (RFC 9110, section 18.2) as of November 2026, and PURGE of caches.
+_METHODS: Final = tuple(
+    """
+    GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT QUERY ACL BASELINE-CONTROL BIND
+    CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF
+    MKWORKSPACE MOVE ORDERPATCH PRI PROPFIND PROPPATCH PURGE REBIND REPORT SEARCH UNBIND
+    UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL
+    """.split()  # noqa: SIM905  a list would be a page long
+)
 
 # Keywords of similar packages, and what to write here.
 LIMIT_HINTS: Final = {
@@ -115,9 +126,9 @@ class Rule:
         if self.cost_from_response is None:
             return cost
         found = self.cost_from_response(response)
-        if not is_whole(found, 0, _MAX_COST):
+        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
             raise TypeError(f"cost_from_response must return an integer from 0, found {found!r}")
-        return int(found)
+        return min(found, _MAX_COST)
 
     def applies_to(self, request: Request) -> bool:
         """Whether a request counts."""
@@ -350,9 +361,13 @@ def _methods(methods: str | Iterable[object] | None) -> frozenset[str] | None:
     if methods is None:
         return None
     given = methods.replace(",", " ").split() if isinstance(methods, str) else list(methods)
-    names = [method.upper() for method in given if isinstance(method, str) and method.isalpha()]
+    names = [method.upper() for method in given if isinstance(method, str)]
     if not names or len(names) != len(given):
         raise ConfigError(f"methods must name at least one, such as ['POST'], found {methods!r}")
+    for name in names:
+        if name not in _METHODS:
+            near = get_close_matches(name, _METHODS, 1) or ["POST"]
+            raise ConfigError(f"methods: {name!r} is not an HTTP method; did you mean {near[0]!r}?")
     # The view does the same work for both.
     return frozenset(names) | ({"HEAD"} if "GET" in names else set())
 

@@ -219,3 +219,12 @@ def test_view_that_raises_is_settled_as_a_server_error(
     assert left(limiter, "Large") == 100
     assert app.ask("/counted").status == 500
     assert left(limiter, "PerUser") == 4
+
+
+def test_cost_of_a_response_beyond_all_numbers_is_charged_in_full(
+    serve: Serve, limiter: penstock.Limiter
+) -> None:
+    stack = (limited("Large", cost_from_response=cost_of),)
+    app = serve(Route("/", stack, lambda _: Reply(headers={"X-Cost": str(10**40)})))
+    assert app.statuses(2) == [200, 429]
+    assert left(limiter, "Large") == 0
