@@ -110,12 +110,19 @@ class Translator:
 
     @property
     def language(self) -> str | None:
-        """The language code, such as `en`; `None` if the translations have no `get_language`."""
+        """The language code, such as `en`; `None` if the translations have no `get_language`.
+
+        English if the catalog for the language has no refusal.
+        """
         if self._translations is None:
             return "en"
         ask = getattr(self._translations, "get_language", None)
         language = ask() if callable(ask) else None
-        return language if isinstance(language, str) else None
+        if not isinstance(language, str):
+            return None
+        ask_text = self._translations.gettext
+        is_english = all(str(ask_text(text)) == text for text in (DENIED, DENIED_FOR))
+        return "en" if is_english and not language.startswith("en") else language
 
     def translate(self, template: str, /, **values: object) -> str:
         """Return a template of this module, translated and filled with values."""
