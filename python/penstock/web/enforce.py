@@ -158,7 +158,7 @@ class Enforcer:
         Raises:
             StoreError: One of them is `"raise"`.
         """
-        self.store.report_failure(error)
+        self.store.report_failure(error, entries)
         if any(limit.on_store_error == "raise" for limit, _, _ in entries):
             raise error
         for limit, _, _ in entries:

@@ -10,15 +10,15 @@ import logging
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from penstock._core import Limiter, Transaction
+from penstock._core import Limit, Limiter, Transaction
 from penstock.errors import StoreError
 from penstock.locks import fork_safe
 from penstock.web.reservations import OpenReservations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from penstock._core import Decision, Limit
+    from penstock._core import Decision
     from penstock.types import Factor, Id, TransactionKind
     from penstock.web.rule import Entry
 
@@ -34,6 +34,14 @@ _SPEND: Final = ("spend", "spend_only")
 # One for each active limit, overrides included.
 _MAX_LIMITERS: Final = 1024
 
+
+_EFFECTS: Final = {
+    "raise": "StoreError is raised",
+    "deny": "requests are refused",
+    "local": "this process decides by its share of each limit",
+    "allow": "requests are allowed",
+}
+"""What happens to requests by policy; the first of several policies applies."""
 
 _DEGRADED: Final = "the store failed; this process decided by its share of the limit"
 
@@ -135,13 +143,46 @@ class StoreAccess:
         self.degraded: Final = Counter()
         self.bad_requests: Final = Counter()
         self.reservations: Final = OpenReservations(self._release)
+        # The limits of the file that routes name, as they were when the routes were compiled.
+        self._named: Final[dict[str, Limit]] = {}
+        self._lock: Final = fork_safe(Lock())
 
-    def report_failure(self, error: StoreError) -> None:
-        """Log that the store fails: once, not for each request."""
+    def has_limit(self, name: str) -> bool:
+        """Return whether a limit is loaded; restore one that a route had before a reload."""
+        limits = self.limiter.limits
+        if name not in limits:
+            return self.restore([name])
+        # A limit with overrides alone allows all other clients.
+        self._named[name] = limits.default(name) or Limit.unlimited()
+        return True
+
+    def restore(self, names: Iterable[str]) -> bool:
+        """Load limits again that a reload left out although routes name them.
+
+        Returns:
+            Whether all of them are loaded.
+        """
+        with self._lock:
+            limits = self.limiter.limits
+            missing = {name: self._named.get(name) for name in names if name not in limits}
+            found = {name: limit for name, limit in missing.items() if limit is not None}
+            if found:
+                self.limiter.reload(limits | found)
+        for name in found:
+            _log.error(
+                "the reloaded limits lack %s, which a route names; its last limit stays active",
+                name,
+            )
+        return found.keys() == missing.keys()
+
+    def report_failure(self, error: StoreError, entries: Iterable[Entry]) -> None:
+        """Log that the store fails, and what applies to entries: once, not for each request."""
         if not self.is_failing:
             self.is_failing = True
             self.on_failure()
-            _log.warning("the store fails, on_store_error applies: %s", error)
+            policies = {limit.on_store_error for limit, _, _ in entries}
+            policy, effect = next(each for each in _EFFECTS.items() if each[0] in policies)
+            _log.warning("store failed (%s); %s (on_store_error=%s)", error, effect, policy)
 
     def report_success(self) -> None:
         """Log that the store works again."""
@@ -195,7 +236,7 @@ class StoreAccess:
         try:
             self.change(changes, degraded=degraded)
         except StoreError as error:
-            self.report_failure(error)
+            self.report_failure(error, [entry for entry, _, _ in changes])
             if any(limit.on_store_error == "raise" for (limit, _, _), _, _ in changes):
                 raise
 
@@ -204,7 +245,7 @@ class StoreAccess:
         try:
             self._finish(entries, "refund")
         except StoreError as error:
-            self.report_failure(error)
+            self.report_failure(error, entries)
 
     def _finish(self, entries: Sequence[Entry], verb: str) -> Sequence[Decision]:
         if len(entries) == 1:

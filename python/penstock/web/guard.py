@@ -47,7 +47,7 @@ from penstock.web.identity import (
 from penstock.web.messages import Translations, describe_limit, make_translator
 from penstock.web.names import scope_name
 from penstock.web.outcome import Outcome, ResponseSettings
-from penstock.web.penalty import Penalty
+from penstock.web.penalty import Penalty, buckets_of_blocks, define_blocks
 from penstock.web.request import MissingId
 from penstock.web.route_limits import RouteLimits
 from penstock.web.rule import CompiledLimit, Rule, check_policy
@@ -271,6 +271,7 @@ class Guard:
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
         self._choices: Final[dict[Rule, tuple[ChosenLimit, ...]]] = {}
         self._defined_names: Final[set[str]] = set()
+        self._shared_blocks: Final[dict[tuple[str, Limit], tuple[Limit, ...]]] = {}
         self._is_started = False
         # With expected_processes set, the operator knows that counts are per process.
         self._may_be_multiprocess = expected_processes == 1 and not limiter.is_shared
@@ -279,7 +280,8 @@ class Guard:
         """Check rules at startup, so that they do not fail at the first request.
 
         Raises:
-            ConfigError: No limit has a name, ids do not fit a limit, or a cost exceeds its burst.
+            ConfigError: No limit has a name, ids do not fit a limit, a cost exceeds its burst, or
+            rules of one limit have different `block_for`.
             LimitError: A text is not a limit.
         """
         for rule in rules:
@@ -288,11 +290,27 @@ class Guard:
                 limit = self._resolve(given)
                 if isinstance(limit, Limit):
                     _check_numbers(rule, given, limit)
+                    self._check_shared_blocks(rule, limit)
                     continue
                 self._is_ipv6_only(rule, limit)
                 default = self.limiter.limits.default(limit)
                 if default is not None:
                     _check_numbers(rule, limit, default)
+                if rule.blocks:
+                    define_blocks(self.limiter, limit, rule.blocks)
+
+    def _check_shared_blocks(self, rule: Rule, limit: Limit) -> None:
+        """Check that rules which share a rate have the same `block_for`.
+
+        Raises:
+            ConfigError: They do not.
+        """
+        if rule.is_shared and rule.blocks:
+            before = self._shared_blocks.setdefault((rule.scope, limit), rule.blocks)
+            if before != rule.blocks:
+                raise ConfigError(
+                    f"{rule.scope}: all limits of this scope must have the same block_for"
+                )
 
     def route_limits(self, rules: Sequence[Rule]) -> RouteLimits:
         """Compile rules, which are then decided together.
@@ -507,9 +525,9 @@ class Guard:
         """Return the name of a loaded limit, or the limit of a text."""
         if isinstance(given, Limit):
             return given
-        known = self.limiter.limits
-        if given in known:
+        if self.store_access.has_limit(given):
             return given
+        known = self.limiter.limits
         if given.strip()[:1].isdigit():
             return Limit.parse(given)
         raise ConfigError(
@@ -524,6 +542,9 @@ class Guard:
             name = scope if number == 1 else f"{scope}-{number}"
             known = self.limiter.limits
             if name not in known:
+                if not known.keys().isdisjoint(buckets_of_blocks(name, rule.blocks)):
+                    # The name of a block is taken, such as that of a view `login_blocked`.
+                    continue
                 self._defined_names.add(name)
                 return self.limiter.define(name, limit)
             # Reused if the same application was created twice, each with a guard of one limiter.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.display import format_span
 from penstock.web.choice import ChosenLimit
 from penstock.web.messages import describe_limit
-from penstock.web.penalty import block_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,10 +66,3 @@ def _details(facts: dict[str, Any]) -> Iterator[str]:
         yield "shadow"
     if not facts["enabled"]:
         yield "switched off"
-
-
-def names_in(limit: CompiledLimit | ChosenLimit) -> Iterator[str]:
-    """Yield the names of the loaded limits that a limit of a route uses, its blocks included."""
-    for name in limit.names() if isinstance(limit, ChosenLimit) else (limit.name,):
-        yield name
-        yield from block_names(name, len(limit.rule.blocks))

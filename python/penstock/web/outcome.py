@@ -389,7 +389,7 @@ class Outcome:
                     shadow_mode = parts[index].shadow_mode
                     parts[index] = later.replace(allowed=True, shadow_mode=shadow_mode)
         except StoreError as error:
-            store.report_failure(error)
+            store.report_failure(error, [entry for entry, _, _ in entries])
             if any(limit.on_store_error == "raise" for (limit, _, _), _, _ in entries):
                 raise
             return

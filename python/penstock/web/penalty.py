@@ -6,10 +6,14 @@ blocked. So every store can keep it, and of several refusals at once only the fi
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from penstock._core import Limit, Transaction
 from penstock.errors import ConfigError
+from penstock.locks import fork_safe
+from penstock.web.messages import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +40,53 @@ def block_limits(block_for: Period | Sequence[Period]) -> tuple[Limit, ...]:
     return limits
 
 
+_lock: Final = fork_safe(Lock())
+# For each limiter, the blocks of its limits by name.
+_blocks: Final[WeakKeyDictionary[Limiter, dict[str, tuple[Limit, ...]]]] = WeakKeyDictionary()
+
+
+def buckets_of_blocks(name: str, blocks: Sequence[Limit]) -> dict[str, Limit]:
+    """Return the limits that keep the blocks of a limit, and the level of several, by name."""
+    if len(blocks) < 2:  # noqa: PLR2004  with one block, there are no levels
+        return {f"{name}_blocked": block for block in blocks}
+    found = {f"{name}_blocked_{level}": block for level, block in enumerate(blocks, 1)}
+    period = f"{_MEMORY * blocks[-1].period_ns}ns"
+    levels = Limit.token_bucket(burst=len(blocks), count=1, period=period)
+    return {**found, f"{name}_blocks": levels}
+
+
+def define_blocks(limiter: Limiter, name: str, blocks: tuple[Limit, ...]) -> list[BoundLimit]:
+    """Add the limits that keep the blocks of a limit, unless they have been added.
+
+    Raises:
+        ConfigError: Another rule blocks the clients of the limit for other times, or another limit
+            has one of the names.
+    """
+    with _lock:
+        known = _blocks.setdefault(limiter, {})
+        before = known.get(name, blocks)
+        if before != blocks:
+            raise ConfigError(
+                f"{name}: all limits of this name must have the same block_for, "
+                f"found {_times(before)} and {_times(blocks)}"
+            )
+        buckets = buckets_of_blocks(name, blocks)
+        if name not in known:
+            for taken in buckets.keys() & limiter.limits.keys():
+                raise ConfigError(
+                    f"{name}: block_for needs the name {taken}, which another limit has; "
+                    f"rename that limit"
+                )
+            for bucket, limit in buckets.items():
+                limiter.define(bucket, limit)
+            known[name] = blocks
+    return [limiter.limit(bucket) for bucket in buckets]
+
+
+def _times(blocks: Sequence[Limit]) -> str:
+    return ", ".join(format_duration(block.period_ns) for block in blocks)
+
+
 class Penalty:
     """The treatment of clients that exceed one limit.
 
@@ -46,29 +97,17 @@ class Penalty:
         count_denied: Whether a refused request takes its cost, too.
 
     Raises:
-        ConfigError: Another rule blocks the clients of this limit for other times.
+        ConfigError: As `define_blocks`.
     """
 
     def __init__(
-        self, limiter: Limiter, name: str, blocks: Sequence[Limit], *, count_denied: bool
+        self, limiter: Limiter, name: str, blocks: tuple[Limit, ...], *, count_denied: bool
     ) -> None:
         self._limiter: Final = limiter
         self._count_denied: Final = count_denied
-        self._blocks: Final = tuple(
-            _define(limiter, _name_of_block(name, level, len(blocks)), block)
-            for level, block in enumerate(blocks, 1)
-        )
-        self._levels: Final = (
-            _define(
-                limiter,
-                f"{name}_blocks",
-                Limit.token_bucket(
-                    burst=len(blocks), count=1, period=f"{_MEMORY * blocks[-1].period_ns}ns"
-                ),
-            )
-            if len(blocks) > 1
-            else None
-        )
+        bound = define_blocks(limiter, name, blocks)
+        self._blocks: Final = tuple(bound[: len(blocks)])
+        self._levels: Final = bound[-1] if len(blocks) > 1 else None
 
     def blocked_part(self, bound: BoundLimit, id: Id, cost: int) -> Decision | None:
         """Return the denial of a blocked client; `None` if it is not blocked.
@@ -146,25 +185,6 @@ class Penalty:
         if self._limiter.is_remote:
             return self._limiter.limits.explain(bound.name, id).id
         return bound.check(id, 0).id or id
-
-
-def _name_of_block(name: str, level: int, levels: int) -> str:
-    return f"{name}_blocked" if levels == 1 else f"{name}_blocked_{level}"
-
-
-def block_names(name: str, levels: int) -> list[str]:
-    """Return the names of the limits that keep the blocks of a limit with this many times."""
-    names = [_name_of_block(name, level, levels) for level in range(1, levels + 1)]
-    return [*names, f"{name}_blocks"] if levels > 1 else names
-
-
-def _define(limiter: Limiter, name: str, limit: Limit) -> BoundLimit:
-    known = limiter.limits.get(name)
-    if known is None:
-        return limiter.define(name, limit)
-    if known == limit:
-        return limiter.limit(name)
-    raise ConfigError(f"{name}: all rules of a limit must have the same block_for")
 
 
 def denial(part: Decision, wait_ns: int) -> Decision:

@@ -6,7 +6,14 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import CostTooHigh, Error, InvalidId, StoreError, TransactionError
+from penstock.errors import (
+    CostTooHigh,
+    Error,
+    InvalidId,
+    StoreError,
+    TransactionError,
+    UnknownLimit,
+)
 from penstock.web.address import PeerIds
 from penstock.web.enforce import take, transaction
 from penstock.web.messages import COST_TOO_HIGH, MALFORMED_COST, MALFORMED_ID, MISSING_ID
@@ -193,6 +200,8 @@ class RouteLimits:
         match error:
             case StoreError():
                 return self._decide_without_store(request, entries, error, earlier)
+            case UnknownLimit() if self._store.restore([limit.name for limit, _, _ in entries]):
+                return (yield from self._decide(request, entries, earlier))
             case TransactionError():
                 distinct = self._enforcer.distinct(entries)
                 if len(distinct) == len(entries):

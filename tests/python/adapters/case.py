@@ -70,12 +70,16 @@ def hello(_: Request) -> Reply:
 
 @dataclass(frozen=True)
 class Route:
-    """A route with its limits, the outermost first; it may be exempt from the defaults."""
+    """A route with its limits, the outermost first; it may be exempt from the defaults.
+
+    Its view has the name, or a number.
+    """
 
     path: str
     stack: tuple[Limited, ...] = ()
     view: View = hello
     is_exempt: bool = False
+    name: str = ""
 
 
 @dataclass
@@ -138,6 +142,9 @@ class Driver:
     def statuses(self, times: int, path: str = "/", **options: Any) -> list[int]:
         """Send the same request several times, and return the statuses."""
         return [self.ask(path, **options).status for _ in range(times)]
+
+    def start(self) -> Any:
+        """Start the application as a server does, or run the check of its framework."""
 
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
         """Send a request through the framework's test client."""

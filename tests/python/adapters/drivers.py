@@ -41,6 +41,7 @@ import penstock.django
 import penstock.fastapi
 import penstock.flask
 import penstock.wsgi
+from penstock.django import checks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -274,7 +275,7 @@ class InFlask(Driver):
         def serve() -> flask.Response:
             return self.reply(route)
 
-        serve.__qualname__ = f"view_{number}"
+        serve.__qualname__ = route.name or f"view_{number}"
         return serve
 
     def reply(self, route: Route) -> flask.Response:
@@ -310,7 +311,7 @@ class InAsyncFlask(InFlask):
         async def serve() -> flask.Response:
             return self.reply(route)
 
-        serve.__qualname__ = f"view_{number}"
+        serve.__qualname__ = route.name or f"view_{number}"
         return serve
 
 
@@ -344,11 +345,11 @@ class InFastapi(Driver):
         async def serve(request: fastapi.Request) -> StarletteResponse:
             return starlette_response(route.view(self.request(request)))
 
-        return self.named(serve, number)
+        return self.named(serve, route, number)
 
-    def named(self, serve: Any, number: int) -> Any:
+    def named(self, serve: Any, route: Route, number: int) -> Any:
         """Set the name and the annotations that FastAPI reads."""
-        serve.__qualname__ = f"view_{number}"
+        serve.__qualname__ = route.name or f"view_{number}"
         serve.__annotations__ = {"request": fastapi.Request}
         return serve
 
@@ -360,6 +361,10 @@ class InFastapi(Driver):
         )
         response = client.request(method, url, headers=dict(headers))
         return Answer(response.status_code, response.headers.multi_items(), response.content)
+
+    def start(self) -> Any:
+        with starlette.testclient.TestClient(self._app):
+            pass
 
     @staticmethod
     def request(native: Any) -> Request:
@@ -379,7 +384,7 @@ class InSyncFastapi(InFastapi):
         def serve(request: fastapi.Request) -> StarletteResponse:
             return starlette_response(route.view(self.request(request)))
 
-        return self.named(serve, number)
+        return self.named(serve, route, number)
 
 
 class InDjango(Driver):
@@ -410,13 +415,17 @@ class InDjango(Driver):
         for middleware in self.middleware:
             import_string(middleware)(lambda _: django.http.HttpResponse())
 
+    def start(self) -> Any:
+        for message in checks.check_views(None):
+            raise penstock.ConfigError(message.msg)
+
     def view(self, route: Route, number: int) -> Any:
         """Return the route's view."""
 
         def serve(request: Any) -> Any:
             return self.reply(route, request)
 
-        serve.__qualname__ = f"view_{number}"
+        serve.__qualname__ = route.name or f"view_{number}"
         return serve
 
     def reply(self, route: Route, request: Any) -> Any:
@@ -469,7 +478,7 @@ class InAsyncDjango(InDjango):
         async def serve(request: Any) -> Any:
             return self.reply(route, request)
 
-        serve.__qualname__ = f"view_{number}"
+        serve.__qualname__ = route.name or f"view_{number}"
         return serve
 
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:

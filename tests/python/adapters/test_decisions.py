@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from adapters.case import Reply, Request, Route, hello, limited
-from adapters.drivers import InFlask, Wsgi, only, with_routes
+from adapters.drivers import InFlask, InLitestar, Wsgi, only, with_routes
 from guards import left
 
 import penstock
@@ -332,6 +332,32 @@ def test_reload_changes_the_limits_of_a_running_app(
     assert app.ask().header("RateLimit-Policy") == '"PerUser";q=1;w=3600'
     # A limit of the code survives a reload of the file.
     assert app.ask("/text").status == 429
+
+
+def test_reload_without_a_limit_of_a_route_keeps_the_old_one(
+    serve: Serve,
+    limiter: penstock.Limiter,
+    driver: type[Driver],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A limit must neither vanish nor answer each request of the route with an error."""
+    app = serve(
+        Route("/", (limited("PerAddress"),)),
+        Route("/both", (limited("Large", "PerUser"),)),
+        Route("/later", (limited("PerUser", id="ada"),)),
+    )
+    assert app.statuses(1) == [200]
+    limiter.reload(penstock.Limits({"Large": "90/minute"}))
+    assert app.statuses(2) == [200, 429]
+    assert app.ask("/both").header("RateLimit") == '"Large";r=89;t=1, "PerUser";r=4;t=720'
+    assert app.statuses(6, "/later") == [200] * 5 + [429]
+    errors = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    # Litestar sets up logging itself.
+    if driver is not InLitestar:
+        assert ["PerAddress" in message for message in errors] == [True, False]
+    # A later reload that has the limit applies.
+    limiter.reload(penstock.Limits({"Large": "90/minute", "PerAddress": "9/minute"}))
+    assert app.ask(peer="198.51.100.7").header("RateLimit") == '"PerAddress";r=8;t=7'
 
 
 def test_override_of_an_address_applies(serve: Serve, clock: penstock.ManualClock) -> None:

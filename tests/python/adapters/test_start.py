@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from adapters.case import Route, limited
-from adapters.drivers import InDjango, InFlask, Wsgi, only
+from adapters.drivers import InDjango, InFlask, Wsgi, only, with_routes
 
 import penstock
 from penstock.guard import Outcome
@@ -39,14 +39,86 @@ def test_wrong_option_is_an_error_at_start(serve: Serve, options: dict[str, Any]
 
 @pytest.mark.parametrize(
     "options",
-    [{"key": "ip"}, {"cost": -1}, {"mode": "watch"}, {"methods": ["GETT "]}],
-    ids=lambda options: next(iter(options)),
+    [
+        {"key": "ip"},
+        {"cost": -1},
+        {"mode": "watch"},
+        {"methods": ["GETT "]},
+        {"methods": ["PSOT"]},
+        {"methods": "GET, PSOT"},
+        {"methods": []},
+    ],
+    ids=str,
 )
 def test_wrong_option_of_a_limit_is_an_error_where_it_is_written(
     serve: Serve, options: dict[str, Any]
 ) -> None:
-    with pytest.raises(penstock.ConfigError):
+    hint = r"did you mean '(POST|GET)'" if options.get("methods") else r"found|has no option"
+    with pytest.raises(penstock.ConfigError, match=hint):
         serve(Route("/", (limited("PerAddress", **options),)))
+
+
+@pytest.mark.parametrize("method", ["PROPFIND", "query", "VERSION-CONTROL", "PURGE"])
+def test_every_registered_method_can_be_limited(serve: Serve, method: str) -> None:
+    app = serve(Route("/", (limited("PerAddress", methods=[method]),)))
+    assert app.ask().limit_fields == {}
+
+
+class Start(Protocol):
+    """Starts an application, and requests a page."""
+
+    def __call__(self, *routes: Route, **options: Any) -> object: ...
+
+
+@pytest.fixture
+def start(serve: Serve) -> Start:
+    """Starts an application as its server or its command `check` does."""
+
+    def start(*routes: Route, **options: Any) -> object:
+        return serve(*routes, **options).start()
+
+    return start
+
+
+@with_routes
+@pytest.mark.parametrize("other", ["2m", ["1m", "2m"]])
+def test_routes_that_block_for_different_times_are_an_error_at_start(
+    start: Start, other: Any
+) -> None:
+    one = Route("/one", (limited("PerAddress", block_for="1m"),))
+    two = Route("/two", (limited("PerAddress", block_for=other),))
+    with pytest.raises(penstock.ConfigError, match=r"PerAddress: .*same block_for"):
+        start(one, two)
+
+
+@with_routes
+def test_routes_that_block_alike_are_right(serve: Serve) -> None:
+    blocking = limited("PerAddress", block_for=["1m", "2m"])
+    app = serve(Route("/one", (blocking,)), Route("/two", (blocking,)))
+    assert (app.statuses(1, "/one"), app.statuses(1, "/two")) == ([200], [200])
+
+
+def test_limit_with_the_name_of_a_block_is_an_error_at_start(
+    start: Start, clock: penstock.ManualClock
+) -> None:
+    limiter = penstock.Limiter({"A": "2/minute", "A_blocked": "9/minute"}, clock=clock)
+    with pytest.raises(penstock.ConfigError, match=r"A: .* name A_blocked"):
+        start(Route("/", (limited("A", block_for="1m"),)), limiter=limiter)
+
+
+@with_routes
+@pytest.mark.parametrize("names", [["login", "login_blocked"], ["login_blocked", "login"]])
+def test_text_and_block_of_views_with_similar_names_do_not_clash(
+    serve: Serve, names: list[str]
+) -> None:
+    limits = {"login": limited("1/hour", block_for="2h"), "login_blocked": limited("2/hour")}
+    routes = [Route(f"/{name}", (limits[name],), name=name) for name in names]
+    app = serve(*routes)
+    for name in names:
+        app.ask(f"/{name}")
+    assert app.statuses(2, "/login_blocked") == [200, 429]
+    refused = app.ask("/login")
+    assert (refused.status, refused.header("Retry-After")) == (429, "7200")
 
 
 def test_limit_without_a_name_is_an_error_where_it_is_written(serve: Serve) -> None:

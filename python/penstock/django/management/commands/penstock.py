@@ -14,7 +14,7 @@ from penstock.django.urls import all_routes, throttles_of
 from penstock.django.view_limits import all_rules
 from penstock.errors import Error
 from penstock.web import adapter
-from penstock.web.limit_facts import fact_text, limit_facts, names_in
+from penstock.web.limit_facts import fact_text, limit_facts
 from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
@@ -108,11 +108,15 @@ class Command(BaseCommand):
             ]
             for route, limits in used.items()
         }
-        names = {name for limits in used.values() for limit in limits for name in names_in(limit)}
-        shown = {limit.name for limits in used.values() for limit in limits}
+        names = {
+            name
+            for limits in facts.values()
+            for limit in limits
+            for name in limit["choices"] or [limit["name"]]
+        }
         known = guard.limiter.limits
         # Without those that keep the blocks of others.
-        defaults = {n: known.default(n) for n in known if n in shown or n not in names}
+        defaults = {n: known.default(n) for n in known if n in names or n in guard.loaded_names}
         texts = {
             name: "by override only" if limit is None else describe_limit(limit)
             for name, limit in defaults.items()
