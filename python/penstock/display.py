@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from penstock.web.messages import describe_limit, explain_limit
+from penstock.messages import describe_limit, explain_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

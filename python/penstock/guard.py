@@ -1,12 +1,12 @@
 """Guards: what every framework's integration is built on, for people who write an adapter."""
 
-from penstock.web.events import used_share
 from penstock.web.guard import Guard, GuardOptions
+from penstock.web.observers import used_share
 from penstock.web.outcome import Outcome
 from penstock.web.request import EnvironRequest, MissingId, Request
 from penstock.web.route_limits import RouteLimits
 from penstock.web.rule import Rule, make_rule
-from penstock.web.switch import force_enabled, replace_limits, reset_guards
+from penstock.web.test_overrides import force_enabled, replace_limits, reset_guards
 
 __all__ = [
     "EnvironRequest",

@@ -14,7 +14,7 @@ from penstock.web.adapter import (
 )
 from penstock.web.enforce import NOTHING
 from penstock.web.guard import Guard, GuardOptions
-from penstock.web.lifecycle import RequestLimits
+from penstock.web.lifecycle import Visit
 from penstock.web.request import EnvironRequest
 from penstock.web.response import Response
 from penstock.web.rule import LimitOptions, RuleOptions, make_rule
@@ -85,7 +85,7 @@ class PenstockMiddleware:
             return self.app(environ, start_response)
         # A local: called as a method, it would first be looked for in the class.
         app = self.app
-        request = _Request(environ, environ.get("REMOTE_ADDR"))
+        request = _Visit(environ, environ.get("REMOTE_ADDR"))
         request.start_response = start_response
         outcome = request.enter(self._limits)
         environ["penstock.decision"] = request.decision
@@ -115,7 +115,7 @@ class PenstockMiddleware:
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
 
 
-class _Request(RequestLimits):
+class _Visit(Visit):
     """The limits of one request, and its response as the application starts it."""
 
     __slots__ = ("has_started", "start_response")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
+from penstock import explain
 from penstock.guard import EnvironRequest, Guard, Rule, make_rule
 from penstock.identity import ClientAddress
+from penstock.messages import explain_limit
 from penstock.web import adapter
-from penstock.web.messages import explain_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +114,7 @@ def test_every_process_names_unnamed_limits_alike() -> None:
 
 def test_explain_has_stable_keys() -> None:
     limits = penstock.Limits({"Orders": "5/minute"})
-    facts = adapter.explain(limits, "Orders", "203.0.113.7")
+    facts = explain.explain(limits, "Orders", "203.0.113.7")
     assert facts == {
         "name": "Orders",
         "id": "203.0.113.7",
@@ -128,7 +129,7 @@ def test_explain_has_stable_keys() -> None:
         "numbers": limits.resolve("Orders", "203.0.113.7").describe(),
     }
     assert list(
-        adapter.fact_lines({"bucket_key": "a:b", "file": None, "line": 7200, "numbers": {}})
+        explain.fact_lines({"bucket_key": "a:b", "file": None, "line": 7200, "numbers": {}})
     ) == [
         "bucket key  a:b",
         "line        7,200",
@@ -139,8 +140,8 @@ def test_reset_fills_the_bucket_of_the_addresss_requests(tmp_path: Path) -> None
     limits = penstock.Limits.parse("Orders: {burst: 5, count: 5, period: 1h, id: ipAddress}")
     with penstock.Limiter(limits, f"shm://{tmp_path}/store") as limiter:
         limiter.spend("Orders", ClientAddress()(EnvironRequest({"REMOTE_ADDR": "2001:db8::1"})))
-        facts = adapter.reset_bucket(limiter, "Orders", "2001:db8::1")
+        facts = explain.reset_bucket(limiter, "Orders", "2001:db8::1")
         assert facts == {"bucket_key": "Orders:2001:db8::", "was_used": True}
-        assert adapter.explain_bucket(limiter, "Orders", "2001:db8::1")["remaining"] == 5
+        assert explain.explain_bucket(limiter, "Orders", "2001:db8::1")["remaining"] == 5
     with pytest.raises(penstock.StoreError):
-        adapter.reset_bucket(penstock.Limiter(limits), "Orders", "192.0.2.1")
+        explain.reset_bucket(penstock.Limiter(limits), "Orders", "192.0.2.1")

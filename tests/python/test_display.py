@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import Limit, Limiter, Limits, ManualClock
 from penstock.display import decision_html, limit_html, limits_html
-from penstock.web.messages import explain_limit
+from penstock.messages import explain_limit
 
 MS = 1_000_000
 SCRIPT = "<script>alert('1')</script>\"&<!--\u202e\x00"

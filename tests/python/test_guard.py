@@ -10,8 +10,8 @@ from guards import PEER, asks, request
 import penstock
 from penstock.guard import replace_limits, reset_guards
 from penstock.identity import by_header
+from penstock.messages import MALFORMED_COST, MISSING_ID
 from penstock.web.guard import Guard
-from penstock.web.messages import MALFORMED_COST, MISSING_ID
 from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Limit
-from penstock.web.messages import TEMPLATES
+from penstock.messages import TEMPLATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

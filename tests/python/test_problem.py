@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.messages import describe_limit, format_duration
 from penstock.web.headers import wait_ns
-from penstock.web.messages import describe_limit, format_duration
 from penstock.web.problem import (
     Problem,
     bad_request,

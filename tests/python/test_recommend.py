@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 import penstock
+from penstock.messages import explain_limit
 from penstock.simulate import Trace, recommend, simulate, traffic
-from penstock.web.messages import explain_limit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,7 @@ import pytest
 import penstock
 from penstock.errors import ConfigError
 from penstock.guard import EnvironRequest
-from penstock.web.guard import Guard
-from penstock.web.messages import (
+from penstock.messages import (
     COST_TOO_HIGH,
     DENIED_FOR,
     PLURALS,
@@ -21,6 +20,7 @@ from penstock.web.messages import (
     Translator,
     make_translator,
 )
+from penstock.web.guard import Guard
 from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:

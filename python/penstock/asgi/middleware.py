@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from penstock.asgi.callables import AsyncCallables, AsyncLimitOptions, AsyncRuleOptions
 from penstock.asgi.exchange import Exchange
-from penstock.asgi.request_state import (
+from penstock.asgi.response import refuse
+from penstock.asgi.visit import (
     STATE_KEY,
-    RequestState,
+    AsgiVisit,
     show_nothing,
     state_of,
     store_decision,
 )
-from penstock.asgi.response import refuse
 from penstock.errors import ConfigError
 from penstock.web.adapter import check_routeless, split_limit, split_options
 from penstock.web.guard import Guard, GuardOptions
@@ -122,12 +122,12 @@ class PenstockMiddleware:
             await app(scope, receive, send)
             return
         limiter = guard.limiter
-        outer: RequestState | None = scope.get(STATE_KEY)
+        outer: AsgiVisit | None = scope.get(STATE_KEY)
         state = None if outer is None else state_of(scope, limiter)
         is_outermost = state is None
         if state is None:
             client = scope.get("client")
-            state = scope[STATE_KEY] = RequestState(scope, client[0] if client else None)
+            state = scope[STATE_KEY] = AsgiVisit(scope, client[0] if client else None)
             state.limiter, state.outer, state.send_on = limiter, outer, send
             state.has_started = False
             send = state.send
@@ -154,7 +154,7 @@ class PenstockMiddleware:
             if is_outermost:
                 state.end()
 
-    async def _enter_async(self, state: RequestState, limits: RouteLimits) -> Outcome | None:
+    async def _enter_async(self, state: AsgiVisit, limits: RouteLimits) -> Outcome | None:
         """Decide limits that need a callable or a server to be awaited."""
         if self._callables is not None:
             await self._callables.resolve(state.request)
@@ -163,7 +163,7 @@ class PenstockMiddleware:
         return outcome
 
     async def _serve_and_watch(
-        self, state: RequestState, scope: Scope, receive: Receive, send: Send
+        self, state: AsgiVisit, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serve a request; refund or settle it if the application raises.
 

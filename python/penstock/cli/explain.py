@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import penstock
 from penstock.cli.errors import FAULT, CommandError
 from penstock.cli.limits import load_limits
-from penstock.web import adapter
+from penstock.explain import explain, fact_lines
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -34,11 +34,11 @@ def run(options: Namespace) -> int:
     """Explain which limit applies."""
     limits = load_limits(options.limits, options.overrides)
     try:
-        facts = adapter.explain(limits, options.name, options.id)
+        facts = explain(limits, options.name, options.id)
     except penstock.Error as error:
         raise CommandError(str(error), FAULT) from error
     if options.json:
         print(json.dumps(facts, ensure_ascii=False))
     else:
-        print(*adapter.fact_lines(facts), sep="\n")
+        print(*fact_lines(facts), sep="\n")
     return 0

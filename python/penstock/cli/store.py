@@ -16,7 +16,7 @@ from penstock.cli.errors import FAULT, WRONG_USE, CommandError
 from penstock.cli.limits import load_limits
 from penstock.cli.store_view import Report, lines, report
 from penstock.display import pluralize
-from penstock.web import adapter
+from penstock.explain import reset_bucket, reset_lines
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -160,5 +160,5 @@ def _clear_all(options: Namespace, store: ExistingStore) -> tuple[int, str]:
 
 
 def _clear_bucket(options: Namespace, store: ExistingStore) -> tuple[int, str]:
-    facts = adapter.reset_bucket(store.limiter, options.name, options.id)
-    return int(bool(facts["was_used"])), "".join(adapter.reset_lines(facts))
+    facts = reset_bucket(store.limiter, options.name, options.id)
+    return int(bool(facts["was_used"])), "".join(reset_lines(facts))

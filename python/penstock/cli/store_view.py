@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import penstock
 from penstock.display import format_span, text_table
-from penstock.web.adapter import explanation, fact_lines
+from penstock.explain import explanation, fact_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

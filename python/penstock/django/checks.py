@@ -14,7 +14,7 @@ from penstock.django.middleware import PenstockMiddleware
 from penstock.django.urls import all_routes, throttles_of
 from penstock.django.view_limits import all_rules, check_view_class, class_of
 from penstock.errors import ConfigError, LimitError
-from penstock.web.adapter import is_per_process
+from penstock.explain import is_per_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

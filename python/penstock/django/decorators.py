@@ -30,7 +30,7 @@ from penstock.django.request import AsyncDjangoRequest, DjangoRequest, find_requ
 from penstock.django.view_limits import EXEMPT, LIMITS, class_of
 from penstock.errors import ConfigError, RateLimited
 from penstock.web.adapter import ViewLimits, refund_failed, scope_of
-from penstock.web.names import view_scope
+from penstock.web.limit_names import view_scope
 from penstock.web.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from penstock.errors import ConfigError, LimitError, RateLimited
 from penstock.web.address import ClientAddress
 from penstock.web.headers import seconds, wait_ns
 from penstock.web.identity import by_user, compile_id
-from penstock.web.names import view_scope
+from penstock.web.limit_names import view_scope
 from penstock.web.rule import CHOICES, LIMIT_HINTS, Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:

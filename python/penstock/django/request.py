@@ -9,7 +9,7 @@ from weakref import ref
 from django.http import HttpRequest
 
 from penstock.errors import ConfigError
-from penstock.web.lifecycle import RequestLimits
+from penstock.web.lifecycle import Visit
 from penstock.web.request import EnvironRequest
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
-class State(RequestLimits):
+class State(Visit):
     """Limits of one request, as far as they have been evaluated.
 
     Attributes:

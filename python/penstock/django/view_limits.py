@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from penstock.errors import ConfigError
 from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
-from penstock.web.names import view_scope
+from penstock.web.limit_names import view_scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import Request
 
 from penstock.asgi.middleware import PenstockMiddleware
-from penstock.asgi.request_state import RequestState, state_of, store_decision
 from penstock.asgi.response import STARTS
+from penstock.asgi.visit import AsgiVisit, state_of, store_decision
 from penstock.fastapi.request import FastapiRequest, RequestRefused, mount_template, route_of
 from penstock.fastapi.routes import (
     is_exempt,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.web.rule import Rule
 
 APP_LIMITS_KEY: Final = "penstock.fastapi"
-"""The key of a scope under which the `AppLimits` of its application is stored."""
+"""The key of a scope under which the `FastapiLimits` of its application is stored."""
 
 _ROOT_PATH_KEY: Final = "penstock.fastapi.root_path"
 
@@ -112,7 +112,7 @@ class _Progress(FastapiRequest):
         self.waiting: _Tree | None = None
 
 
-class AppLimits(adapter.AppLimits):
+class FastapiLimits(adapter.AppLimits):
     """Limits of an application on which `install` was called.
 
     Attributes:
@@ -222,7 +222,7 @@ class AppLimits(adapter.AppLimits):
         limits: tuple[RouteLimit, ...],
         tree: _Tree,
         request: FastapiRequest,
-        state: RequestState,
+        state: AsgiVisit,
     ) -> None:
         """Decide limits of a request that have to be awaited.
 
@@ -287,7 +287,7 @@ class AppLimits(adapter.AppLimits):
         return tree
 
 
-def _proceed(outcome: Outcome | None, scope: Scope, state: RequestState) -> None:
+def _proceed(outcome: Outcome | None, scope: Scope, state: AsgiVisit) -> None:
     """Show a decision to the application, or refuse the request.
 
     Raises:
@@ -307,7 +307,7 @@ def _scope_of(endpoint: object, path: str | None) -> str:
 class Middleware(PenstockMiddleware):
     """Middleware of an application, through which its dependencies find its limits."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]], app_limits: AppLimits) -> None:
+    def __init__(self, app: Callable[..., Awaitable[None]], app_limits: FastapiLimits) -> None:
         super().__init__(app, app_limits.guard)
         self._app_limits: Final = app_limits
 
@@ -331,7 +331,7 @@ class LateRefusals:
     def __init__(
         self,
         app: Callable[..., Awaitable[None]],
-        app_limits: AppLimits,
+        app_limits: FastapiLimits,
         handle: Callable[[Request, RequestRefused], Awaitable[Any]],
     ) -> None:
         self.app: Final = app

@@ -10,7 +10,7 @@ from starlette import middleware
 from starlette.concurrency import run_in_threadpool
 
 from penstock.errors import ConfigError, RateLimited
-from penstock.fastapi.app_limits import AppLimits, LateRefusals, Middleware
+from penstock.fastapi.app_limits import FastapiLimits, LateRefusals, Middleware
 from penstock.fastapi.openapi import document
 from penstock.fastapi.request import Refusal, RequestRefused
 from penstock.validation import is_coroutine_function
@@ -54,7 +54,7 @@ def install(
         raise ConfigError(f"{app!r} has limits already; call install once")
     check_options(options, "install")
     guard = Guard(limiter, **options)
-    app_limits = AppLimits(app, guard)
+    app_limits = FastapiLimits(app, guard)
     app_limits.check()
 
     async def respond(connection: HTTPConnection, error: Exception) -> Any:
@@ -93,7 +93,7 @@ def install(
     return guard
 
 
-def _check_at_start(app: FastAPI, app_limits: AppLimits) -> None:
+def _check_at_start(app: FastAPI, app_limits: FastapiLimits) -> None:
     """Check the limits in the application's lifespan, so that a faulty one stops the server."""
     inner = app.router.lifespan_context
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigError
-from penstock.fastapi.app_limits import APP_LIMITS_KEY, AppLimits
+from penstock.fastapi.app_limits import APP_LIMITS_KEY, FastapiLimits
 from penstock.fastapi.request import FastapiRequest
 from penstock.fastapi.route_limit import RouteLimit
 from penstock.web.identity import IdSource, by_address
-from penstock.web.lifecycle import ReadRequest
+from penstock.web.lifecycle import Visit
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -85,7 +85,7 @@ class Messages:
         request.resolved = dict(self._resolved)
         if self._limit.callables.is_async:
             await self._limit.callables.resolve(request)
-        outcome = await ReadRequest(request).enter_async(self._limits)
+        outcome = await Visit(request, request.peer).enter_async(self._limits)
         return outcome if outcome is not None and outcome.refusal is not None else None
 
 
@@ -141,8 +141,8 @@ def client_id(connection: HTTPConnection, name: str, id: IdSource = by_address) 
     return guard.client_id(FastapiRequest(connection), name, id)
 
 
-def _app_limits(scope: Scope) -> AppLimits:
-    app_limits: AppLimits | None = scope.get(APP_LIMITS_KEY)
+def _app_limits(scope: Scope) -> FastapiLimits:
+    app_limits: FastapiLimits | None = scope.get(APP_LIMITS_KEY)
     if app_limits is None:
         raise ConfigError(
             "this application has no limits yet; call penstock.fastapi.install(app, limits=...)"

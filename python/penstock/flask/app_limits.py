@@ -15,7 +15,7 @@ from penstock.errors import ConfigError, RateLimited, StoreError
 from penstock.flask.decorator import LimitDecorator
 from penstock.flask.request import (
     FlaskRequest,
-    State,
+    FlaskVisit,
     current_request,
     refusal_error,
     state_of,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
     from flask import Flask, Request, Response
 
-    from penstock.web.choice import ChosenLimit
     from penstock.web.guard import Guard
     from penstock.web.headers import Fields
     from penstock.web.outcome import Outcome
+    from penstock.web.per_request import PerRequestLimit
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import CompiledLimit, Rule
 
@@ -54,7 +54,7 @@ _STATE_KEY: Final = "penstock.state"
 _METHODS: Final = frozenset(method.upper() for method in http_method_funcs)
 
 
-class AppLimits(adapter.AppLimits):
+class FlaskLimits(adapter.AppLimits):
     """Value of `app.extensions["penstock"]`.
 
     Attributes:
@@ -108,7 +108,7 @@ class AppLimits(adapter.AppLimits):
             environ[_STATE_KEY] = None
 
             def start(status: str, headers: Fields, exc_info: Any = None) -> Any:
-                state: State | None = environ[_STATE_KEY]
+                state: FlaskVisit | None = environ[_STATE_KEY]
                 if state is not None:
                     headers = state.add_to(headers, status)
                 if exc_info is None:
@@ -226,7 +226,7 @@ class AppLimits(adapter.AppLimits):
             further = self._limits_for_view(limits)
         return None if further is None else self._enter(further, state)
 
-    def _enter(self, limits: RouteLimits, state: State) -> Outcome | None:
+    def _enter(self, limits: RouteLimits, state: FlaskVisit) -> Outcome | None:
         outcome = state.enter(limits)
         if outcome is not None:
             if outcome.refusal is not None:
@@ -266,7 +266,7 @@ class AppLimits(adapter.AppLimits):
         native = current_request()
         if not self._is_order_checked:
             self._warn_of_decorator_order()
-        state: State | None = getattr(native, "_penstock_state", None)
+        state: FlaskVisit | None = getattr(native, "_penstock_state", None)
         if state is None:
             return
         if state.is_open:
@@ -370,7 +370,7 @@ class AppLimits(adapter.AppLimits):
 
     def limits_of_route(
         self, endpoint: str, method: str
-    ) -> tuple[CompiledLimit | ChosenLimit, ...]:
+    ) -> tuple[CompiledLimit | PerRequestLimit, ...]:
         """Return all limits of a route, from the outermost to the innermost."""
         view = self._app.view_functions.get(endpoint)
         functions = (view, method_of(view, method))

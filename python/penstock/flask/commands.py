@@ -13,7 +13,7 @@ from flask import current_app
 from flask.cli import AppGroup, ScriptInfo, pass_script_info
 
 from penstock.errors import Error
-from penstock.web import adapter
+from penstock.explain import BUCKET_COMMANDS
 from penstock.web.limit_facts import fact_text, limit_facts
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from flask import Flask
 
-    from penstock.flask.app_limits import AppLimits
+    from penstock.flask.app_limits import FlaskLimits
 
 # Flask adds them to every route. HEAD is limited as GET is, and Flask itself answers OPTIONS.
 _IMPLIED: Final = frozenset({"HEAD", "OPTIONS"})
@@ -106,7 +106,7 @@ def reset(name: str, id: str, *, as_json: bool) -> None:
 
 def _print(command: str, name: str, id: str, *, as_json: bool) -> None:
     """Print what a command says about the buckets of a limit and an id."""
-    call, lines = adapter.BUCKET_COMMANDS[command]
+    call, lines = BUCKET_COMMANDS[command]
     guard = _limits_of(current_app).guard
     # Limits without a name of their own are named when the routes are read.
     list(_routes(current_app))
@@ -118,8 +118,8 @@ def _print(command: str, name: str, id: str, *, as_json: bool) -> None:
         click.echo(line)
 
 
-def _limits_of(app: Flask) -> AppLimits:
-    found: AppLimits | None = app.extensions.get("penstock")
+def _limits_of(app: Flask) -> FlaskLimits:
+    found: FlaskLimits | None = app.extensions.get("penstock")
     if found is None:
         raise click.ClickException(
             f"the application {app.name} has no Penstock; create one with Penstock(app, ...)"

@@ -10,7 +10,7 @@ from flask.views import View
 
 from penstock.errors import ConfigError
 from penstock.web import adapter
-from penstock.web.names import view_scope
+from penstock.web.limit_names import view_scope
 from penstock.web.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:

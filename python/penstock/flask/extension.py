@@ -20,7 +20,7 @@ from flask.views import View
 from werkzeug.exceptions import HTTPException
 
 from penstock.errors import ConfigError
-from penstock.flask.app_limits import AppLimits
+from penstock.flask.app_limits import FlaskLimits
 from penstock.flask.config import merge_config
 from penstock.flask.decorator import LimitDecorator, wrong_target
 from penstock.flask.request import FlaskRequest, current_request, state_of, this_app
@@ -84,7 +84,7 @@ class Penstock:
         # Weak: test suites create an application from a factory again and again. In the order of
         # decoration.
         self._decorated: Final[WeakKeyDictionary[ViewLimits, None]] = WeakKeyDictionary()
-        self._apps: Final[WeakSet[AppLimits]] = WeakSet()
+        self._apps: Final[WeakSet[FlaskLimits]] = WeakSet()
         self._routes: Final[WeakKeyDictionary[App, Routes]] = WeakKeyDictionary()
         if app is not None:
             self.init_app(app)
@@ -113,7 +113,7 @@ class Penstock:
         guard = Guard(limiter, **options)
         rules = (make_rule(default, "default", {}),) if default else ()
         routes = self._routes.setdefault(app, Routes())
-        app_limits = AppLimits(
+        app_limits = FlaskLimits(
             self,
             app,
             guard=guard,
@@ -296,21 +296,21 @@ class Penstock:
         except RuntimeError:
             # A test or a command calls the view: there is no client to limit.
             return None
-        app_limits: AppLimits | None = this_app().extensions.get("penstock")
+        app_limits: FlaskLimits | None = this_app().extensions.get("penstock")
         if app_limits is None or app_limits.owner is not self:
             app_limits = self._current_limits()
         return app_limits.enforce(limits, native)
 
-    def _current_limits(self) -> AppLimits:
+    def _current_limits(self) -> FlaskLimits:
         app = this_app()
         app_limits = self._limits_of(app)
         if app_limits is None:
             raise ConfigError(f"this Penstock is not installed on {app!r}; call init_app(app)")
         return app_limits
 
-    def _limits_of(self, app: App) -> AppLimits | None:
+    def _limits_of(self, app: App) -> FlaskLimits | None:
         """Return the limits of an application; `None` if this extension is not installed there."""
-        found: AppLimits | None = app.extensions.get("penstock")
+        found: FlaskLimits | None = app.extensions.get("penstock")
         return found if found is not None and found.owner is self else None
 
     def _routes_of(self, state: BlueprintSetupState) -> Routes:

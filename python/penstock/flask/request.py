@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from flask import Flask, Request, current_app, g, request
 from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable, TooManyRequests
 
-from penstock.web.lifecycle import RequestLimits
+from penstock.web.lifecycle import Visit
 from penstock.web.request import EnvironRequest, id_of_key
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _user_id(user: object) -> Id | None:
     return id_of_key(key)
 
 
-class State(RequestLimits):
+class FlaskVisit(Visit):
     """Limits of one request.
 
     Attributes:
@@ -114,11 +114,11 @@ class State(RequestLimits):
         return FlaskRequest(self.native)
 
 
-def state_of(native: Request) -> State:
+def state_of(native: Request) -> FlaskVisit:
     """Return the state of a request, which is created if necessary."""
-    state: State | None = getattr(native, "_penstock_state", None)
+    state: FlaskVisit | None = getattr(native, "_penstock_state", None)
     if state is None:
-        state = State(native.environ)
+        state = FlaskVisit(native.environ)
         native._penstock_state = state  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
     return state
 

@@ -11,8 +11,8 @@ from penstock.locks import fork_safe
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.parse_headers import ReceivedLimit
     from penstock.types import Id
-    from penstock.web.received import ReceivedLimit
 
 _SECOND_NS: Final = 1_000_000_000
 _MAX_IDS: Final = 1024

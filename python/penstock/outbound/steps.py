@@ -15,8 +15,8 @@ from penstock._core import rate_limited_error
 from penstock.errors import ConfigError, RateLimited, StoreError
 from penstock.locks import fork_safe
 from penstock.outbound.learned import LearnedPace
+from penstock.parse_headers import ReceivedLimit, parse
 from penstock.validation import check_call, duration_ns, is_whole
-from penstock.web.received import ReceivedLimit, parse
 
 if TYPE_CHECKING:
     from penstock._core import Decision, Limiter, ManualClock, SystemClock

@@ -11,9 +11,9 @@ import numpy as np
 from penstock import _core
 from penstock._core import Limit, Limits
 from penstock.errors import InvalidId
+from penstock.messages import describe_limit, explain_limit
 from penstock.simulate.ids import Codes
 from penstock.simulate.trace import Trace
-from penstock.web.messages import describe_limit, explain_limit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

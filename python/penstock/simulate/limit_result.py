@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock import display
 from penstock._core import Limit, Limits
 from penstock.display import pluralize, printable
+from penstock.messages import describe_limit, explain_limit, format_duration
 from penstock.simulate.format import format_value
-from penstock.web.messages import describe_limit, explain_limit, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock._core import Decision
     from penstock.errors import StoreError
     from penstock.types import AnyTransaction
-    from penstock.web.events import Events
+    from penstock.web.observers import Observers
     from penstock.web.outcome import ResponseSettings
     from penstock.web.request import Request
     from penstock.web.rule import Entry
@@ -44,8 +44,8 @@ UNLIMITED: Final = NOTHING.replace(degraded="the store failed; the request was a
 class Enforcer:
     """Decides entries of a request, each a limit with an id and a cost."""
 
-    def __init__(self, settings: ResponseSettings, events: Events, watch: Watch) -> None:
-        self.events: Final = events
+    def __init__(self, settings: ResponseSettings, observers: Observers, watch: Watch) -> None:
+        self.observers: Final = observers
         self.settings: Final = settings
         self.store: Final = settings.store
         self._is_remote: Final = self.store.limiter.is_remote

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from penstock._core import IPV6_PREFIX, BoundLimit, Limit, Limiter, Limits, ManualClock, SystemClock
 from penstock.errors import ConfigError, InvalidId, LimitError
 from penstock.locks import fork_safe
+from penstock.messages import Translations, describe_limit, make_translator
 from penstock.types import Id, StorePolicy
 from penstock.validation import (
     check_flag,
@@ -31,9 +32,7 @@ from penstock.validation import (
     takes,
 )
 from penstock.web.address import ClientAddress, ForwardedHeader
-from penstock.web.choice import ChosenLimit, tier_name, tiers_of
 from penstock.web.enforce import Enforcer
-from penstock.web.events import Events
 from penstock.web.fallback import StoreAccess
 from penstock.web.headers import Writer, compile_style
 from penstock.web.identity import (
@@ -44,15 +43,16 @@ from penstock.web.identity import (
     by_address,
     compile_id,
 )
-from penstock.web.messages import Translations, describe_limit, make_translator
-from penstock.web.names import scope_name
+from penstock.web.limit_names import scope_name
+from penstock.web.observers import Observers
 from penstock.web.outcome import Outcome, ResponseSettings
 from penstock.web.penalty import Penalty, buckets_of_blocks, define_blocks
+from penstock.web.per_request import PerRequestLimit, tier_name, tiers_of
 from penstock.web.request import MissingId
 from penstock.web.route_limits import RouteLimits
 from penstock.web.rule import CompiledLimit, Rule, check_policy
 from penstock.web.setup_checks import SetupChecks, Watch, has_sibling_workers, report
-from penstock.web.switch import switch
+from penstock.web.test_overrides import switch
 
 if TYPE_CHECKING:
     import enum
@@ -259,17 +259,17 @@ class Guard:
             make_translator(translations),
             self.store_access,
         )
-        self._events: Final = Events(limiter.clock, on_decision, near_limit)
+        self._observers: Final = Observers(limiter.clock, on_decision, near_limit)
         checks = SetupChecks(
             reads_headers=bool(trusted_proxies or hops), check_processes=self._check_processes
         )
         watch = Watch(checks, self.store_access)
-        self._enforcer: Final = Enforcer(self._settings, self._events, watch)
+        self._enforcer: Final = Enforcer(self._settings, self._observers, watch)
         self._missing_id_bucket: Final = None if on_missing_id == "refuse" else on_missing_id
         self._policies: Final = _policies(on_store_error, limiter.limits)
         self._lock: Final = fork_safe(Lock())
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
-        self._choices: Final[dict[Rule, tuple[ChosenLimit, ...]]] = {}
+        self._choices: Final[dict[Rule, tuple[PerRequestLimit, ...]]] = {}
         self._defined_names: Final[set[str]] = set()
         self._shared_blocks: Final[dict[tuple[str, Limit], tuple[Limit, ...]]] = {}
         self._is_started = False
@@ -323,7 +323,7 @@ class Guard:
             LimitError: As `check`.
         """
         self.check(rules)
-        compiled: list[CompiledLimit | ChosenLimit] = []
+        compiled: list[CompiledLimit | PerRequestLimit] = []
         for rule in rules:
             if rule.choose is not None:
                 compiled += self._choices_of(rule)
@@ -350,7 +350,7 @@ class Guard:
             earlier: The earlier outcome of the same request.
         """
         outcome = Outcome(self._settings, request, decision, (), decision.parts)
-        self._events.refused(outcome.refuse("denied"))
+        self._observers.refused(outcome.refuse("denied"))
         return outcome.merge_earlier(earlier)
 
     def client_id(self, request: Request, name: str, id: IdSource = by_address) -> Id:
@@ -411,7 +411,7 @@ class Guard:
         return {
             "degraded": store.degraded.read(),
             "bad_requests": store.bad_requests.read(),
-            "near_limit": self._events.near.read(),
+            "near_limit": self._observers.near.read(),
         }
 
     def _limits_of(self, rule: Rule) -> Iterator[str | Limit]:
@@ -445,14 +445,14 @@ class Guard:
             else None,
         )
 
-    def _choices_of(self, rule: Rule) -> tuple[ChosenLimit, ...]:
+    def _choices_of(self, rule: Rule) -> tuple[PerRequestLimit, ...]:
         with self._lock:
             choices = self._choices.get(rule)
             if choices is None:
                 make_room(self._choices)
                 bases = tuple(map(str, rule.limits)) or (None,)
                 choices = self._choices[rule] = tuple(
-                    ChosenLimit(
+                    PerRequestLimit(
                         rule,
                         self._name_of(rule),
                         base,

@@ -1,7 +1,7 @@
 """The life of a request: what limits do from its arrival to the end of its response.
 
-An adapter creates one `RequestLimits` for each request, of a class of its own that shows the
-framework's request. Then it calls `enter` for the limits of the request (together, or as they
+An adapter creates one `Visit` for each request, of a class of its own that reads the framework's
+request. Then it calls `enter` for the limits of the request (together, or as they
 become known), `respond` when the response starts, `failed` if the application raises, and
 `finished` when the body has ended or the client is gone.
 """
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 _ERROR: Final = Response(HTTPStatus.INTERNAL_SERVER_ERROR, ())
 
 
-class RequestLimits:
-    """The limits of one request.
+class Visit:
+    """One request on its way through its limits.
 
     Attributes:
         native: The framework's request, or what `read` finds it by.
         peer: The address of the socket's peer.
+        is_decided: Whether limits have been decided for the request.
         limits: The limits that were decided last; `None` before the first.
         decision: The decision over all of them, for the view.
         entered: The outcome of `limits` and those before; `None` for an ordinary decision, from
@@ -43,11 +44,21 @@ class RequestLimits:
     """
 
     # One is created for each request, which is faster without a dictionary of its own.
-    __slots__ = ("_id", "_request", "decision", "entered", "limits", "native", "peer")
+    __slots__ = (
+        "_id",
+        "_request",
+        "decision",
+        "entered",
+        "is_decided",
+        "limits",
+        "native",
+        "peer",
+    )
 
     def __init__(self, native: Any, peer: str | None) -> None:
         self.native = native
         self.peer = peer
+        self.is_decided = False
         self.limits: RouteLimits | None = None
         self.decision: Decision = NOTHING
         self.entered: Outcome | None = None
@@ -56,8 +67,9 @@ class RequestLimits:
         self._id: Id = ""
 
     def read(self) -> Request:
-        """Return the framework's request as limits read it; each adapter has its own."""
-        raise NotImplementedError
+        """Return the request as limits read it; here, `native` is one already."""
+        request: Request = self.native
+        return request
 
     @property
     def request(self) -> Any:
@@ -76,11 +88,6 @@ class RequestLimits:
         if self.entered is None and self.limits is not None:
             self.entered = self.limits.outcome_of(self.request, self._id, self.decision)
         return self.entered
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether limits have been decided for the request."""
-        return self.limits is not None or self.entered is not None
 
     @property
     def is_open(self) -> bool:
@@ -117,7 +124,7 @@ class RequestLimits:
             decision = spend(id)
         except Error as error:
             return self._take(limits, limits.recover(self.request, id, error))
-        self.limits, self.decision, self._id = limits, decision, id
+        self.limits, self.decision, self._id, self.is_decided = limits, decision, id, True
         if limits.watch.is_awake:
             limits.watch.look(self.request)
         if limits.is_followed or not decision:
@@ -136,7 +143,7 @@ class RequestLimits:
 
     def _took(self, limits: RouteLimits, outcome: Outcome) -> Outcome | None:
         """Keep an outcome that was found step by step."""
-        if self.limits is None and limits.watch.is_awake:
+        if not self.is_decided and limits.watch.is_awake:
             limits.watch.look(self.request, is_decided=False)
         self.limits = limits
         if outcome.is_degraded:
@@ -145,7 +152,7 @@ class RequestLimits:
 
     def keep(self, outcome: Outcome) -> Outcome | None:
         """Keep an outcome, which includes the earlier ones; return it as `enter` does."""
-        self.entered = outcome
+        self.entered, self.is_decided = outcome, True
         if outcome.decision is not None:
             self.decision = outcome.decision
         return outcome if outcome.needs_response or outcome.refusal is not None else None
@@ -223,24 +230,10 @@ class RequestLimits:
                 call(*arguments)
 
 
-class ReadRequest(RequestLimits):
-    """The limits of a request that has been read already."""
-
-    __slots__ = ()
-
-    def __init__(self, request: Request) -> None:
-        super().__init__(request, request.peer)
-
-    def read(self) -> Request:
-        """Return the request."""
-        request: Request = self.native
-        return request
-
-
 class _Body:
     """A WSGI body that tells a request how it ends."""
 
-    def __init__(self, body: Iterable[Any], request: RequestLimits) -> None:
+    def __init__(self, body: Iterable[Any], request: Visit) -> None:
         self._body: Final = body
         self._request: Final = request
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.display import format_span
-from penstock.web.choice import ChosenLimit
-from penstock.web.messages import describe_limit
+from penstock.messages import describe_limit
+from penstock.web.per_request import PerRequestLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,10 +24,10 @@ _FLAGS: Final = (
 )
 
 
-def limit_facts(guard: Guard, limit: CompiledLimit | ChosenLimit) -> dict[str, Any]:
+def limit_facts(guard: Guard, limit: CompiledLimit | PerRequestLimit) -> dict[str, Any]:
     """Return the facts about a limit of a route, as `show --json` prints them."""
     rule = limit.rule
-    choices = limit.names() if isinstance(limit, ChosenLimit) else None
+    choices = limit.names() if isinstance(limit, PerRequestLimit) else None
     default = guard.limiter.limits.default(limit.name) if choices is None else None
     return {
         "name": limit.name,

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import Decision
+    from penstock.messages import Translator
     from penstock.types import Id
     from penstock.web.fallback import StoreAccess
-    from penstock.web.messages import Translator
     from penstock.web.request import Request
     from penstock.web.rule import Entry, Rule
 

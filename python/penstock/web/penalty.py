@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from penstock._core import Limit, Transaction
 from penstock.errors import ConfigError
 from penstock.locks import fork_safe
-from penstock.web.messages import format_duration
+from penstock.messages import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from penstock.messages import DENIED, DENIED_FOR, SEE, STORE_FAILED, Translator
 from penstock.web.identity import printable_id
-from penstock.web.messages import DENIED, DENIED_FOR, SEE, STORE_FAILED, Translator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,9 +14,9 @@ from penstock.errors import (
     TransactionError,
     UnknownLimit,
 )
+from penstock.messages import COST_TOO_HIGH, MALFORMED_COST, MALFORMED_ID, MISSING_ID
 from penstock.web.address import PeerIds
 from penstock.web.enforce import take, transaction
-from penstock.web.messages import COST_TOO_HIGH, MALFORMED_COST, MALFORMED_ID, MISSING_ID
 from penstock.web.outcome import Outcome
 from penstock.web.request import MissingCost, MissingId
 from penstock.web.rule import CompiledLimit
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from penstock._core import Decision
     from penstock.types import Id
-    from penstock.web.choice import ChosenLimit
     from penstock.web.enforce import Enforcer, Steps
+    from penstock.web.per_request import PerRequestLimit
     from penstock.web.request import Request
     from penstock.web.rule import Entry
 
@@ -38,7 +38,7 @@ _UNKNOWN: Final = PeerIds(lambda _: None)
 
 
 class RouteLimits:
-    """Limits of a route, decided together; `RequestLimits.enter` applies them to a request.
+    """Limits of a route, decided together; `Visit.enter` applies them to a request.
 
     Attributes:
         limits: The limits.
@@ -57,7 +57,9 @@ class RouteLimits:
         refunds_on_error: Whether a limit is refunded if the view raises.
     """
 
-    def __init__(self, enforcer: Enforcer, limits: Sequence[CompiledLimit | ChosenLimit]) -> None:
+    def __init__(
+        self, enforcer: Enforcer, limits: Sequence[CompiledLimit | PerRequestLimit]
+    ) -> None:
         self.limits: Final = tuple(limits)
         self.refunds_on_error: Final = any(limit.rule.refund_on_error for limit in limits)
         self.needs_response: Final = self.refunds_on_error or any(
@@ -73,7 +75,7 @@ class RouteLimits:
         self._enforcer: Final = enforcer
         self.settings: Final = enforcer.settings
         self._store: Final = enforcer.store
-        self._events: Final = enforcer.events
+        self._observers: Final = enforcer.observers
         self._logged: Final[set[tuple[str, type]]] = set()
         # A limit that a default and a route both name counts once, as the route defines it.
         plain = {each.name: each for each in limits if isinstance(each, CompiledLimit)}
@@ -91,7 +93,7 @@ class RouteLimits:
         self.encoded_fields: Final = writer.one_encoded if is_one else writer.together_encoded
         # Fields that have one value, or come with further ones, are merged with the response's.
         is_merged = self.settings.exposed is not None or writer.has_single_fields
-        self.is_followed: Final = is_merged or self.needs_response or self._events.is_observed
+        self.is_followed: Final = is_merged or self.needs_response or self._observers.is_observed
 
     def _spend_of(self, plain: tuple[CompiledLimit, ...]) -> Callable[[Id], Decision]:
         if len(plain) == 1:
@@ -133,9 +135,9 @@ class RouteLimits:
 
     def _reported(self, outcome: Outcome, earlier: Outcome | None) -> Outcome:
         if outcome.refusal is not None:
-            self._events.refused(outcome)
-        if self._events.is_observed and outcome is not earlier:
-            self._events.decided(outcome)
+            self._observers.refused(outcome)
+        if self._observers.is_observed and outcome is not earlier:
+            self._observers.decided(outcome)
         return outcome
 
     def steps(self, request: Request, earlier: Outcome | None = None) -> Steps:

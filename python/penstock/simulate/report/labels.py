@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.display import printable
+from penstock.messages import format_duration
 from penstock.simulate.format import format_value
 from penstock.simulate.ids import EVERYONE
 from penstock.simulate.times import FIRST_DATE_NS
-from penstock.web.messages import format_duration
 
 if TYPE_CHECKING:
     import numpy as np

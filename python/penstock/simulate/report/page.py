@@ -15,6 +15,7 @@ import numpy as np
 
 import penstock
 from penstock.display import format_span, pluralize, printable
+from penstock.messages import describe_limit
 from penstock.simulate.format import format_date, format_value
 from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.report.labels import bucket_title
@@ -22,7 +23,6 @@ from penstock.simulate.report.plot import draw_traffic, draw_waits, new_figure
 from penstock.simulate.report.plot_tables import draw_comparison, draw_curve
 from penstock.simulate.report.svg import inline, page_colors
 from penstock.simulate.table import Table
-from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
     import os

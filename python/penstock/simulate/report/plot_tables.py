@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from penstock.display import printable
+from penstock.messages import describe_limit, format_duration
 from penstock.simulate.format import format_value
 from penstock.simulate.limit_result import Summary
 from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.report import palette
 from penstock.simulate.report.labels import events_per, time_axis
 from penstock.simulate.report.plot import count_axis, label_time_axis, new_figure, plot_text
-from penstock.web.messages import describe_limit, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,9 +13,9 @@ from penstock.django import conf
 from penstock.django.urls import all_routes, throttles_of
 from penstock.django.view_limits import all_rules
 from penstock.errors import Error
-from penstock.web import adapter
+from penstock.explain import BUCKET_COMMANDS
+from penstock.messages import describe_limit
 from penstock.web.limit_facts import fact_text, limit_facts
-from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from django.core.management.base import CommandParser
 
     from penstock.django.app_limits import DjangoLimits
-    from penstock.web.choice import ChosenLimit
+    from penstock.web.per_request import PerRequestLimit
     from penstock.web.rule import CompiledLimit, Rule
 
 
@@ -88,7 +88,7 @@ class Command(BaseCommand):
             self.stdout.write(f"PENSTOCK: {pluralize(number, 'limit')}, no faults")
 
     def _bucket(self, part: str, app_limits: DjangoLimits, options: dict[str, Any]) -> None:
-        call, lines = adapter.BUCKET_COMMANDS[part]
+        call, lines = BUCKET_COMMANDS[part]
         guard = app_limits.guard
         prefix = guard.address.ipv6_prefix
         facts = call(guard.limiter, options["name"], options["id"], prefix)
@@ -139,7 +139,7 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(facts, ensure_ascii=False))
 
 
-def _used(app_limits: DjangoLimits) -> Iterator[tuple[str, list[CompiledLimit | ChosenLimit]]]:
+def _used(app_limits: DjangoLimits) -> Iterator[tuple[str, list[CompiledLimit | PerRequestLimit]]]:
     """Yield the routes with limits of their own, and `DEFAULT`, each with its limits."""
     if app_limits.defaults:
         yield "DEFAULT", _compiled(app_limits, app_limits.defaults)
@@ -152,5 +152,7 @@ def _used(app_limits: DjangoLimits) -> Iterator[tuple[str, list[CompiledLimit | 
             yield route, _compiled(app_limits, rules)
 
 
-def _compiled(app_limits: DjangoLimits, rules: Iterable[Rule]) -> list[CompiledLimit | ChosenLimit]:
+def _compiled(
+    app_limits: DjangoLimits, rules: Iterable[Rule]
+) -> list[CompiledLimit | PerRequestLimit]:
     return [limit for rule in rules for limit in app_limits.guard.route_limits([rule]).limits]

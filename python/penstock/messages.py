@@ -185,7 +185,7 @@ def describe_limit(limit: Limit) -> str:
     """Return a limit in English words.
 
     Examples:
-        >>> from penstock.web.messages import describe_limit
+        >>> from penstock.messages import describe_limit
         >>> describe_limit(penstock.Limit.parse("100/minute, burst 20"))
         '100 per minute, 20 at once'
         >>> describe_limit(penstock.Limit.leaky_bucket(size=60, drip_rate=1))
@@ -200,7 +200,7 @@ def explain_limit(limit: Limit) -> str:
     """Return the numbers of `Limit.describe` as a sentence: at once, then, a day, at worst.
 
     Examples:
-        >>> from penstock.web.messages import explain_limit
+        >>> from penstock.messages import explain_limit
         >>> explain_limit(penstock.Limit.parse("10/minute, burst 20"))
         '20 at once, then 1 every 6 seconds, 14,400 a day; at worst 30 in any minute'
     """
@@ -219,7 +219,7 @@ def format_duration(nanoseconds: int) -> str:
     """Return an exact duration in English words, as after `per`.
 
     Examples:
-        >>> from penstock.web.messages import format_duration
+        >>> from penstock.messages import format_duration
         >>> format_duration(60_000_000_000), format_duration(5_400_000_000_000)
         ('minute', '1 hour 30 minutes')
     """

@@ -39,7 +39,7 @@ def used_share(decision: Decision) -> float:
     return max(quota - decision.remaining, 0) / quota
 
 
-class Events:
+class Observers:
     """Reports the decisions of a guard.
 
     Args:

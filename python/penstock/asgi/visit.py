@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.asgi.request import AsgiRequest
 from penstock.asgi.response import STARTS
 from penstock.web.enforce import NOTHING
-from penstock.web.lifecycle import RequestLimits
+from penstock.web.lifecycle import Visit
 from penstock.web.response import Response
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from penstock.asgi.request import Message, Scope, Send
 
 STATE_KEY: Final = "penstock.state"
-"""The key of a scope under which the innermost `RequestState` is stored."""
+"""The key of a scope under which the innermost `AsgiVisit` is stored."""
 
 _SWITCHING_PROTOCOLS: Final = 101
 # What servers answer if a WebSocket is closed before it is accepted.
 _FORBIDDEN: Final = 403
 
 
-class RequestState(RequestLimits):
+class AsgiVisit(Visit):
     """State of one request under one limiter; the application sends its response through it.
 
     Attributes:
@@ -39,7 +39,7 @@ class RequestState(RequestLimits):
     # Set by the middleware: a constructor of this class would be one call more for each request.
     has_started: bool
     limiter: Limiter
-    outer: RequestState | None
+    outer: AsgiVisit | None
     send_on: Send
 
     def read(self) -> AsgiRequest:
@@ -94,9 +94,9 @@ class RequestState(RequestLimits):
         self.entered = self._request = None
 
 
-def state_of(scope: Scope, limiter: Limiter) -> RequestState | None:
+def state_of(scope: Scope, limiter: Limiter) -> AsgiVisit | None:
     """Return the state of a request under a limiter; `None` if no middleware created one."""
-    state: RequestState | None = scope.get(STATE_KEY)
+    state: AsgiVisit | None = scope.get(STATE_KEY)
     while state is not None and state.limiter is not limiter:
         state = state.outer
     return state

@@ -23,7 +23,7 @@ _Compiler: TypeAlias = "Callable[[str | Limit, str | None], CompiledLimit]"
 _MAX_LIMITS: Final = 1000
 
 
-class ChosenLimit:
+class PerRequestLimit:
     """Stands for the limit of a rule that each request chooses.
 
     Args:

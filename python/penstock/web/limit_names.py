@@ -34,7 +34,7 @@ def view_scope(module: str, name: str) -> str:
         name: The view's qualified name.
 
     Examples:
-        >>> from penstock.web.names import view_scope
+        >>> from penstock.web.limit_names import view_scope
         >>> view_scope("shop.views", "orders")
         'shop.views:orders'
     """
@@ -51,7 +51,7 @@ def scope_name(scope: str, limiter: Limiter, *, is_late: bool = False) -> str:
             before.
 
     Examples:
-        >>> from penstock.web.names import scope_name
+        >>> from penstock.web.limit_names import scope_name
         >>> limiter = penstock.Limiter({})
         >>> scope_name("shop.views:create.<locals>.orders", limiter)
         'orders'
