@@ -1,7 +1,8 @@
 """Guards: what every framework's integration is built on, for people who write an adapter."""
 
-from penstock.web.guard import Guard, GuardOptions
+from penstock.web.guard import Guard
 from penstock.web.observers import used_share
+from penstock.web.options import GuardOptions
 from penstock.web.outcome import Outcome
 from penstock.web.request import EnvironRequest, MissingId, Request
 from penstock.web.route_limits import RouteLimits

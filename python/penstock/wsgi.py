@@ -13,8 +13,9 @@ from penstock.web.adapter import (
     split_options,
 )
 from penstock.web.enforce import NOTHING
-from penstock.web.guard import Guard, GuardOptions
+from penstock.web.guard import Guard
 from penstock.web.lifecycle import Visit
+from penstock.web.options import GuardOptions
 from penstock.web.request import EnvironRequest
 from penstock.web.response import Response
 from penstock.web.rule import LimitOptions, RuleOptions, make_rule

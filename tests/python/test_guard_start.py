@@ -10,8 +10,10 @@ import pytest
 from guards import asks, request
 
 import penstock
+from penstock.flask import Penstock
 from penstock.identity import by_user, per_route
-from penstock.web.guard import Guard, GuardOptions
+from penstock.web.guard import Guard
+from penstock.web.options import GuardOptions
 from penstock.web.rule import RuleOptions, make_rule
 
 
@@ -202,6 +204,15 @@ def test_limits_can_be_a_mapping_a_file_or_limits(
 def test_guard_without_limits_accepts_texts(clock: penstock.ManualClock) -> None:
     ask = asks(Guard(clock=clock), "1/minute")
     assert [ask(request()).refusal for _ in range(2)] == [None, "denied"]
+
+
+def test_misspelled_attribute_is_an_error() -> None:
+    guard: Any = Guard()
+    with pytest.raises(AttributeError):
+        guard.enable = False
+    extension: Any = Penstock()
+    with pytest.raises(AttributeError):
+        extension.enabled = False
 
 
 def test_guard_and_its_options_name_the_same_keywords() -> None:

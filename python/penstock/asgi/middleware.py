@@ -19,7 +19,8 @@ from penstock.asgi.visit import (
 )
 from penstock.errors import ConfigError
 from penstock.web.adapter import check_routeless, split_limit, split_options
-from penstock.web.guard import Guard, GuardOptions
+from penstock.web.guard import Guard
+from penstock.web.options import GuardOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -36,7 +36,7 @@ from penstock.django.view_limits import (
 from penstock.errors import Error
 from penstock.web import adapter
 from penstock.web.adapter import nested_limits, refusal_body
-from penstock.web.guard import make_room
+from penstock.web.compile import make_room
 from penstock.web.headers import strictest
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from penstock.flask.routes import (
 )
 from penstock.web import adapter
 from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
-from penstock.web.guard import make_room
+from penstock.web.compile import make_room
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

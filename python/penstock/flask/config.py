@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock.errors import ConfigError
 from penstock.validation import did_you_mean
 from penstock.web.adapter import find_file
-from penstock.web.guard import GuardOptions
+from penstock.web.options import GuardOptions
 
 if TYPE_CHECKING:
     from flask import Flask

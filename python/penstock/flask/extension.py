@@ -26,8 +26,9 @@ from penstock.flask.decorator import LimitDecorator, wrong_target
 from penstock.flask.request import FlaskRequest, current_request, state_of, this_app
 from penstock.flask.routes import EXEMPT, LIMITS, Routes
 from penstock.web.adapter import ViewLimits, check_on_denied, refund_failed
-from penstock.web.guard import Guard, GuardOptions, check_options
+from penstock.web.guard import Guard
 from penstock.web.identity import IdSource, by_address
+from penstock.web.options import GuardOptions, check_options
 from penstock.web.rule import Rule, RuleOptions, make_rule
 from penstock.web.setup_checks import report_foreign_settings
 
@@ -70,6 +71,17 @@ class Penstock:
         >>> app.test_client().get("/orders").headers["RateLimit"]
         '"PerAddress";r=4;t=12'
     """
+
+    # An attribute that does not exist, such as `enabled`, is an error.
+    __slots__ = (
+        "__weakref__",
+        "_apps",
+        "_decorated",
+        "_defaults",
+        "_limiter",
+        "_options",
+        "_routes",
+    )
 
     def __init__(
         self,

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock.errors import ConfigError, Error, RateLimited
 from penstock.locks import fork_safe
 from penstock.validation import check_names, is_coroutine_function
-from penstock.web.guard import GUARD_HINTS, GuardOptions
 from penstock.web.identity import ReadyId
 from penstock.web.limit_names import view_scope
+from penstock.web.options import GUARD_HINTS, GuardOptions
 from penstock.web.rule import LIMIT_HINTS, LimitOptions
 
 if TYPE_CHECKING:

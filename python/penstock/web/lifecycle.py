@@ -108,10 +108,8 @@ class Visit:
         id: Id | None = None
         spend = limits.spend
         try:
-            if self.limits is not None:
-                return self._took(
-                    limits, take(limits.limiter, limits.steps(self.request, self.outcome))
-                )
+            if self.is_decided:
+                return self._take(limits, limits.steps(self.request, self.outcome))
             try:
                 id = limits.known[self.peer]
             except KeyError:

@@ -8,16 +8,19 @@ serve requests in different orders.
 
 from __future__ import annotations
 
+from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from penstock.locks import fork_safe
+from penstock.web.penalty import buckets_of_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock._core import Limiter
+    from penstock._core import BoundLimit, Limit, Limiter
+    from penstock.web.rule import Rule
 
 _lock: Final = fork_safe(Lock())
 # For each limiter, the names of scopes.
@@ -84,3 +87,43 @@ def _candidates(scope: str) -> Iterator[str]:
     for length in range(1, len(parts) + 1):
         yield f"{'.'.join(parts[-length:])}.{short}"
     yield f"{module}.{view}"
+
+
+class LimitNames:
+    """The limits of a limiter that a guard has named.
+
+    Args:
+        limiter: The limiter.
+    """
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._limiter: Final = limiter
+        self._defined: Final[set[str]] = set()
+        self._is_started = False
+
+    def end_start(self) -> None:
+        """Do as `Guard.end_start`."""
+        self._is_started = True
+
+    def name_of(self, rule: Rule) -> str:
+        """Return the name of the limits of a rule's scope."""
+        return scope_name(rule.scope, self._limiter, is_late=self._is_started)
+
+    def define(self, rule: Rule, limit: Limit) -> BoundLimit:
+        """Define a limit under the name of its rule's scope, or with the first free number."""
+        scope = self.name_of(rule)
+        for number in count(1):
+            name = scope if number == 1 else f"{scope}-{number}"
+            known = self._limiter.limits
+            if name not in known:
+                if not known.keys().isdisjoint(buckets_of_blocks(name, rule.blocks)):
+                    # The name of a block is taken, such as that of a view `login_blocked`.
+                    continue
+                self._defined.add(name)
+                return self._limiter.define(name, limit)
+            # Reused if the same application was created twice, each with a guard of one limiter.
+            is_reused = rule.is_shared or self._is_started or name not in self._defined
+            if is_reused and known.default(name) == limit:
+                self._defined.add(name)
+                return self._limiter.limit(name)
+        raise AssertionError("count() is endless")

@@ -1,0 +1,230 @@
+"""Compiles the rules of routes: checks them, and binds their limits to the limiter of a guard."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock._core import Limit, Limiter
+from penstock.errors import ConfigError, LimitError
+from penstock.locks import fork_safe
+from penstock.messages import describe_limit
+from penstock.validation import did_you_mean
+from penstock.web.identity import ByAddress
+from penstock.web.limit_names import LimitNames
+from penstock.web.penalty import Penalty, define_blocks
+from penstock.web.per_request import PerRequestLimit, tier_name, tiers_of
+from penstock.web.rule import CompiledLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from penstock._core import BoundLimit
+    from penstock.types import StorePolicy
+    from penstock.web.address import ClientAddress
+    from penstock.web.client_ids import ClientIds
+    from penstock.web.fallback import StoreAccess
+    from penstock.web.rule import Rule
+
+# More than the routes of an application, each with its methods.
+_MAX_COMPILED: Final = 2048
+
+
+class Compiler:
+    """Compiles the rules of a guard.
+
+    Args:
+        store: The limiter, and the limits that its routes name.
+        ids: Finds the ids of clients.
+        address: Finds the addresses of clients.
+        policies: What to do if the store fails, by limit name; the others have an empty name.
+
+    Attributes:
+        names: Names the limits that have none.
+    """
+
+    def __init__(
+        self,
+        store: StoreAccess,
+        ids: ClientIds,
+        address: ClientAddress,
+        policies: Mapping[str, StorePolicy],
+    ) -> None:
+        self._store: Final = store
+        self._limiter: Final = store.limiter
+        self._ids: Final = ids
+        self._address: Final = address
+        self._policies: Final = policies
+        self.names: Final = LimitNames(store.limiter)
+        self._lock: Final = fork_safe(Lock())
+        self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
+        self._choices: Final[dict[Rule, tuple[PerRequestLimit, ...]]] = {}
+        self._shared_blocks: Final[dict[tuple[str, Limit], tuple[Limit, ...]]] = {}
+
+    def check(self, rules: Iterable[Rule]) -> None:
+        """Do as `Guard.check`.
+
+        Raises:
+            ConfigError: A rule is wrong.
+            LimitError: A text is not a limit.
+        """
+        for rule in rules:
+            self._ids.finder(rule.id)
+            for given in self._limits_of(rule):
+                limit = self._resolve(given)
+                if isinstance(limit, Limit):
+                    _check_numbers(rule, given, limit)
+                    self._check_shared_blocks(rule, limit)
+                    continue
+                self._ids.is_ipv6_only(rule, limit)
+                default = self._limiter.limits.default(limit)
+                if default is not None:
+                    _check_numbers(rule, limit, default)
+                if rule.blocks:
+                    define_blocks(self._limiter, limit, rule.blocks)
+
+    def _check_shared_blocks(self, rule: Rule, limit: Limit) -> None:
+        """Check that rules which share a rate have the same `block_for`.
+
+        Raises:
+            ConfigError: They do not.
+        """
+        if rule.is_shared and rule.blocks:
+            before = self._shared_blocks.setdefault((rule.scope, limit), rule.blocks)
+            if before != rule.blocks:
+                raise ConfigError(
+                    f"{rule.scope}: all limits of this scope must have the same block_for"
+                )
+
+    def compile(self, rules: Sequence[Rule]) -> list[CompiledLimit | PerRequestLimit]:
+        """Return the compiled limits of rules, in order.
+
+        Raises:
+            ConfigError: As `check`.
+            LimitError: As `check`.
+        """
+        self.check(rules)
+        compiled: list[CompiledLimit | PerRequestLimit] = []
+        for rule in rules:
+            if rule.choose is not None:
+                compiled += self._choices_of(rule)
+            else:
+                compiled += [self._compile(rule, bound) for bound in self._bound_to(rule)]
+        return compiled
+
+    def _limits_of(self, rule: Rule) -> Iterator[str | Limit]:
+        """Yield the limits of a rule, with those of its tiers."""
+        if rule.tiers is not None:
+            yield from (limit for limit in rule.tiers.values() if limit is not None)
+        elif rule.choose is None:
+            yield from rule.limits
+        else:
+            for base in rule.limits:
+                tiers = tiers_of(self._limiter.limits, str(base))
+                if not tiers:
+                    raise ConfigError(
+                        f"{base} has no tiers; in the limits file write "
+                        f"{base}: {{tiers: {{free: 100/hour, pro: 900/hour}}}}"
+                    )
+                yield from (tier_name(str(base), tier) for tier in tiers)
+
+    def _compile(self, rule: Rule, bound: BoundLimit, base: str | None = None) -> CompiledLimit:
+        default = self._policies.get(base or "", self._policies[""])
+        return CompiledLimit(
+            rule,
+            bound,
+            self._ids.finder(rule.id, bound),
+            rule.on_store_error or self._policies.get(bound.name, default),
+            ids_of_peers=self._address.known_ipv4 if isinstance(rule.id, ByAddress) else None,
+            is_ipv6_only=self._ids.is_ipv6_only(rule, bound.name),
+            factor=None if callable(rule.factor) else rule.factor,
+            penalty=Penalty(self._limiter, bound.name, rule.blocks, count_denied=rule.count_denied)
+            if rule.count_denied or rule.blocks
+            else None,
+        )
+
+    def _choices_of(self, rule: Rule) -> tuple[PerRequestLimit, ...]:
+        with self._lock:
+            choices = self._choices.get(rule)
+            if choices is None:
+                make_room(self._choices)
+                bases = tuple(map(str, rule.limits)) or (None,)
+                choices = self._choices[rule] = tuple(
+                    PerRequestLimit(
+                        rule,
+                        self.names.name_of(rule),
+                        base,
+                        self._compiler(rule, base),
+                        self._limiter,
+                    )
+                    for base in bases
+                )
+            return choices
+
+    def _compiler(
+        self, rule: Rule, base: str | None
+    ) -> Callable[[str | Limit, str | None], CompiledLimit]:
+        def compile_given(given: str | Limit, name: str | None) -> CompiledLimit:
+            limit = self._resolve(given)
+            if isinstance(limit, str):
+                bound = self._limiter.limit(limit)
+            else:
+                # Named by its numbers: processes see requests in different orders.
+                name = name or f"{self.names.name_of(rule)} {describe_limit(limit)}"
+                if self._limiter.limits.get(name) == limit:
+                    bound = self._limiter.limit(name)
+                else:
+                    bound = self._limiter.define(name, limit)
+                _check_numbers(rule, given, limit)
+            return self._compile(rule, bound, base)
+
+        return compile_given
+
+    def _bound_to(self, rule: Rule) -> tuple[BoundLimit, ...]:
+        # Once for each rule, however many routes it is compiled for: a text is defined only once.
+        with self._lock:
+            bound = self._bound.get(rule)
+            if bound is None:
+                make_room(self._bound)
+                bound = self._bound[rule] = tuple(self._bind(rule, limit) for limit in rule.limits)
+            return bound
+
+    def _bind(self, rule: Rule, given: str | Limit) -> BoundLimit:
+        limit = self._resolve(given)
+        return (
+            self._limiter.limit(limit) if isinstance(limit, str) else self.names.define(rule, limit)
+        )
+
+    def _resolve(self, given: str | Limit) -> str | Limit:
+        """Return the name of a loaded limit, or the limit of a text."""
+        if isinstance(given, Limit):
+            return given
+        if self._store.has_limit(given):
+            return given
+        known = self._limiter.limits
+        if given.strip()[:1].isdigit():
+            return Limit.parse(given)
+        raise ConfigError(
+            f"no limit is named {given!r}; {did_you_mean(given, known)}; "
+            f"a limit without a name is a text such as '30/minute'"
+        )
+
+
+def make_room(compiled: dict[Any, Any]) -> None:
+    """Empty a cache of what was compiled for views before it grows beyond all applications.
+
+    A view that decorates a function again for each request would fill it otherwise.
+    """
+    if len(compiled) >= _MAX_COMPILED:
+        compiled.clear()
+
+
+def _check_numbers(rule: Rule, given: str | Limit, limit: Limit) -> None:
+    if rule.factor is not None:
+        factor = 1 if callable(rule.factor) else rule.factor
+        try:
+            Limiter({"limit": limit}).check("limit", "id", 0, factor)
+        except LimitError as error:
+            raise ConfigError(f"{given}: {error}") from error
+    if isinstance(rule.cost, int) and rule.cost > limit.max_cost:
+        raise ConfigError(f"{given}: cost must be at most {limit.max_cost}, found {rule.cost}")

@@ -1,0 +1,214 @@
+"""The options of a guard: their names, their checks, and the limiter that they describe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from penstock._core import Limit, Limiter, Limits, ManualClock, SystemClock
+from penstock.errors import ConfigError
+from penstock.validation import (
+    check_flag,
+    check_names,
+    did_you_mean,
+    is_coroutine_function,
+    is_name,
+    is_number,
+    is_whole,
+    takes,
+)
+from penstock.web.rule import check_policy
+
+if TYPE_CHECKING:
+    import enum
+
+    from penstock._core import Decision
+    from penstock.messages import Translations
+    from penstock.types import StorePolicy
+    from penstock.web.address import ForwardedHeader
+    from penstock.web.outcome import Outcome
+
+LimitsOption = Limits | Mapping[str, Limit | str] | str | os.PathLike[str]
+_MAX_PROCESSES: Final = 100_000
+
+_DEFAULTS: Final = (
+    "use the adapter's default limits: limits.default('100/minute') in Flask, DEFAULT in Django's "
+    "settings, FastAPI(dependencies=[Depends(RateLimit('100/minute'))])"
+)
+# Keywords of similar packages, and what to write here.
+GUARD_HINTS: Final = {
+    "application_limits": "use the adapter's default limits with id='everyone'",
+    "auto_check": "limits are always checked; enabled=False turns them off",
+    "config_filename": "pass the options here, or as settings of the application",
+    "default": _DEFAULTS,
+    "default_limits": _DEFAULTS,
+    "default_limits_cost": "use cost on the default limits",
+    "default_limits_deduct_when": "use deduct_when on the default limits",
+    "default_limits_exempt_when": "use exempt_when on the default limits",
+    "default_limits_per_method": "use one default limit for each method, with methods=['GET']",
+    "fail_on_first_breach": "limits of a route are decided together, all or nothing",
+    "header_name_mapping": "use headers, such as headers='github'",
+    "headers_enabled": "headers are on by default; headers=None turns them off",
+    "in_memory_fallback": "use on_store_error='local'",
+    "in_memory_fallback_enabled": "use on_store_error='local'",
+    "key_func": "use id on each limit, such as limit('PerUser', id=by_user)",
+    "key_prefix": "use the prefix of the store's URL, such as store='redis://host?prefix=shop'",
+    "meta_limits": "use block_for or count_denied on a limit",
+    "on_breach": "use on_denied",
+    "request_identifier": "use id=per_route() on a limit",
+    "retry_after": "Retry-After is in seconds",
+    "storage_options": "use the parameters of the store's URL",
+    "storage_uri": "use store",
+    "strategy": "the limits file chooses the algorithm of each limit",
+    "swallow_errors": "use on_store_error='allow', which is the default",
+}
+
+
+class GuardOptions(TypedDict, total=False):
+    """Keywords of a guard, which every entry point takes; see `Guard`."""
+
+    limits: LimitsOption | None
+    overrides: str | os.PathLike[str] | None
+    names: type[enum.IntEnum] | None
+    store: str | None
+    clock: SystemClock | ManualClock | None
+    headers: str | Sequence[str] | None
+    enabled: bool
+    trusted_proxies: str | Sequence[str]
+    hops: int
+    ipv6_prefix: int
+    forwarded_header: ForwardedHeader
+    on_missing_id: str
+    on_store_error: StorePolicy | Mapping[str, StorePolicy]
+    expected_processes: int
+    on_denied: Callable[[Outcome], Any] | None
+    on_decision: Callable[[Decision, Any], object] | None
+    near_limit: float | None
+    spread: float
+    expose_headers: bool
+    override_defaults: bool
+    translations: Translations | None
+
+
+def check_options(options: Iterable[str], entry_point: str) -> None:
+    """Check the names of a guard's keywords.
+
+    Raises:
+        ConfigError: A name is unknown.
+    """
+    check_names(options, GuardOptions.__optional_keys__, entry_point, GUARD_HINTS)
+
+
+def check_values(
+    *,
+    on_denied: object,
+    on_decision: object,
+    near_limit: object,
+    spread: object,
+    expected_processes: object,
+    on_missing_id: object,
+    **flags: object,
+) -> None:
+    """Check the values of options that nothing else checks; `flags` are those of type `bool`.
+
+    Raises:
+        ConfigError: A value is wrong.
+    """
+    if on_denied is not None and not takes(on_denied, 1):
+        raise ConfigError(f"on_denied must be a function of the outcome, found {on_denied!r}")
+    if on_decision is not None and (
+        is_coroutine_function(on_decision) or not takes(on_decision, 2)
+    ):
+        raise ConfigError(
+            f"on_decision must be a function of the decision and the request, found {on_decision!r}"
+        )
+    if near_limit is not None and not is_number(near_limit, 0, 1):
+        raise ConfigError(f"near_limit must be from 0 to 1, found {near_limit!r}; 0.8 is 80 %")
+    for name, given in flags.items():
+        check_flag(name, given)
+    if not is_number(spread, 0, 1):
+        raise ConfigError(f"spread must be from 0 to 1, found {spread!r}; 0.03 is 3 %")
+    if not is_whole(expected_processes, 1, _MAX_PROCESSES):
+        raise ConfigError(f"expected_processes must be 1 or more, found {expected_processes!r}")
+    if not is_name(on_missing_id):
+        raise ConfigError(
+            f"on_missing_id must be 'refuse' or the name of a bucket, found {on_missing_id!r}"
+        )
+
+
+def is_limiter(given: object) -> bool:
+    """Whether a value is a limiter."""
+    return isinstance(given, Limiter)
+
+
+def make_limiter(
+    limits: LimitsOption | None,
+    overrides: str | os.PathLike[str] | None,
+    names: type[enum.IntEnum] | None,
+    store: str | None,
+    clock: SystemClock | ManualClock | None,
+) -> Limiter:
+    """Return the limiter that options describe.
+
+    Raises:
+        ConfigError: An option is wrong, or a file does not load.
+    """
+    if store is not None and not is_name(store):
+        raise ConfigError(f"store must be a URL such as 'memory://', found {store!r}")
+    try:
+        loaded = _load(limits, overrides, names)
+        return Limiter(loaded, store=store or "memory://", clock=clock)
+    except TypeError as error:
+        # A value of the wrong type; the message of the core says which.
+        raise ConfigError(str(error)) from error
+
+
+def _load(
+    limits: LimitsOption | None,
+    overrides: str | os.PathLike[str] | None,
+    names: type[enum.IntEnum] | None,
+) -> Limits:
+    if isinstance(limits, str | os.PathLike):
+        try:
+            return Limits.load(limits, overrides, names)
+        except ConfigError as error:
+            if Path(limits).exists() or error.file is None:
+                raise
+            raise _no_file(limits) from error
+    if overrides is not None or names is not None:
+        raise ConfigError(
+            f"overrides and names need a limits file, found {limits!r}; "
+            f"use Limits.load(limits, overrides, names)"
+        )
+    if limits is None:
+        return Limits()
+    return limits if isinstance(limits, Limits) else Limits(limits)
+
+
+def _no_file(limits: str | os.PathLike[str]) -> ConfigError:
+    text = os.fspath(limits).replace(os.sep, "/")
+    hint = f"; for a text, write {{'PerAddress': {text!r}}}" if text[:1].isdigit() else ""
+    error = ConfigError(f"limits: there is no file {Path(limits).absolute()}{hint}")
+    error.file, error.problems = str(limits), (str(error),)
+    return error
+
+
+def policies_of(
+    on_store_error: StorePolicy | Mapping[str, StorePolicy], known: Limits
+) -> dict[str, StorePolicy]:
+    """Return the policies by limit name; the one of all other limits has an empty name."""
+    if isinstance(on_store_error, Mapping):
+        policies: dict[str, StorePolicy] = {"": "allow", **on_store_error}
+    else:
+        policies = {"": on_store_error}
+    for name in policies:
+        if not (name in known or name in ("", "default")):
+            raise ConfigError(
+                f"on_store_error: no limit is named {name!r}; {did_you_mean(name, known)}; "
+                f"for a text, pass on_store_error to the limit itself"
+            )
+    for policy in policies.values():
+        check_policy(policy)
+    return policies
