@@ -306,7 +306,7 @@ def test_awaited_callable_is_checked_at_startup(limiter: penstock.Limiter) -> No
 
     wrong: Any = two
 
-    with pytest.raises(penstock.ConfigError, match="^id "):
+    with pytest.raises(penstock.ConfigError, match=r"^id "):
         PenstockMiddleware(answering(200), limiter, limit="PerUser", id=wrong)
 
 

@@ -14,8 +14,8 @@ from django.core.management import CommandError, call_command
 import penstock
 import penstock.django
 import penstock.flask
+from penstock.explain import explain_bucket, fact_lines
 from penstock.flask.commands import commands
-from penstock.web.adapter import explain_bucket, fact_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
