@@ -136,7 +136,7 @@ def test_show_lists_limits_and_views(site: DjangoSite) -> None:
         "    Decorated.dispatch: 7 per hour, by_address, shadow",
         "",
         "/log-in/",
-        "    hello: 5 per minute, by_address, block_for 1 min, 5 min, on_store_error deny",
+        "    hello: 5 per minute, by_address, block_for 60 s, 300 s, on_store_error deny",
         "",
         "no view has the limits PerUser",
     ]

@@ -172,7 +172,7 @@ def test_limits_that_keep_blocks_are_not_unused(limiter: penstock.Limiter) -> No
     app.get("/")(limits.limit("PerAddress", block_for=["1m", "5m"])(lambda: ""))
     _, *unused = run(app, "check").output.splitlines()
     assert [line.rpartition(" ")[2] for line in unused] == ["PerUser", "Forgotten"]
-    assert "block_for 1 min, 5 min" in run(app, "show").output
+    assert "block_for 60 s, 300 s" in run(app, "show").output
 
 
 @pytest.mark.parametrize(

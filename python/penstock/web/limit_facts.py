@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.web.guard import Guard
     from penstock.web.rule import CompiledLimit
 
+_SECOND_NS: Final = 1_000_000_000
 # Options that are shown by their names alone.
 _FLAGS: Final = (
     "exempt_when",
@@ -36,7 +37,7 @@ def limit_facts(guard: Guard, limit: CompiledLimit | PerRequestLimit) -> dict[st
         "id": getattr(rule.id, "__name__", None) or repr(rule.id),
         "cost": None if callable(rule.cost) else rule.cost,
         **{name: bool(getattr(rule, name)) for name in _FLAGS},
-        "block_for": [format_span(block.period_ns) for block in rule.blocks],
+        "block_for": [f"{block.period_ns / _SECOND_NS:g} s" for block in rule.blocks],
         "on_store_error": rule.on_store_error,
         "mode": "shadow" if limit.is_shadow else "enforce",
         "enabled": guard.enabled,
