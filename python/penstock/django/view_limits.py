@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet
 
 from penstock.errors import ConfigError
 from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
@@ -26,7 +25,7 @@ SIMILARITY: Final = 0.8
 _ATTRIBUTES: Final = ("throttle_classes", "throttle_scope")
 # `method_decorator` applies a decorator to a function of its own, and to the method at each call.
 _DECORATED: Final = "django.utils.decorators:"
-_checked: Final[WeakSet[type]] = WeakSet()
+_checked: Final[set[type]] = set()
 _METHODS: Final = ("get", "post", "put", "patch", "delete", "head", "options", "trace")
 
 
