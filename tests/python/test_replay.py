@@ -508,10 +508,10 @@ def test_each_limit_of_the_routes_is_recommended_for_the_events_that_spend_it(
     log: Path, app: tuple[str, str], command: Command, tmp_path: Path
 ) -> None:
     limits, routes = app
-    replayed = ("replay", str(log), "--limits", limits, "--routes", routes, "--recommend")
-    replayed = (*replayed, "--fit-all")
+    replayed = ("replay", str(log), "--limits", limits, "--routes", routes)
     page = tmp_path / "out.html"
-    command.run(*replayed, "--max-denied", "0", "--json", "--report", str(page))
+    options = ("--recommend", "--fit-all", "--max-denied", "0")
+    command.run(*replayed, *options, "--json", "--report", str(page))
     found = command.json()["recommendations"]
     assert list(found) == ["Login", "Client", "Everyone"]
     assert page.read_text(encoding="utf-8").count("Recommended for") == len(found)

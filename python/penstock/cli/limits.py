@@ -75,7 +75,8 @@ def selected_limit(options: Namespace, *, has_routes: bool = False) -> SelectedL
         OSError: A file cannot be read.
     """
     if (options.limit is None) == (options.limits is None):
-        raise CommandError("pass either a limits file or --limit", WRONG_USE)
+        has_file = "--limits FILE" if hasattr(options, "logs") else "a limits file"
+        raise CommandError(f"pass either {has_file} or --limit TEXT", WRONG_USE)
     if options.limit is None:
         return select_limit(options.limits, options.overrides, options.name, has_routes=has_routes)
     if options.overrides is not None:

@@ -82,6 +82,9 @@ def _print_tables(report: Report) -> None:
         grids += [_table(table, result.title) for table in result.tables]
     if len(report.results) == 1:
         grids.append(_table(report.results[0].clients, "", _MAX_CLIENTS))
+    for change in report.changes:
+        for table in (change.newly_denied, change.freed):
+            grids.append(_first(table) if len(table) else _Grid([("none",)], (), table.caption))
     draw = (_rich_printer() if sys.stdout.isatty() else None) or _print_grid
     for index, grid in enumerate(grid for grid in grids if grid.rows):
         if index:
@@ -141,6 +144,17 @@ def _table(table: Table, title: str, max_rows: int | None = None) -> _Grid:
     ]
     heads = ["client" if name == "id" else name.replace("_", " ") for name in table.columns]
     return _Grid(rows, heads, f"{table.caption} · {title}" if title else table.caption)
+
+
+def _first(table: Table) -> _Grid:
+    """Return the first rows of a table; the caption says how many there are."""
+    grid = _table(table, "", _MAX_CLIENTS)
+    more = len(table) > _MAX_CLIENTS
+    return (
+        grid._replace(caption=f"{grid.caption} (first {_MAX_CLIENTS} of {len(table):,})")
+        if more
+        else grid
+    )
 
 
 def _print_grid(grid: _Grid) -> None:
@@ -234,6 +248,25 @@ def _json(report: Report) -> dict[str, Any]:
             "without_id": log.without_id,
             "filtered": log.filtered,
             "examples": [example._asdict() for example in log.examples],
+        }
+    if report.changes:
+        answer["changes"] = [
+            {
+                "before": change.before,
+                "after": change.after,
+                "newly_denied": list(change.newly_denied.rows()),
+                "freed": list(change.freed.rows()),
+            }
+            for change in report.changes
+        ]
+    if (check := report.check) is not None:
+        answer["check"] = {
+            "passed": not check.problems(),
+            "max_denied": check.max_denied,
+            "denied_share": check.denied_share,
+            "denied_clients": list(check.denied.rows()),
+            "protected_denied": list(check.protected.rows()),
+            "not_found": list(check.not_found),
         }
     if report.recommendations:
         answer["recommendations"] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,23 +21,26 @@ from penstock.cli.limits import (
 from penstock.cli.output import check_report_file, print_report
 from penstock.display import pluralize
 from penstock.simulate import Simulator, recommend
+from penstock.simulate.check import Change, Check
 from penstock.simulate.clients import named_clients
 from penstock.simulate.format import format_date
 from penstock.simulate.log import LogError, read_log
 from penstock.simulate.log.reader import concat_chunks
+from penstock.simulate.recommend import NoEventsError
 from penstock.simulate.report.page import Report
 from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.log import Chunk, LogReader
     from penstock.simulate.recommend import Recommendation
 
 
+_KEPT: Final = re.compile(r"  (?:id|number|mode|description|docs):")
 EXAMPLES: Final = """\
 examples:
   penstock replay /var/log/nginx/access.log* --limit "60/minute, burst 20"
@@ -77,8 +82,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         "of their limits; keeps all events in memory",
     )
     parser.add_argument(
-        "--max-denied", type=float, default=0.001, metavar="SHARE",
-        help="for --recommend: the share that may be denied, 0 to 1 (default: %(default)s)",
+        "--write", metavar="FILE",
+        help="for --recommend: write a limits file with the recommended limits, and the others of "
+        "--limits as they are",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fail-if-denied", type=_share, metavar="SHARE",
+        help="exit with status 1, and list the clients, if a larger share of the events is denied, "
+        "such as 0.1%%; for known good traffic",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-denied", type=_share, default=0.001, metavar="SHARE",
+        help="for --recommend: the share that may be denied, such as 0.1%% or 0.001 (the default)",
     )  # fmt: skip
     parser.add_argument(
         "--objective", choices=("events", "clients"), default="events",
@@ -86,7 +101,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "attacker counts no more than anyone else",
     )  # fmt: skip
     parser.add_argument(
-        "--period", metavar="TIME",
+        "--period", type=_period, metavar="TIME",
         help="for --recommend: the period of the limit (default: that of the evaluated limit)",
     )  # fmt: skip
     parser.add_argument(
@@ -139,13 +154,45 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="how far out of order lines may be, in seconds (default: 60)",
     )  # fmt: skip
     log.add_argument(
-        "--max-bad", type=float, default=0.01, metavar="SHARE",
-        help="largest share of lines that may be left out, 0 to 1 (default: 0.01)",
+        "--max-bad", type=_share, default=0.01, metavar="SHARE",
+        help="largest share of lines that may be left out, such as 1%% or 0.01 (the default)",
     )  # fmt: skip
+
+
+def _share(text: str) -> float:
+    """Parse a share, such as `0.1%` or `0.001`.
+
+    Raises:
+        ArgumentTypeError: The text is no share.
+    """
+    number, percent, rest = text.partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = -1.0
+    if rest.strip() or not 0 <= share <= 1:
+        raise ArgumentTypeError(f"must be a share such as 0.1% or 0.001, found {text!r}")
+    return share
+
+
+def _period(text: str) -> str:
+    """Check a length of time.
+
+    Raises:
+        ArgumentTypeError: The text is no length of time.
+    """
+    try:
+        parse_duration(text, "--period")
+    except penstock.Error as error:
+        raise ArgumentTypeError(str(error)) from error
+    return text
 
 
 def run(options: Namespace) -> int:
     """Simulate the limits on the log, part by part, and print the results."""
+    _check_logs(options.logs)
+    if options.write is not None and not options.recommend:
+        raise CommandError("--write needs --recommend", WRONG_USE)
     routes = _routes(options)
     selected = _selected(options, routes)
     check_report_file(options.report)
@@ -167,17 +214,44 @@ def run(options: Namespace) -> int:
         raise CommandError(str(error), WRONG_USE if is_wrong_use else FAULT) from error
     except penstock.Error as error:
         raise CommandError(str(error), FAULT) from error
-    recommendations, problems = _recommend(options, chunks, selected[0], routes)
+    recommendations, problems, unspent = _recommend(options, chunks, selected[0], routes)
+    notes += unspent
+    protect = _clients(options.protect)
+    check = None
+    if options.fail_if_denied is not None or (protect and not options.recommend):
+        check = Check.of(simulators[0], options.fail_if_denied, protect)
+        problems += [f"{selected[0].title}: {problem}" for problem in check.problems()]
+        notes += [f"{id}: protected, but not in the log" for id in check.not_found]
     report = Report(
         results=results,
         source=", ".join(reader.report.files),
         log=reader.report,
         recommendations=recommendations,
+        changes=[
+            Change.of((other.title, simulator), (selected[0].title, simulators[0]))
+            for other, simulator in zip(selected[1:], simulators[1:], strict=True)
+        ],
+        check=check,
     )
     print_report(report, as_json=options.json, file=options.report, notes=notes)
+    if options.write is not None:
+        _write(options.write, selected[0], recommendations)
     if problems:
         raise CommandError("\n".join(problems), FAULT)
     return 0
+
+
+def _check_logs(logs: Sequence[str]) -> None:
+    """Check the logs before they are read.
+
+    Raises:
+        CommandError: A log is given twice, or is a limits file.
+    """
+    for index, log in enumerate(logs):
+        if log in logs[:index]:
+            raise CommandError(f"{log} is given twice; its events would count twice", WRONG_USE)
+        if log.endswith((".yaml", ".yml")):
+            raise CommandError(f"{log} looks like a limits file; use --limits {log}", WRONG_USE)
 
 
 def _routes(options: Namespace) -> Routes | None:
@@ -227,12 +301,13 @@ def _selected(options: Namespace, routes: Routes | None) -> list[SelectedLimit]:
 
 def _recommend(
     options: Namespace, chunks: list[Chunk] | None, selected: SelectedLimit, routes: Routes | None
-) -> tuple[dict[str, Recommendation], list[str]]:
-    """Recommend a limit, or one for each route; return them by name, and problems."""
+) -> tuple[dict[str, Recommendation], list[str], list[str]]:
+    """Recommend a limit, or those of the routes; return them by name, problems, and notes."""
     found: dict[str, Recommendation] = {}
     problems: list[str] = []
+    notes: list[str] = []
     if chunks is None:
-        return found, problems
+        return found, problems, notes
     trace = as_trace(concat_chunks(chunks))
     for name in [selected.name] if routes is None else routes.names:
         try:
@@ -248,9 +323,44 @@ def _recommend(
                 name=name,
                 routes=routes,
             )
+        except NoEventsError:
+            notes.append(f"no limit is recommended for {name}: no event spends it")
         except (penstock.Error, KeyError, ValueError) as error:
-            problems.append(f"no limit can be recommended for {name}: {error}")
-    return found, problems
+            # The text of a KeyError has quotes around it.
+            reason = error.args[0] if type(error) is KeyError else error
+            problems.append(f"no limit can be recommended for {name}: {reason}")
+    return found, problems, notes
+
+
+def _write(
+    file: str, selected: SelectedLimit, recommendations: Mapping[str, Recommendation]
+) -> None:
+    """Write a limits file with the recommended limits; other limits stay as they are."""
+    limits = selected.limits
+    entries = {} if isinstance(limits, penstock.Limit) else _entries(limits.to_yaml())
+    lines = []
+    for name, each in recommendations.items():
+        lines += [f"# {name}: {line}" for line in each.explain().splitlines()]
+        (head, own), *_ = _entries(each.yaml(name)).items()
+        # What does not describe the rate stays, such as the id format and the description.
+        kept = [line for line in entries.get(head, []) if _KEPT.match(line)]
+        entries[head] = [*own, *kept]
+    for head, entry in entries.items():
+        lines += [head, *entry]
+    text = "\n".join([*lines, ""])
+    penstock.Limits.parse(text)
+    Path(file).write_text(text, encoding="utf-8")
+
+
+def _entries(yaml: str) -> dict[str, list[str]]:
+    """Return the lines of each limit of a limits file, by its first one."""
+    entries: dict[str, list[str]] = {}
+    for line in yaml.splitlines():
+        if line.startswith(" "):
+            entries[next(reversed(entries))].append(line)
+        elif line:
+            entries[line] = []
+    return entries
 
 
 def _clients(named: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from penstock.simulate.check import Change
 from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.table import Table
 
@@ -64,6 +65,11 @@ class Comparison(Table):
         columns = {"id": ids, "denied_only_by": labels, "denied": counts}
         return Table("Clients denied by only one", columns)
 
+    def _changes(self) -> list[Change]:
+        """Return whom each limit newly denies, or no longer denies, compared with the first."""
+        first, *others = self.simulations.items()
+        return [Change.of(first, other) for other in others]
+
     def _results(self, **options: Any) -> list[LimitResult]:
         return [each.limit_result(title, **options) for title, each in self.simulations.items()]
 
@@ -110,6 +116,7 @@ class Comparison(Table):
             results=self._results(with_level=True),
             source=first.trace.name or "a trace",
             log=first.trace.skipped,
+            changes=self._changes(),
             recommendations={} if recommendation is None else {first.limit_name: recommendation},
         )
         return report.write(path)

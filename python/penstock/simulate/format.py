@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock.display import format_span
+from penstock.display import format_span, printable
 from penstock.simulate.times import FIRST_DATE_NS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_NAMED: Final = 10
+"""The most clients that a sentence names."""
+_MAX_ID: Final = 60
 
 _SECOND: Final = 1_000_000_000
 # From here on, seconds are shown without decimals.
@@ -32,6 +39,21 @@ def format_value(column: str, value: Any) -> str:
         return f"{value:,}"
     # Tabs separate the parts of an id.
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("\t", " ")
+
+
+def list_clients(clients: Iterable[tuple[str, str]]) -> str:
+    """List clients, each with a note; only the first few of many.
+
+    >>> list_clients([("192.0.2.1", "3 of 9"), ("ada", "1 of 2")])
+    '192.0.2.1 (3 of 9), ada (1 of 2)'
+    """
+    listed = list(clients)
+    names = [
+        f"{printable(format_value('id', id), _MAX_ID)}{f' ({note})' if note else ''}"
+        for id, note in listed[:MAX_NAMED]
+    ]
+    more = len(listed) - MAX_NAMED
+    return f"{', '.join(names)} and {more:,} more" if more > 0 else ", ".join(names)
 
 
 def format_instant(nanoseconds: int) -> str:

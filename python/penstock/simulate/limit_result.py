@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock import display
 from penstock._core import Limit, Limits
-from penstock.display import pluralize, printable
+from penstock.display import pluralize
 from penstock.messages import describe_limit, explain_limit, format_duration
 from penstock.simulate.format import format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from penstock.simulate.histogram import Bins
     from penstock.simulate.level import Level
     from penstock.simulate.table import Table
 
 
 _DAY: Final = "24h"
-# The clients that a sentence names.
-_MAX_NAMED: Final = 10
-_MAX_ID: Final = 60
 # From here on, a factor is shown without decimals.
 _WHOLE: Final = 10
 
@@ -169,14 +164,15 @@ class RecommendedLimit:
         others = "other " if len(self.unusual) else ""
         sentences.append(f"It denies {_denied(summary, others)} ({requested}).")
         if len(self.hit):
-            rows = list(self.hit.rows())
-            named = [f"{_name(row)} ({row['denied']:,} of {row['events']:,})" for row in rows]
-            sentences.append(f"It denies something of {_listed(named)}.")
+            rows = self.hit.rows()
+            named = ((row["id"], f"{row['denied']:,} of {row['events']:,}") for row in rows)
+            sentences.append(f"It denies something of {list_clients(named)}.")
         if self.left_out:
             left_out = pluralize(self.left_out, "event")
             sentences.append(f"Not counted: {left_out} of clients that are left out.")
         if self.not_found:
-            sentences.append(f"Protected, but not in the trace: {_listed(self.not_found)}.")
+            missing = list_clients((id, "") for id in self.not_found)
+            sentences.append(f"Protected, but not in the trace: {missing}.")
         if self.holdout is not None:
             sentences.append(f"After the part it was chosen on, it denies {_denied(self.holdout)}.")
         if summary.denied:
@@ -197,15 +193,16 @@ class RecommendedLimit:
         left_out = "it" if len(rows) == 1 else "them"
         found = f"{len(rows):,} of {clients} {behave} unlike the rest, with {share} of the events"
         sentences = [f"{found}; the limit is fitted without {left_out}."]
-        for row in rows[:_MAX_NAMED]:
+        for row in rows[:MAX_NAMED]:
             names = ("event_share", "denied_share")
             own, denied = (format_value(name, row[name]) for name in names)
+            name = list_clients([(row["id"], "")])
             sentences.append(
-                f"{_name(row)} makes {own} of all events, {_times(row['times_median'])} the median "
-                f"of its peers, and at its peak {_times(row['times_at_peak'])} what suffices for "
+                f"{name} makes {own} of all events, {_times(row['times_median'])} the median of "
+                f"its peers, and at its peak {_times(row['times_at_peak'])} what suffices for "
                 f"nine of ten; the limit denies {denied} of them."
             )
-        if more := rows[_MAX_NAMED:]:
+        if more := rows[MAX_NAMED:]:
             least = format_value("denied_share", min(row["denied_share"] for row in more))
             sentences.append(
                 f"{len(more):,} more are listed in the JSON and on the page; "
@@ -228,20 +225,9 @@ class RecommendedLimit:
         return f"<{type(self).__name__} {self.limit!r}: {share} denied>"
 
 
-def _name(row: dict[str, Any]) -> str:
-    return printable(format_value("id", row["id"]), _MAX_ID)
-
-
 def _times(factor: float) -> str:
     """Format how many times something is as large, such as `40 times`."""
     return f"{factor:,.0f} times" if factor >= _WHOLE else f"{factor:.2g} times"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Join names by commas; the first few of them."""
-    more = len(names) - _MAX_NAMED
-    shown = ", ".join(names[:_MAX_NAMED])
-    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _denied(summary: Summary, others: str = "") -> str:

@@ -38,6 +38,10 @@ _OBJECTIVES: Final = ("events", "clients")
 _MAX_SPARED: Final = 0.25
 
 
+class NoEventsError(ValueError):
+    """No event spends the limit that is to be found."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Recommendation(RecommendedLimit):
     """The smallest limit that was found, and the alternatives.
@@ -308,7 +312,7 @@ class _Counted(NamedTuple):
         if evaluator is not None and len(events):
             is_kept &= ~evaluator.has_override(events.clients)[events.client_indices]
         if len(events) == 0:
-            raise ValueError("trace must have at least one event, found none")
+            raise NoEventsError("trace must have at least one event, found none")
         left_out = len(events) - int(np.count_nonzero(is_kept))
         if left_out == len(events):
             raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.display import format_span
 from penstock.messages import describe_limit
 from penstock.web.per_request import PerRequestLimit
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from penstock.simulate.check import Change, Check
     from penstock.simulate.limit_result import LimitResult, RecommendedLimit
     from penstock.simulate.log.report import LogReport
 
@@ -67,12 +68,16 @@ class Report:
         source: The source of the events.
         log: The counts of the log's lines, if the events are from a log.
         recommendations: The recommended limits by their names in the limits file.
+        changes: For each pair of limits, the clients that are newly denied, and those freed.
+        check: Whether the limits deny more than they may; None if this was not asked.
     """
 
     results: Sequence[LimitResult]
     source: str
     log: LogReport | None = None
     recommendations: Mapping[str, RecommendedLimit] = field(default_factory=dict)
+    changes: Sequence[Change] = ()
+    check: Check | None = None
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page.
@@ -113,6 +118,13 @@ class Report:
                 for index, item in enumerate(self.recommendations.items())
             ],
             left_out=_left_out(self.log),
+            changes=[
+                _first_rows(table)
+                for change in self.changes
+                for table in (change.newly_denied, change.freed)
+            ],
+            problems=[] if self.check is None else self.check.problems(),
+            is_checked=self.check is not None,
             foot=f"Created by penstock {penstock.__version__} with Python "
             f"{platform.python_version()}, NumPy {np.__version__} and Matplotlib "
             f"{matplotlib.__version__}. The simulation uses the same engine as production, with a "
@@ -261,6 +273,7 @@ def _first_rows(table: Table) -> dict[str, Any]:
     columns = {name: table[name][:_MAX_ROWS] for name in table.columns}
     more = len(table) - _MAX_ROWS
     note = f"The first {_MAX_ROWS} of {len(table):,} clients." if more > 0 else ""
+    note = note or ("" if len(table) else "None.")
     return _table(Table(table.caption, columns), note)
 
 

@@ -1,0 +1,100 @@
+"""A check of limits on traffic that they should not deny, and what a change of limits changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.simulate.clients import AnyClients, match_clients
+from penstock.simulate.format import format_value, list_clients
+from penstock.simulate.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.simulate.totals import WithTotals
+
+
+class Check(NamedTuple):
+    """Whether limits deny more than they may.
+
+    Attributes:
+        max_denied: The share of the events that may be denied; None for any.
+        denied_share: The share of the events that is denied.
+        denied: The clients that are denied something, most denied events first.
+        protected: Those of them that must not be denied anything.
+        not_found: What is protected, but has no event.
+    """
+
+    max_denied: float | None
+    denied_share: float
+    denied: Table
+    protected: Table
+    not_found: tuple[str, ...]
+
+    @classmethod
+    def of(cls, simulated: WithTotals, max_denied: float | None, protect: AnyClients = ()) -> Check:
+        """Check a simulation."""
+        denied = simulated.denied_clients()
+        named = list(protect)
+        _, not_found = match_clients(named, simulated.by_client()["id"] if named else [])
+        is_protected, _ = match_clients(named, denied["id"])
+        rows = (row for row, found in zip(denied.rows(), is_protected, strict=True) if found)
+        protected = _table("Protected clients with denied events", denied, rows)
+        share = simulated.summary().denied_share
+        return cls(max_denied, share, denied, protected, tuple(not_found))
+
+    def problems(self) -> list[str]:
+        """Return what is wrong, with the clients; empty if the check passes."""
+        found = []
+        if self.max_denied is not None and self.denied_share > self.max_denied:
+            share = format_value("denied_share", self.denied_share)
+            most = format_value("denied_share", self.max_denied)
+            found.append(f"{share} of the events are denied, more than {most}: {_who(self.denied)}")
+        if len(self.protected):
+            found.append(f"protected clients are denied: {_who(self.protected)}")
+        return found
+
+
+class Change(NamedTuple):
+    """What changes for clients from one limit to another.
+
+    Attributes:
+        before: The label of the limit before.
+        after: The label of the limit after.
+        newly_denied: The clients that only the limit after denies, with its denials.
+        freed: The clients that only the limit before denies, with its denials.
+    """
+
+    before: str
+    after: str
+    newly_denied: Table
+    freed: Table
+
+    @classmethod
+    def of(cls, before: tuple[str, WithTotals], after: tuple[str, WithTotals]) -> Change:
+        """Compare two simulations of the same events, each with its label."""
+        (old, new) = before[0], after[0]
+        tables = before[1].denied_clients(), after[1].denied_clients()
+        ids = [{*table["id"]} for table in tables]
+        newly = (row for row in tables[1].rows() if row["id"] not in ids[0])
+        freed = (row for row in tables[0].rows() if row["id"] not in ids[1])
+        return cls(
+            old,
+            new,
+            _table(f"Newly denied: by {new}, not by {old}", tables[1], newly),
+            _table(f"Freed: denied by {old}, not by {new}", tables[0], freed),
+        )
+
+
+def _table(caption: str, like: Table, rows: Iterable[dict[str, object]]) -> Table:
+    columns: dict[str, list[object]] = {name: [] for name in like.columns}
+    for row in rows:
+        for name, column in columns.items():
+            column.append(row[name])
+    return Table(caption, columns)
+
+
+def _who(table: Table) -> str:
+    return list_clients(
+        (row["id"], f"{row['denied']:,} of {row['events']:,}") for row in table.rows()
+    )
