@@ -9,7 +9,7 @@ from penstock import display
 from penstock._core import Limit, Limits
 from penstock.display import pluralize
 from penstock.messages import describe_limit, explain_limit, format_duration
-from penstock.simulate.format import format_value
+from penstock.simulate.format import MAX_NAMED, format_value, list_clients
 
 if TYPE_CHECKING:
     from penstock.simulate.histogram import Bins
