@@ -63,9 +63,9 @@ impl State {
 
 /// The expiry of a state, so that stores need not know its limit.
 ///
-/// 0: at the state's instant (a TAT). k >= 1: 2^(k-1) milliseconds after the instant of a state
-/// with a tally; that is the limit's longest lifetime, rounded up to a power of two. A store keeps
-/// the lifetime in 6 bits beside the state. It never shortens the lifetime of a live bucket, which
+/// 0: at the state's instant (a TAT). Otherwise some milliseconds after the instant of a state with
+/// a tally: that is the limit's longest lifetime, rounded up to one of four steps between a power of
+/// two and the next, so by less than a quarter. A store keeps it in 8 bits beside the state. It never shortens the lifetime of a live bucket, which
 /// may have been filled under a limit with a longer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lifetime(u8);
@@ -74,22 +74,30 @@ impl Lifetime {
     /// The lifetime of a state with an instant in nanoseconds.
     pub const INSTANT: Lifetime = Lifetime(0);
     /// The size of a lifetime in bits.
-    pub const BITS: u32 = 6;
+    pub const BITS: u32 = 8;
+    /// The steps between a power of two and the next.
+    const STEPS: u64 = 4;
 
     /// Returns the lifetime of a state with a tally that expires `memory` after its instant.
     pub const fn of_tally(memory: Nanos) -> Lifetime {
-        // Rounded up to whole milliseconds, then to a power of two, which is at most 2^44 ms. The
-        // result is at most 45.
-        let millis = memory.millis() + !memory.is_whole_millis() as u64;
-        Lifetime(1 + millis.next_power_of_two().trailing_zeros() as u8)
+        // Rounded up to whole milliseconds, and to at least four.
+        let mut millis = memory.millis() + !memory.is_whole_millis() as u64;
+        if millis < Lifetime::STEPS {
+            millis = Lifetime::STEPS;
+        }
+        // Between 4 and 8 steps of 2^shift milliseconds; 8 are 4 of the next size. At most 170, as
+        // the shift is at most 42.
+        let shift = millis.ilog2() - Lifetime::STEPS.ilog2();
+        let steps = millis.div_ceil(1 << shift);
+        Lifetime(1 + (shift as u64 * Lifetime::STEPS + steps - Lifetime::STEPS) as u8)
     }
 
-    /// Returns the lifetime of 6 stored bits.
+    /// Returns the lifetime of the stored bits.
     pub const fn from_bits(bits: u64) -> Lifetime {
         Lifetime((bits & ((1 << Lifetime::BITS) - 1)) as u8)
     }
 
-    /// The 6 bits to store.
+    /// The bits to store.
     pub const fn bits(self) -> u64 {
         self.0 as u64
     }
@@ -104,7 +112,12 @@ impl Lifetime {
         if self.0 == 0 {
             state.instant()
         } else {
-            state.tally_instant().saturating_add(Nanos::from_millis(1 << (self.0 - 1)))
+            let number = (self.0 - 1) as u64;
+            let steps = Lifetime::STEPS + number % Lifetime::STEPS;
+            // Damaged bits may have a shift of up to 63, for which the sum saturates anyway.
+            let shift = number / Lifetime::STEPS;
+            let millis = steps << if shift > 60 { 60 } else { shift };
+            state.tally_instant().saturating_add(Nanos::from_millis(millis))
         }
     }
 }
@@ -152,11 +165,24 @@ mod tests {
 
     #[test]
     fn lifetimes_are_rounded_up() {
-        for millis in [1, 2, 3, 1000, 1024, 1025, 86_400_000] {
+        let state = State::from_tally(Timestamp::ORIGIN, 1);
+        let mut before = Lifetime::INSTANT;
+        for millis in (4..10_000).chain([86_400_000, 1 << 40, (1 << 42) + 1]) {
             let memory = Nanos::from_millis(millis);
-            let state = State::from_tally(Timestamp::ORIGIN, 1);
-            let end = Lifetime::of_tally(memory).end_of(state).get();
-            assert!(end >= memory.get() && end < 2 * memory.get(), "{millis} ms end at {end} ns");
+            let lifetime = Lifetime::of_tally(memory);
+            let end = lifetime.end_of(state).get();
+            assert!(end >= memory.get(), "{millis} ms end at {end} ns");
+            assert!(end < memory.get() + memory.get() / 4, "{millis} ms end at {end} ns");
+            assert!(lifetime >= before, "the bits are in the order of the lifetimes");
+            before = lifetime;
+        }
+        for millis in 0..4 {
+            let lifetime = Lifetime::of_tally(Nanos::from_millis(millis));
+            assert_eq!(lifetime.end_of(state), Timestamp::clamped(4_000_000));
+        }
+        for bits in 1..=255 {
+            let end = Lifetime::from_bits(bits).end_of(state);
+            assert!(end >= Timestamp::clamped(4_000_000) && end <= Timestamp::MAX);
         }
         assert_eq!(
             Lifetime::from_bits(Lifetime::of_tally(Nanos::MAX).bits()),

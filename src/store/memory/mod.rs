@@ -58,9 +58,9 @@ pub enum Overflow {
 
 /// Buckets in the memory of this process, in shards with a lock each.
 ///
-/// A bucket takes 16 bytes and is identified by the 64 bits of a keyed SipHash: 58 within its
-/// shard, which the other 6 and 2 of the 58 choose (a bounded store with fewer than 64 shards uses
-/// fewer bits, and holds few buckets). The key is random for each store, so two ids that share a
+/// A bucket takes 16 bytes and is identified by the 64 bits of a keyed SipHash: 56 within its
+/// shard, which the other 8 choose (a bounded store with fewer shards uses fewer bits, and holds few
+/// buckets). The key is random for each store, so two ids that share a
 /// bucket cannot be constructed; among ten million buckets the chance of any shared pair is below
 /// one in 300,000. Full buckets are dropped as others are added; no thread runs.
 #[derive(Debug)]
@@ -341,7 +341,7 @@ impl Locked<'_> {
         self.places.iter().map(state).collect()
     }
 
-    /// Writes the buckets that are not `full` (none is if that is empty). There must be room.
+    /// Writes the buckets not in `full`; an empty `full` means that none are. There must be room.
     fn write(
         &mut self,
         writes: &[Write],
@@ -472,7 +472,7 @@ impl Store for MemoryStore {
     #[cold]
     fn tidy(&self, now: Timestamp) {
         if cfg!(loom) {
-            // It does what a new bucket does, which the models cover, and would multiply them.
+            // Skipped: new buckets run the same code, and this would multiply the interleavings.
             return;
         }
         // Relaxed, here and below: which shard is next decides nothing.
@@ -530,7 +530,7 @@ impl Store for MemoryStore {
     }
 }
 
-/// The tag of the bucket that ids of `keyspace` share, the `nth` of them within one batch.
+/// Returns the tag of the bucket that ids of `keyspace` share, the `nth` of them within one batch.
 fn shared_tag(keyspace: &Keyspace, nth: u64) -> Tag {
     Tag::of(keyspace.hash.hash64(&nth.to_le_bytes()))
 }

@@ -28,7 +28,7 @@ impl Shard {
         }
     }
 
-    /// The table, which no other caller can use meanwhile.
+    /// Locks the table.
     #[inline(always)]
     pub(super) fn lock(&self) -> Access<'_> {
         self.table.lock()
@@ -43,7 +43,7 @@ impl Shard {
         self.capacity.store(capacity, Ordering::Relaxed);
     }
 
-    /// The number of slots, possibly out of date.
+    /// Returns the number of slots, possibly out of date.
     pub(super) fn capacity(&self) -> usize {
         self.capacity.load(Ordering::Relaxed)
     }

@@ -1,6 +1,6 @@
 //! One shard: an open-addressed table of 16-byte slots.
 //!
-//! A slot is two words: a bucket's tag (58 bits of its hash) with its state's lifetime (6 bits),
+//! A slot is two words: a bucket's tag (56 bits of its hash) with its state's lifetime (8 bits),
 //! and its state with the top bit set, so that a free slot is all zeros. A search begins at the
 //! tag's share of the capacity, so that any capacity works and a grown table keeps its order.
 
@@ -32,7 +32,7 @@ pub(crate) fn free_slots(capacity: usize) -> Box<[Slot]> {
     vec![FREE; capacity].into_boxed_slice()
 }
 
-/// Identifies a bucket within its table: the upper 58 bits of a word.
+/// Identifies a bucket within its table: the upper 56 bits of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(u64);
 
@@ -96,14 +96,14 @@ impl Table {
         }
     }
 
-    /// The instant at which a call is decided: `now`, or the latest end of a forgotten bucket if
-    /// that is later.
+    /// Returns the instant at which a call is decided: `now`, or the latest end of a forgotten bucket
+    /// if that is later.
     #[inline]
     pub(crate) fn effective_now(&self, now: Timestamp) -> Timestamp {
         now.max(self.floor)
     }
 
-    /// The address and number of the slots.
+    /// Returns the address and number of the slots.
     pub(crate) fn layout(&self) -> (*const Slot, usize) {
         (self.slots.as_ptr(), self.slots.len())
     }
@@ -136,7 +136,7 @@ impl Table {
         state_of(self.slots[index])
     }
 
-    /// The bucket at an index that was found, to read and write it without looking it up again.
+    /// Returns the bucket at an index that was found, to read and write it without another search.
     #[inline(always)]
     pub(crate) fn entry(&mut self, index: usize) -> TableEntry<'_> {
         TableEntry(&mut self.slots[index])
@@ -147,14 +147,14 @@ impl Table {
         self.entry(index).replace(state, lifetime);
     }
 
-    /// Whether `more` new buckets fit without growing.
+    /// Returns whether `more` new buckets fit without growing.
     #[inline]
     pub(crate) fn has_room_for(&self, more: usize) -> bool {
         self.len + more <= self.slots.len() - self.slots.len() / 7
             && self.len + more < self.slots.len()
     }
 
-    /// The capacity to grow to when a new bucket has no room.
+    /// Returns the capacity to grow to when a new bucket has no room.
     pub(crate) fn wanted(&self, more: usize, now: Timestamp) -> usize {
         let live = self.live(now) + more;
         let capacity = self.slots.len();
@@ -265,7 +265,7 @@ impl Table {
         self.len += 1;
     }
 
-    /// The number of buckets that have not expired.
+    /// Counts the buckets that have not expired.
     fn live(&self, now: Timestamp) -> usize {
         self.slots.iter().filter(|&&slot| slot[1] != 0 && end_of(slot) > now).count()
     }
@@ -284,7 +284,7 @@ impl Table {
         is_done
     }
 
-    /// The capacity that is enough for a table that is mostly free; `None` if it is not.
+    /// Returns the capacity that is enough for a table that is mostly free; `None` if it is not.
     pub(crate) fn shrunk(&self) -> Option<usize> {
         let wanted = (self.len * 2).max(MIN_SHRUNK);
         (wanted * 2 < self.slots.len()).then_some(wanted)
@@ -357,7 +357,7 @@ impl Table {
         }
     }
 
-    /// The bucket nearest to expiry among those near the home of `tag`.
+    /// Finds the bucket nearest to expiry among those near the home of `tag`.
     fn nearest(&self, tag: Tag) -> Option<(Timestamp, usize)> {
         let capacity = self.slots.len();
         let home = home_slot(tag, capacity);
@@ -401,7 +401,7 @@ impl Table {
     }
 }
 
-/// The slot at which the search for a tag begins: the tag's share of the capacity.
+/// Returns the slot at which the search for a tag begins: the tag's share of the capacity.
 #[inline]
 pub(crate) fn home_slot(tag: Tag, capacity: usize) -> usize {
     ((u128::from(tag.0) * capacity as u128) >> 64) as usize
