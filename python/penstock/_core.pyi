@@ -1499,6 +1499,14 @@ class Waiter:
 def attach_hints(class_: type) -> None:
     """Add hints to a class for the method names that other rate limiters use."""
 
+def unlimited_decision(now_ns: int, degraded: str | None = None) -> Decision:
+    """Return the decision on a request that no limit counts, which is that of `spend_all([])`.
+
+    Args:
+        now_ns: The instant of the decision, in nanoseconds since the clock's origin.
+        degraded: Why the store was not asked, or None.
+    """
+
 def rate_limited_error(decision: Decision, wait_ns: int) -> RateLimited:
     """Return the `RateLimited` error for a caller whose turn would come too late, in `wait_ns`."""
 

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument, seconds};
-use crate::bindings::decision_data::DecisionData;
+use crate::bindings::decision_data::{DecisionData, Rare};
 use crate::bindings::errors::raise;
 use crate::bindings::header_field::{Form, Name};
 use crate::bindings::limit::Limit;
@@ -17,7 +17,7 @@ use crate::bindings::pickled_decision::PickledDecision;
 use crate::engine::answer::Answer;
 use crate::engine::cost::CostError;
 use crate::engine::operation::Verb;
-use crate::engine::time::Nanos;
+use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{Answered, AnsweredAll, CallError};
 use crate::rate_limit_fields;
 
@@ -539,6 +539,26 @@ pub(crate) fn _unpickled_decision(py: Python<'_>, state: PickledDecision) -> PyR
 
 /// The id, the cost and the limit of a transaction, as the decision shows them.
 pub(crate) type Part = (Py<PyAny>, i64, Py<LimitEntry>);
+
+/// Return the decision on a request that no limit counts, which is that of `spend_all([])`.
+///
+/// Args:
+///     now_ns: The instant of the decision, in nanoseconds since the clock's origin.
+///     degraded: Why the store was not asked, or None.
+#[pyfunction]
+#[pyo3(signature = (now_ns, degraded = None))]
+pub(crate) fn unlimited_decision(
+    py: Python<'_>,
+    now_ns: i64,
+    degraded: Option<String>,
+) -> Decision {
+    let mut data = DecisionData::default();
+    data.answered.answer = Answer::new(None, Timestamp::clamped(now_ns), true);
+    let parts = Some(PyTuple::empty(py).unbind());
+    *data.rare_mut() =
+        Rare { parts, degraded: degraded.map(String::into_boxed_str), ..Rare::default() };
+    Decision::new(data)
+}
 
 /// Creates the decision about several transactions, with the numbers of the binding one.
 pub(crate) fn several(

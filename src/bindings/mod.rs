@@ -62,6 +62,8 @@ mod _core {
     #[pymodule_export]
     use super::clock::{ManualClock, SystemClock};
     #[pymodule_export]
+    use super::decision::unlimited_decision;
+    #[pymodule_export]
     use super::decision::{_unpickled_decision, Decision};
     #[pymodule_export]
     use super::decisions::{_unpickled_decisions, Decisions};

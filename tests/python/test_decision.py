@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Decision, Limit, Limiter, ManualClock
+from penstock._core import unlimited_decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -464,6 +465,16 @@ def test_degraded_decision_is_marked_everywhere(make_limiter: MakeLimiter) -> No
         assert ": allowed (degraded), remaining=" in repr(degraded)
         assert "allowed (degraded)" in degraded._repr_html_()
         assert "degraded" not in repr(decision)
+
+
+def test_a_request_that_no_limit_counts_is_unlimited(make_limiter: MakeLimiter) -> None:
+    expected = make_limiter({}).spend_all([])
+    decision = unlimited_decision(expected.now_ns)
+    assert decision == expected
+    assert decision.unlimited
+    assert (decision.parts, decision.headers(), decision.degraded) == ((), {}, None)
+    assert unlimited_decision(5, "down").degraded == "down"
+    assert unlimited_decision(5, "down").now_ns == 5
 
 
 def test_parts_have_no_parts(limiter: penstock.Limiter) -> None:
