@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use penstock::clock::{AnyClock, Clock, ManualClock, Stopwatch, SystemClock};
 use penstock::config;
+use penstock::engine::algorithm::window::Anchor;
 use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
 use penstock::engine::key::bucket_key;
@@ -520,16 +521,25 @@ fn spend_together(
     store: &RedisStore,
     ids: &[String],
 ) -> Vec<Result<bool, StoreError>> {
+    call_together(server, store, ids.iter().map(|id| spend_of(id)).collect())
+}
+
+/// Submits calls while the server is stopped, and returns whether each was allowed.
+fn call_together(
+    server: &Server,
+    store: &RedisStore,
+    calls: Vec<RemoteCall>,
+) -> Vec<Result<bool, StoreError>> {
     let (done, replies) = mpsc::channel();
     let pause = server.pause();
-    for (index, id) in ids.iter().enumerate() {
+    let mut outcomes = vec![Err(StoreError::Closed); calls.len()];
+    for (index, call) in calls.into_iter().enumerate() {
         let done = done.clone();
         let done = move |reply| done.send((index, reply)).expect("the test waits");
-        store.submit(spend_of(id), Box::new(done));
+        store.submit(call, Box::new(done));
     }
     drop(pause);
-    let mut outcomes = vec![Err(StoreError::Closed); ids.len()];
-    for _ in ids {
+    for _ in 0..outcomes.len() {
         let (index, reply) = replies.recv_timeout(Duration::from_secs(60)).expect("a reply");
         outcomes[index] = reply.map(|replies| replies[0].allowed());
     }
@@ -577,6 +587,51 @@ fn spends_that_wait_are_decided_together() {
     // Each caller's time counts.
     let times = store.health().times;
     assert_eq!(times.iter().flat_map(|(.., times)| times.calls).sum::<u64>(), 400);
+}
+
+#[test]
+fn calls_of_every_kind_that_wait_are_decided_in_order_and_each_on_its_own() {
+    let own = Server::start(&[]);
+    let store = RedisStore::new(own.url("prefix=kinds&deny_cache=0"), false);
+    store.connect().expect("a connection");
+    let minute = Nanos::from_millis(60_000);
+    let limits = [
+        Limit::token_bucket(2, 1, minute).expect("a limit"),
+        // Its times are beyond those of short token buckets.
+        Limit::token_bucket(2, 1, Nanos::from_millis(86_400_000 * 60)).expect("a limit"),
+        Limit::leaky_bucket(2, minute, 1).expect("a limit"),
+        Limit::fixed_window(2, minute, Anchor::First).expect("a limit"),
+        Limit::fixed_rate_window(2, minute, 1, Anchor::First).expect("a limit"),
+    ];
+    let script = [
+        (Verb::Check, true),
+        (Verb::Spend, true),
+        (Verb::Spend, true),
+        (Verb::Spend, false),
+        // A denied check does not affect the next call.
+        (Verb::Check, false),
+        (Verb::Refund, true),
+        (Verb::Spend, true),
+        (Verb::Check, false),
+        (Verb::ChargePartial, true),
+        (Verb::Refund, true),
+        (Verb::Spend, false),
+    ];
+    let mut calls = Vec::new();
+    let mut expected = Vec::new();
+    for (verb, allowed) in script {
+        for (number, limit) in limits.into_iter().enumerate() {
+            let (kind, cost) = (Kind::Spend, limit.cost(1).expect("a cost"));
+            let operation = RemoteOp { verb, kind, shadow: false, cost, limit };
+            let keyspace = format!("{}:{number}", limit.algorithm());
+            calls.push(RemoteCall {
+                ops: vec![(keyspace.into(), "ada".into(), operation)],
+                now: None,
+            });
+            expected.push(Ok(allowed));
+        }
+    }
+    assert_eq!(call_together(&own, &store, calls), expected);
 }
 
 #[test]

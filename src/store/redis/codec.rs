@@ -155,7 +155,7 @@ pub(super) enum Unit {
 /// Returns the command that decides operations on the buckets with these keys, at `now` or at the
 /// server's time. A value expires `slack` after its bucket is full.
 pub(super) fn decide<'a>(
-    calls: impl ExactSizeIterator<Item = (&'a [u8], &'a RemoteOp)>,
+    calls: impl ExactSizeIterator<Item = (&'a [u8], &'a RemoteOp)> + Clone,
     unit: Unit,
     now: Option<Timestamp>,
     slack: Nanos,
@@ -170,6 +170,8 @@ pub(super) fn decide<'a>(
         Some(now) => seconds(&mut packed, now.get()),
     }
     number(&mut packed, slack.millis().cast_signed());
+    let is_short = calls.clone().all(|(_, operation)| short_times(operation, now).is_some());
+    packed.push(u8::from(is_short));
     for (key, operation) in calls {
         command.arg(key);
         pack(&mut packed, operation, unit, now);
@@ -195,32 +197,30 @@ fn pack(packed: &mut Vec<u8>, operation: &RemoteOp, unit: Unit, now: Option<Time
     let RemoteOp { verb, kind, cost, limit, .. } = *operation;
     let mut flags = if operation.decides() { flag::DECIDES } else { 0 };
     if kind != Kind::Check && verb != Verb::Check {
-        flags |= flag::MAY_WRITE | if unit == Unit::Each { flag::IS_ALONE } else { 0 };
+        flags |= flag::MAY_WRITE;
+    }
+    if unit == Unit::Each {
+        flags |= flag::IS_ALONE;
     }
     let cost = cost.get();
     let mut start =
         |algorithm: u8| packed.extend_from_slice(&[algorithm, verb_number(verb), flags]);
     match limit {
-        Limit::TokenBucket(bucket) => {
-            let interval = bucket.emission_interval().get();
-            // At most twice the burst offset, which is at most 2^62.
-            let (cost, burst) =
-                (interval.saturating_mul(cost), interval.saturating_mul(bucket.burst()));
-            let is_short = matches!(verb, Verb::Spend | Verb::Check)
-                && cost.max(burst) <= MAX_SHORT_TIME
-                // The general form saturates at the maximum timestamp.
-                && now.is_none_or(|now| now.get().checked_add(2 * burst).is_some());
-            if is_short {
+        Limit::TokenBucket(bucket) => match short_times(operation, now) {
+            Some((cost, burst)) => {
                 start(algorithm::SHORT_TOKEN_BUCKET);
                 number(packed, cost);
                 number(packed, burst);
-            } else {
+            }
+            None => {
+                let interval = bucket.emission_interval().get();
                 start(algorithm::TOKEN_BUCKET);
-                seconds(packed, cost);
-                seconds(packed, burst);
+                // At most twice the burst offset, which is at most 2^62.
+                seconds(packed, interval.saturating_mul(cost));
+                seconds(packed, interval.saturating_mul(bucket.burst()));
                 seconds(packed, interval);
             }
-        }
+        },
         Limit::LeakyBucket(bucket) => {
             // No bucket holds more than the largest tally, so larger drips have no further effect.
             let drip_size = bucket.drip_size().min(State::MAX_TALLY.cast_signed());
@@ -241,6 +241,23 @@ fn pack(packed: &mut Vec<u8>, operation: &RemoteOp, unit: Unit, now: Option<Time
         // No store is asked about it.
         Limit::Unlimited => start(algorithm::UNLIMITED),
     }
+}
+
+/// Returns the times of the cost and the burst of a spend or check of a token bucket; `None` for other
+/// calls, and if the sums of the times are not exact in the script.
+fn short_times(operation: &RemoteOp, now: Option<Timestamp>) -> Option<(i64, i64)> {
+    let (Verb::Spend | Verb::Check, Limit::TokenBucket(bucket)) = (operation.verb, operation.limit)
+    else {
+        return None;
+    };
+    let time = |tokens: i64| {
+        let time = bucket.emission_interval().get().checked_mul(tokens);
+        time.filter(|&time| time <= MAX_SHORT_TIME)
+    };
+    let (cost, burst) = (time(operation.cost.get())?, time(bucket.burst())?);
+    // The general form saturates at the maximum timestamp.
+    let is_long_before_end = |now: Timestamp| now.get().checked_add(2 * burst).is_some();
+    now.is_none_or(is_long_before_end).then_some((cost, burst))
 }
 
 fn tallied(packed: &mut Vec<u8>, parameters: [i64; 5]) {

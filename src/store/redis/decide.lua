@@ -2,8 +2,9 @@
 -- nothing, or those of several callers one after another, each on its own.
 --
 -- ARGV[1] is packed: the instant (seconds, below 0 for the server's time, and nanoseconds) and the slack
--- in milliseconds, a double each; then for each bucket its algorithm, its verb and its flags, a byte
--- each, and the parameters of its algorithm, a double each.
+-- in milliseconds, a double each, and whether all calls are on short token buckets, a byte; then for
+-- each bucket its algorithm, its verb and its flags, a byte each, and the parameters of its
+-- algorithm, a double each.
 --
 -- Reply: the instant (seconds and nanoseconds), then two for each bucket: the verdict, and the
 -- value that was found (false if none, 0 if what was found is no state of this algorithm). If the
@@ -25,68 +26,41 @@ local DECIDES, MAY_WRITE, IS_ALONE = 1, 2, 4
 local END_S, END_N = 9223372036, 854775807 -- 2^63 - 1 ns
 local MAX_MS, MAX_TALLY = 8796093022207, 1048575 -- 43 and 20 bits
 
-local call, pcall, find, format, sub, tonumber, ceil, floor, max, min =
-  redis.call, redis.pcall, string.find, string.format, string.sub, tonumber,
-  math.ceil, math.floor, math.max, math.min
+local call, pcall, find, format, sub = redis.call, redis.pcall, string.find, string.format, string.sub
+local ceil, floor, max, min, unpack = math.ceil, math.floor, math.max, math.min, struct.unpack
 
 local packed = ARGV[1]
-local now_s, now_n, slack, at = struct.unpack('<ddd', packed)
+local now_s, now_n, slack, is_short, at = unpack('<dddB', packed)
 local has_server_time = now_s < 0
 if has_server_time then
   local time = call('TIME')
   now_s, now_n = tonumber(time[1]), tonumber(time[2]) * 1000
 end
 
--- Returns whether no limiter wrote a value that ends `ahead` milliseconds from now: a limiter lets each
--- value expire `slack` after its end. Costs a command, so it is asked only about values that last
--- longer than two full buckets. A given instant has nothing to do with the server's expiry.
-local function is_damaged(key, ahead)
-  local left = call('PTTL', key)
-  return left < 0 or (has_server_time and ahead > left + slack)
-end
-
--- A token bucket's value is its TAT in nanoseconds.
-local function read_instant(value)
-  if #value > 19 or not find(value, '^%d+$') then
-    return nil
+-- Decides every call that is not on a short token bucket. Each run of a script creates its functions
+-- again, so they are created only if there is such a call.
+local decide
+if is_short == 0 then
+  -- Returns whether no limiter wrote a value that ends `ahead` milliseconds from now: a limiter lets each
+  -- value expire `slack` after its end. Costs a command, so it is asked only about values that last
+  -- longer than two full buckets. A given instant has nothing to do with the server's expiry.
+  local function is_damaged(key, ahead)
+    local left = call('PTTL', key)
+    return left < 0 or (has_server_time and ahead > left + slack)
   end
-  local s, n = tonumber(sub(value, 1, -10)) or 0, tonumber(sub(value, -9))
-  if s > END_S or (s == END_S and n > END_N) then
-    return nil
-  end
-  return s, n
-end
 
--- A spend from a token bucket whose burst takes less than 2^52 ns: how far a TAT is ahead of the instant
--- is exact wherever the bucket allows. Returns the verdict, the value that was found as in the reply,
--- the new value if it changes, and its time to live.
-local function spend_short(key, found, cost, burst)
-  local ahead = 0
-  if found then
-    local s, n = read_instant(found)
-    if not s then
-      found = 0
-    else
-      ahead = max((s - now_s) * 1000000000 + (n - now_n), 0)
-      if ahead > 2 * burst and is_damaged(key, ahead / 1000000) then
-        found, ahead = 0, 0
-      end
+  -- A token bucket's value is its TAT in nanoseconds.
+  local function read_instant(value)
+    if #value > 19 or not find(value, '^%d+$') then
+      return nil
     end
+    local s, n = tonumber(sub(value, 1, -10)) or 0, tonumber(sub(value, -9))
+    if s > END_S or (s == END_S and n > END_N) then
+      return nil
+    end
+    return s, n
   end
-  ahead = ahead + cost
-  if ahead > burst then
-    return false, found
-  elseif cost == 0 then
-    return true, found
-  end
-  local n = now_n + ahead
-  local more_s = floor(n / 1000000000)
-  return true, found, format('%d%09d', now_s + more_s, n - more_s * 1000000000), ceil(ahead / 1000000)
-end
 
--- Returns the function that decides every other call. Its parts are created only if there is such a
--- call, because each run of a script creates its functions again.
-local function other_calls()
   local now_ms = now_s * 1000 + floor(now_n / 1000000)
 
   local function is_later(s, n, other_s, other_n)
@@ -310,36 +284,28 @@ local function other_calls()
     return allowed, found, format('%.0f:%.0f:%.0f', start, tally, memory), start + memory - now_ms
   end
 
-  return function(key, found, algorithm, verb, a, b, c, d, e, f)
+  -- Returns the verdict, the value that was found as in the reply, the new value if it changes, and its
+  -- time to live.
+  decide = function(key, found, algorithm, verb)
     if algorithm == TOKEN_BUCKET then
-      return token_bucket(key, found, verb, a, b, c, d, e, f)
+      local cost_s, cost_n, burst_s, burst_n, token_s, token_n
+      cost_s, cost_n, burst_s, burst_n, token_s, token_n, at = unpack('<dddddd', packed, at)
+      return token_bucket(
+        key, found, verb, cost_s, cost_n, burst_s, burst_n, token_s, token_n
+      )
     end
-    return tallied(key, found, algorithm, verb, a, b, c, d, e)
+    local cost, size, length, other, burst
+    cost, size, length, other, burst, at = unpack('<ddddd', packed, at)
+    return tallied(key, found, algorithm, verb, cost, size, length, other, burst)
   end
 end
 
 local reply = { now_s, now_n }
-
--- Returns an error that is not that of this bucket alone.
-local function write(index, value, ttl)
-  local text = format('%.0f', max(ttl, 0) + slack)
-  local written = pcall('SET', KEYS[index], value, 'PX', text)
-  if written.err then
-    if not find(written.err, 'OOM', 1, true) then
-      -- Every other write fails, too: none has succeeded.
-      return written
-    end
-    reply[index * 2 + 1], reply[index * 2 + 2] = 2, written.err
-  end
-end
-
-local values, ttls
-local is_allowed = true
-local decide_other
+local values, ttls = {}, {}
+local is_allowed, unwritten = true, 1
 for index = 1, #KEYS do
-  local key = KEYS[index]
-  local algorithm, verb, flags, allowed, value, ttl
-  algorithm, verb, flags, at = struct.unpack('BBB', packed, at)
+  local key, algorithm, verb, flags = KEYS[index], nil, nil, nil
+  algorithm, verb, flags, at = unpack('BBB', packed, at)
   local found = pcall('GET', key)
   local is_wrong_type = type(found) == 'table'
   if is_wrong_type then
@@ -348,42 +314,65 @@ for index = 1, #KEYS do
     end
     found = false
   end
+  local allowed, value, ttl
   if algorithm == SHORT_TOKEN_BUCKET then
+    -- A spend or a check whose times take less than 2^52 ns: how far a TAT is ahead of the instant is
+    -- exact wherever the bucket allows. It calls no function of this script, for the same reason.
     local cost, burst
-    cost, burst, at = struct.unpack('<dd', packed, at)
-    allowed, found, value, ttl = spend_short(key, found, cost, burst)
-  else
-    local a, b, c, d, e, f
-    if algorithm == TOKEN_BUCKET then
-      a, b, c, d, e, f, at = struct.unpack('<dddddd', packed, at)
-    else
-      a, b, c, d, e, at = struct.unpack('<ddddd', packed, at)
+    cost, burst, at = unpack('<dd', packed, at)
+    local ahead = 0
+    if found then
+      local s, n
+      if #found <= 19 and find(found, '^%d+$') then
+        s, n = tonumber(sub(found, 1, -10)) or 0, tonumber(sub(found, -9))
+      end
+      if not s or s > END_S or (s == END_S and n > END_N) then
+        found = 0
+      else
+        ahead = max((s - now_s) * 1000000000 + (n - now_n), 0)
+        if ahead > 2 * burst then
+          local left = call('PTTL', key)
+          if left < 0 or (has_server_time and ahead / 1000000 > left + slack) then
+            found, ahead = 0, 0
+          end
+        end
+      end
     end
-    decide_other = decide_other or other_calls()
-    allowed, found, value, ttl = decide_other(key, found, algorithm, verb, a, b, c, d, e, f)
+    ahead = ahead + cost
+    allowed = ahead <= burst
+    if allowed and cost > 0 then
+      local n = now_n + ahead
+      local more_s = floor(n / 1000000000)
+      value = format('%d%09d', now_s + more_s, n - more_s * 1000000000)
+      ttl = ceil(ahead / 1000000)
+    end
+  else
+    allowed, found, value, ttl = decide(key, found, algorithm, verb)
   end
   if not allowed and flags % 2 == DECIDES then
     is_allowed = false
   end
-  reply[index * 2 + 1] = allowed and 1 or 0
-  reply[index * 2 + 2] = is_wrong_type and 0 or found
-  if value and flags >= IS_ALONE then
-    -- At once: the next call may be on the same bucket.
-    local failed = write(index, value, ttl)
-    if failed then
-      return failed
-    end
-  elseif value and flags >= MAY_WRITE then
-    values, ttls = values or {}, ttls or {}
+  if flags % 4 >= MAY_WRITE then
     values[index], ttls[index] = value, ttl
   end
-end
-if values and is_allowed then
-  for index, value in pairs(values) do
-    local failed = write(index, value, ttls[index])
-    if failed then
-      return failed
+  reply[index * 2 + 1] = allowed and 1 or 0
+  reply[index * 2 + 2] = is_wrong_type and 0 or found
+  -- A call on its own is written at once, because the next one may be on the same bucket.
+  if index == #KEYS or flags >= IS_ALONE then
+    for other = is_allowed and unwritten or index + 1, index do
+      if values[other] then
+        local lasts = format('%.0f', max(ttls[other], 0) + slack)
+        local written = pcall('SET', KEYS[other], values[other], 'PX', lasts)
+        if written.err then
+          if not find(written.err, 'OOM', 1, true) then
+            -- Every other write fails, too: none has succeeded.
+            return written
+          end
+          reply[other * 2 + 1], reply[other * 2 + 2] = 2, written.err
+        end
+      end
     end
+    is_allowed, unwritten = true, index + 1
   end
 end
 return reply
