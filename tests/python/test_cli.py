@@ -47,29 +47,36 @@ def busted(write: Write) -> str:
 def test_check_of_valid_files_prints_a_summary(
     limits: str, overrides: str, command: Command
 ) -> None:
-    for files in ([limits], [limits, overrides]):
-        assert command.run("check", *files) == 0
-        assert (command.out, command.err) == (f"{limits}: 4 limits, no faults\n", "")
+    assert command.run("check", "--limits", limits) == 0
+    assert (command.out, command.err) == (f"{limits}: 4 limits, no faults\n", "")
+    assert command.run("check", "--limits", limits, "--overrides", overrides) == 0
+    assert command.out == f"{limits}: 4 limits, {overrides}: 1 override, no faults\n"
 
 
 def test_check_prints_file_line_and_limit_of_a_fault(busted: str, command: Command) -> None:
-    assert command.run("check", busted) == 1
+    assert command.run("check", "--limits", busted) == 1
     assert command.out == ""
     assert command.err.startswith(f"{busted}:1: Orders: ")
 
 
 def test_check_prints_json(limits: str, busted: str, command: Command) -> None:
-    assert command.run("check", "--json", limits) == 0
+    assert command.run("check", "--json", "--limits", limits) == 0
     assert command.json()["problems"] == []
-    assert command.run("check", "--json", busted) == 1
+    assert command.run("check", "--json", "--limits", busted) == 1
     (problem,) = command.json()["problems"]
-    assert f"{busted}:1: Orders: " in problem
+    assert problem == {
+        "file": busted,
+        "line": 1,
+        "limit": "Orders",
+        "message": "burst must be at least 1, found 0",
+    }
 
 
 def test_explain_shows_the_limit_and_its_worst_case(
     limits: str, overrides: str, command: Command
 ) -> None:
-    wanted = ["explain", limits, "OrdersPerAddress", "10.1.2.3", "--overrides", overrides]
+    wanted = ["explain", "OrdersPerAddress", "10.1.2.3", "--limits", limits]
+    wanted += ["--overrides", overrides]
     assert command.run(*wanted, "--json") == 0
     facts = command.json()
     assert facts["limit"] == "100 per minute, 200 at once"
@@ -85,7 +92,9 @@ def test_explain_shows_the_limit_and_its_worst_case(
 def test_explain_shows_the_bucket_of_an_address_with_its_network(
     limits: str, command: Command
 ) -> None:
-    assert command.run("explain", limits, "OrdersPerAddress", "2001:db8::7", "--json") == 0
+    assert (
+        command.run("explain", "OrdersPerAddress", "2001:db8::7", "--limits", limits, "--json") == 0
+    )
     assert command.json()["bucket_key"] == "OrdersPerAddress:2001:db8::"
 
 
@@ -100,7 +109,7 @@ def test_explain_shows_the_bucket_of_an_address_with_its_network(
 def test_explain_covers_each_algorithm(
     limits: str, command: Command, name: str, numbers: dict[str, int]
 ) -> None:
-    assert command.run("explain", limits, name, "ada", "--json") == 0
+    assert command.run("explain", name, "ada", "--limits", limits, "--json") == 0
     facts = command.json()
     assert {key: facts["numbers"][key] for key in numbers} == numbers
 
@@ -109,16 +118,16 @@ def test_explain_covers_each_algorithm(
 def test_explain_of_an_unknown_limit_or_id_fails(
     limits: str, command: Command, name: str, id: str
 ) -> None:
-    assert command.run("explain", limits, name, id) == 1
+    assert command.run("explain", name, id, "--limits", limits) == 1
     assert name in command.err
 
 
 def test_explain_reports_faults_of_the_file(busted: str, command: Command) -> None:
-    assert command.run("explain", busted, "Orders", "ada") == 1
+    assert command.run("explain", "Orders", "ada", "--limits", busted) == 1
     assert "busted.yaml:1" in command.err
 
 
-@pytest.mark.parametrize("wrong", [[], ["chek"], ["check"], ["check", "a", "b", "c"], ["--loud"]])
+@pytest.mark.parametrize("wrong", [[], ["chek"], ["check"], ["check", "a"], ["--loud"]])
 def test_wrong_use_exits_with_2_and_shows_usage(wrong: list[str], command: Command) -> None:
     with pytest.raises(SystemExit) as ended:
         command.run(*wrong)
@@ -179,7 +188,7 @@ def test_demo_runs_as_a_module_into_a_pipe() -> None:
 
 def test_closed_pipe_is_not_an_error(limits: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "penstock", "explain", limits, "Clicks", "ada"],
+        [sys.executable, "-m", "penstock", "explain", "Clicks", "ada", "--limits", limits],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:

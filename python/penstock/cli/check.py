@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.limits import load_limits
+from penstock.cli.limits import add_file_options, load_limits
 from penstock.display import pluralize
 
 if TYPE_CHECKING:
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = """\
 examples:
-  penstock check limits.yaml
-  penstock check limits.yaml overrides.yaml --json
+  penstock check --limits limits.yaml
+  penstock check --limits limits.yaml --overrides overrides.yaml --json
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("limits", help="the limits file")
-    parser.add_argument("overrides", nargs="?", help="the overrides file")
+    add_file_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -32,5 +31,9 @@ def run(options: Namespace) -> int:
     if options.json:
         print(json.dumps({"problems": [], "limits": list(limits)}, ensure_ascii=False))
     else:
-        print(f"{options.limits}: {pluralize(len(limits), 'limit')}, no faults")
+        found = [f"{options.limits}: {pluralize(len(limits), 'limit')}"]
+        if options.overrides is not None:
+            overrides = sum(limits.override_counts().values())
+            found.append(f"{options.overrides}: {pluralize(overrides, 'override')}")
+        print(*found, "no faults", sep=", ")
     return 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.errors import ConfigProblem
 
 FAULT: Final = 1
 """The exit status if the input has faults."""
@@ -18,7 +21,7 @@ class CommandError(Exception):
         problems: The faults of a limits file, if that is the cause.
     """
 
-    def __init__(self, message: str, status: int, problems: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, status: int, problems: tuple[ConfigProblem, ...] = ()) -> None:
         super().__init__(message)
         self.status: Final = status
         self.problems: Final = problems

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import penstock
 from penstock.cli.errors import FAULT, CommandError
-from penstock.cli.limits import load_limits
+from penstock.cli.limits import add_file_options, load_limits
 from penstock.explain import explain, fact_lines
 
 if TYPE_CHECKING:
@@ -16,17 +16,16 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = """\
 examples:
-  penstock explain limits.yaml OrdersPerAddress 203.0.113.7
-  penstock explain limits.yaml OrdersPerAddress 10.1.2.3 --overrides overrides.yaml --json
+  penstock explain OrdersPerAddress 203.0.113.7 --limits limits.yaml
+  penstock explain OrdersPerAddress 10.1.2.3 --limits limits.yaml --overrides overrides.yaml
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("limits", help="the limits file")
     parser.add_argument("name", help="the name of a limit")
     parser.add_argument("id", help="the id of a client")
-    parser.add_argument("--overrides", help="the overrides file")
+    add_file_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import penstock
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
-from penstock.validation import did_you_mean
+from penstock.errors import ConfigProblem
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -42,6 +42,12 @@ def add_limit_options(parser: ArgumentParser) -> None:
     )
 
 
+def add_file_options(parser: ArgumentParser, *, required: bool = True) -> None:
+    """Add the options for a limits file and its overrides."""
+    parser.add_argument("--limits", required=required, metavar="FILE", help="the limits file")
+    parser.add_argument("--overrides", metavar="FILE", help="the overrides file")
+
+
 def add_worker_option(parser: ArgumentParser) -> None:
     """Add the option for servers with several processes."""
     parser.add_argument(
@@ -63,7 +69,7 @@ def load_limits(file: str, overrides: str | None) -> penstock.Limits:
     try:
         return penstock.Limits.load(file, overrides)
     except penstock.ConfigError as error:
-        problems = tuple(error.problems) or (str(error),)
+        problems = error.problems or (ConfigProblem(error),)
         raise CommandError("\n".join(problems), FAULT, problems) from error
 
 
@@ -114,7 +120,10 @@ def select_limit(
     if name is None and len(names) != 1:
         found = f"found {', '.join(names)}" if names else "found no limits"
         raise CommandError(f"{file}: pass --name to select a limit; {found}", WRONG_USE)
-    if name is not None and name not in names:
-        message = f"{file}: there is no limit {name!r}; {did_you_mean(name, names)}"
-        raise CommandError(message, FAULT)
-    return SelectedLimit(file, limits, names[0] if name is None else name)
+    if name is None:
+        return SelectedLimit(file, limits, names[0])
+    try:
+        _ = limits[name]
+    except penstock.UnknownLimit as error:
+        raise CommandError(f"{file}: {error}", FAULT) from error
+    return SelectedLimit(file, limits, name)

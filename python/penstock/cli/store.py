@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import penstock
-from penstock._core import ExistingStore
+from penstock._core import inspect_store, open_existing
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
-from penstock.cli.limits import load_limits
+from penstock.cli.limits import add_file_options, load_limits
 from penstock.cli.store_view import Report, lines, report
 from penstock.display import pluralize
 from penstock.explain import reset_bucket, reset_lines
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 EXAMPLES: Final = """\
 examples:
   penstock store inspect shm://myapp
-  penstock store inspect shm://myapp --limits limits.yaml --ids 203.0.113.7 198.51.100.20
+  penstock store inspect shm://myapp --limits limits.yaml --ids 203.0.113.7
   penstock store top shm://myapp
   penstock store clear shm://myapp
-  penstock store clear shm://myapp OrdersPerAddress 203.0.113.7 --limits limits.yaml
+  penstock store clear shm://myapp PerAddress 203.0.113.7 --limits limits.yaml
 """
 
 
@@ -49,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     clear.add_argument("url", metavar="URL", help="the store")
     clear.add_argument("name", nargs="?", help="the limit of the bucket; all buckets by default")
     clear.add_argument("id", nargs="?", help="the id of the bucket's client")
-    _add_limits_options(clear)
+    add_file_options(clear, required=False)
     clear.add_argument("--yes", action="store_true", help="reset all buckets without asking")
     clear.add_argument("--json", action="store_true", help="print JSON")
     clear.set_defaults(action=_clear)
@@ -63,7 +63,7 @@ def run(options: Namespace) -> int:
     elif options.overrides is not None:
         raise CommandError("--overrides needs --limits", WRONG_USE)
     try:
-        options.action(options, partial(ExistingStore, options.url, limits))
+        options.action(options, partial(open_existing, options.url, limits))
     except penstock.ConfigError as error:
         raise CommandError(str(error), WRONG_USE) from error
     except penstock.Error as error:
@@ -73,24 +73,19 @@ def run(options: Namespace) -> int:
 
 def _add_view_options(parser: ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="the store")
-    _add_limits_options(parser)
+    add_file_options(parser, required=False)
     parser.add_argument(
         "--ids", nargs="+", default=[], metavar="ID", help="clients whose buckets to show"
     )
 
 
-def _add_limits_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--limits", metavar="FILE", help="the limits file")
-    parser.add_argument("--overrides", metavar="FILE", help="the overrides file")
-
-
-def _report(options: Namespace, open_store: Callable[[], ExistingStore]) -> Report:
+def _report(options: Namespace, open_store: Callable[[], penstock.Limiter]) -> Report:
     if options.ids and options.limits is None:
         raise CommandError("--ids needs --limits: a store keeps hashes of ids", WRONG_USE)
     return report(open_store(), options.ids)
 
 
-def _inspect(options: Namespace, open_store: Callable[[], ExistingStore]) -> None:
+def _inspect(options: Namespace, open_store: Callable[[], penstock.Limiter]) -> None:
     shown = _report(options, open_store)
     if options.json:
         print(json.dumps(shown, ensure_ascii=False))
@@ -98,7 +93,7 @@ def _inspect(options: Namespace, open_store: Callable[[], ExistingStore]) -> Non
         print(*lines(shown), sep="\n")
 
 
-def _top(options: Namespace, open_store: Callable[[], ExistingStore]) -> None:
+def _top(options: Namespace, open_store: Callable[[], penstock.Limiter]) -> None:
     if not options.interval > 0:
         raise CommandError("--interval must be above 0", WRONG_USE)
     clock = penstock.SystemClock()
@@ -137,7 +132,7 @@ def _screen() -> Iterator[Callable[[str], None]]:
         yield lambda shown: screen.update(text.Text(shown), refresh=True)
 
 
-def _clear(options: Namespace, open_store: Callable[[], ExistingStore]) -> None:
+def _clear(options: Namespace, open_store: Callable[[], penstock.Limiter]) -> None:
     if options.name is None:
         cleared, message = _clear_all(options, open_store())
     elif options.id is None or options.limits is None:
@@ -147,18 +142,18 @@ def _clear(options: Namespace, open_store: Callable[[], ExistingStore]) -> None:
     print(json.dumps({"cleared": cleared}) if options.json else message)
 
 
-def _clear_all(options: Namespace, store: ExistingStore) -> tuple[int, str]:
+def _clear_all(options: Namespace, limiter: penstock.Limiter) -> tuple[int, str]:
     if not options.yes:
         if not sys.stdin.isatty():
             raise CommandError("pass --yes to reset all buckets", WRONG_USE)
-        buckets = store.inspect(0)["buckets"]
+        buckets = inspect_store(limiter, 0)["buckets"]
         answer = input(f"Reset all {buckets:,} buckets of {options.url}? [y/N] ")
         if answer.strip().lower() not in ("y", "yes"):
             return 0, "nothing was reset"
-    cleared = store.clear()
+    cleared = limiter.reset_all()
     return cleared, f"reset {pluralize(cleared, 'bucket')}"
 
 
-def _clear_bucket(options: Namespace, store: ExistingStore) -> tuple[int, str]:
-    facts = reset_bucket(store.limiter, options.name, options.id)
+def _clear_bucket(options: Namespace, limiter: penstock.Limiter) -> tuple[int, str]:
+    facts = reset_bucket(limiter, options.name, options.id)
     return int(bool(facts["was_used"])), "".join(reset_lines(facts))

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import penstock
+from penstock._core import inspect_store
 from penstock.display import format_span, text_table
 from penstock.explain import explanation, fact_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock._core import ExistingStore
-
 Report: TypeAlias = dict[str, Any]
-"""The result of `ExistingStore.inspect`, and `nearest`: the buckets of given clients."""
+"""The result of `inspect_store`, and `nearest`: the buckets of given clients."""
 
 _MAX_BUCKETS: Final = 10
 _MAX_WIDTH: Final = 60
@@ -35,15 +34,15 @@ _WITHIN: Final = {
 }
 
 
-def report(store: ExistingStore, ids: Sequence[str]) -> Report:
+def report(limiter: penstock.Limiter, ids: Sequence[str]) -> Report:
     """Return a store's statistics and buckets; the keys are stable.
 
     Raises:
         InvalidId: An id fits none of the limits.
         StoreError: The store failed.
     """
-    shown = store.inspect(_MAX_BUCKETS)
-    shown["nearest"] = _nearest(store.limiter, ids) if ids else None
+    shown = inspect_store(limiter, _MAX_BUCKETS)
+    shown["nearest"] = _nearest(limiter, ids) if ids else None
     return shown
 
 

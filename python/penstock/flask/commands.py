@@ -14,6 +14,7 @@ from flask.cli import AppGroup, ScriptInfo, pass_script_info
 
 from penstock.errors import Error
 from penstock.explain import BUCKET_COMMANDS
+from penstock.validation import did_you_mean
 from penstock.web.limit_facts import fact_text, limit_facts
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ def _print(command: str, name: str, id: str, *, as_json: bool) -> None:
     # Limits without a name of their own are named when the routes are read.
     list(_routes(current_app))
     if name not in guard.limiter.limits:
-        known = ", ".join(guard.limiter.limits) or "none"
-        raise click.ClickException(f'no limit is named "{name}"; known limits: {known}')
+        hint = did_you_mean(name, guard.limiter.limits)
+        raise click.ClickException(f"no limit is named {name!r}; {hint}")
     facts = call(guard.limiter, name, id, guard.address.ipv6_prefix)
     for line in [json.dumps(facts, ensure_ascii=False)] if as_json else lines(facts):
         click.echo(line)
