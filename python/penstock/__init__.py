@@ -4,12 +4,10 @@ from penstock._core import (
     BoundLimit,
     Decision,
     Decisions,
-    Explanation,
     Limit,
     Limiter,
     Limits,
     ManualClock,
-    Reservation,
     SystemClock,
     Transaction,
     __version__,
@@ -30,6 +28,8 @@ from penstock.errors import (
     TransactionError,
     UnknownLimit,
 )
+from penstock.explanation import Explanation
+from penstock.reservation import Reservation
 
 # `typing` would take longer to import than everything else here; type checkers know the name.
 TYPE_CHECKING = False

@@ -1,21 +1,23 @@
 """The Rust core, typed. Times are float seconds unless a name ends in `_ns`."""
 
 import asyncio
-import datetime
 import enum
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias, final
+from typing import Any, Final, Literal, Self, TypeAlias, final, overload
 
 import numpy
 import numpy.typing
 from typing_extensions import Buffer
 
 from penstock.errors import RateLimited
+from penstock.explanation import Explanation
+from penstock.reservation import Reservation
 from penstock.types import (
     Algorithm,
     Anchor,
+    AnyLimits,
     AnyTransaction,
     Counts,
     DeniedBucket,
@@ -26,18 +28,15 @@ from penstock.types import (
     StoreStats,
     TransactionKind,
 )
-from penstock.wait_queue import Ready
 
 __all__ = [
     "BoundLimit",
     "Decision",
     "Decisions",
-    "Explanation",
     "Limit",
     "Limiter",
     "Limits",
     "ManualClock",
-    "Reservation",
     "SystemClock",
     "Transaction",
     "__version__",
@@ -308,96 +307,6 @@ class Limit:
     def _repr_html_(self) -> str: ...
 
 @final
-class Explanation:
-    """Explanation of which limit applies to an id, and why.
-
-    Returned by `Limits.explain`. Can be pickled.
-    """
-
-    @property
-    def name(self) -> str:
-        """The limit's name."""
-    @property
-    def id(self) -> str:
-        """The id in canonical form."""
-    @property
-    def bucket_key(self) -> str:
-        """The key of the bucket, `number:id` or `name:id`."""
-    @property
-    def limit(self) -> Limit:
-        """The limit that applies."""
-    @property
-    def rule(self) -> str:
-        """The rule that selected the limit, in English."""
-    @property
-    def file(self) -> str | None:
-        """The file of the entry that applies; `None` if it did not come from a file."""
-    @property
-    def line(self) -> int | None:
-        """The line of the entry that applies, from 1; `None` if unknown."""
-    @property
-    def shadow(self) -> bool:
-        """Whether the limit is in shadow mode."""
-    @property
-    def description(self) -> str | None:
-        """The limit's description from the limits file; `None` if it has none."""
-    @property
-    def docs(self) -> str | None:
-        """The URL of the limit's documentation; `None` if it has none."""
-    @property
-    def comment(self) -> str | None:
-        """The comment of the override that applies; `None` if it has none."""
-
-@final
-class ExistingStore:
-    """Store that already exists, for `penstock store`. It is opened but never created.
-
-    Args:
-        url: URL of the store. Options for new stores have no effect.
-        limits: The limits of `limiter`, a `Limits` or a dict.
-
-    Raises:
-        ConfigError: The URL or the limits are invalid.
-        StoreUnavailable: The store does not exist, or only its own process can reach it.
-
-    Examples:
-        >>> import tempfile
-        >>> from penstock._core import ExistingStore
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     url = f"shm://{folder}/table"
-        ...     with penstock.Limiter({"Orders": "2/minute"}, store=url) as limiter:
-        ...         decision = limiter.spend("Orders", "ada")
-        ...     store = ExistingStore(url, {})
-        ...     store.inspect(10)["buckets"], store.clear()
-        (1, 1)
-    """
-
-    def __new__(cls, url: str, limits: Limits | Mapping[str, Limit | str]) -> Self: ...
-    @property
-    def limiter(self) -> Limiter:
-        """A limiter with this store."""
-    def inspect(self, n: int) -> dict[str, Any]:
-        """Return the store's statistics and its slowest buckets.
-
-        Returns:
-            A dict with stable keys: those of `Limiter.stats`; `file`, the path; `age`, the seconds
-            since creation; `reset_within`, the numbers of buckets that are full again within a
-            second, a minute, an hour, a day or later; and `slowest`, the `n` buckets that are full
-            again last. Each of these has `bucket_key`, `reset_after` in seconds (an upper bound if
-            there is a tally), and `tally`, the tokens counted by a window or a leaky bucket.
-            A value is `None` if the store does not know it.
-
-        Raises:
-            StoreError: The store failed.
-        """
-    def clear(self) -> int:
-        """Reset all buckets, and return their number.
-
-        Raises:
-            StoreError: The store failed.
-        """
-
-@final
 class Limits(Mapping[str, Limit]):
     """Named limits: a default for each name, and overrides for some ids.
 
@@ -565,7 +474,7 @@ class ManualClock:
     """Clock for tests, which changes only when it is moved.
 
     Args:
-        start: Time shown at first, in seconds or as a `timedelta`.
+        start: Time shown at first: seconds, a `timedelta`, or a text such as `"1h"`.
 
     Examples:
         >>> clock = penstock.ManualClock()
@@ -577,7 +486,7 @@ class ManualClock:
         True
     """
 
-    def __new__(cls, start: float | datetime.timedelta = 0) -> Self: ...
+    def __new__(cls, start: Period = 0) -> Self: ...
     def advance(self, by: Period) -> None:
         """Move the clock forwards.
 
@@ -616,6 +525,23 @@ class ManualClock:
         """
     def drop_timer(self, timer: tuple[int, int]) -> None:
         """Remove a callback added with `set_timer`."""
+
+@final
+class ReservedTokens:
+    """Tokens of a `penstock.Reservation`, and the limit under which they were taken."""
+
+    @property
+    def decision(self) -> Decision:
+        """The decision about the estimate."""
+    @property
+    def stage(self) -> Literal["open", "settled", "cancelled", "denied", "unknown"]:
+        """`"open"`, `"settled"`, `"cancelled"`, `"denied"`, or `"unknown"` if a reply was lost."""
+    def keep(self) -> None:
+        """Settle at the estimate, if it is open."""
+    def settle(self, actual: int) -> Decision:
+        """See `Reservation.settle`."""
+    def cancel(self) -> bool:
+        """See `Reservation.cancel`."""
 
 @final
 class Transaction:
@@ -873,89 +799,13 @@ class Decision:
     def _repr_html_(self) -> str: ...
 
 @final
-class Reservation:
-    """Tokens taken before the actual cost is known.
-
-    `bool(reservation)` is whether they were allowed. As a context manager, with `with` or `async
-    with`, a denied reservation raises `RateLimited` on entry. If the body does not settle it, it is
-    settled at the estimate; an exception cancels it.
-
-    Examples:
-        >>> clock = penstock.ManualClock()
-        >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
-        >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
-        ...     decision = reservation.settle(450)
-        >>> decision.remaining
-        550
-    """
-
-    @property
-    def decision(self) -> Decision:
-        """The decision about the estimate."""
-    @property
-    def estimate(self) -> int:
-        """The tokens that were reserved."""
-    def settle(self, actual: int) -> Decision:
-        """Replace the estimate by `actual` tokens: return the difference, or charge it.
-
-        `actual` may exceed the burst. The charge overdraws the bucket by at most one full bucket;
-        the rest is not taken. While the bucket is overdrawn, every spend is denied (a window
-        forgets the overdraft when it ends). A denied reservation has taken no tokens, and `settle`
-        returns its denied decision.
-
-        Args:
-            actual: Tokens, at least 0.
-
-        Returns:
-            The decision, which is allowed if all of `actual` has been taken. After a charge,
-            `retry_after` is the time until the bucket is no longer overdrawn. `cost` is `actual`.
-
-        Raises:
-            ReservationError: The reservation is already settled or cancelled, or the store's reply
-                was lost.
-            CostNegative: `actual` is below 0.
-            StoreError: The store failed. The reservation can be settled later, unless the reply was
-                lost (`StoreTimeout`): then it is unknown what is charged.
-
-        Examples:
-            >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
-            >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
-            15.0
-        """
-    def cancel(self) -> bool:
-        """Refund all reserved tokens, and return whether there were any.
-
-        Has no effect after the reservation was settled, cancelled or denied.
-
-        Raises:
-            StoreError: The store failed. The reservation can be cancelled later.
-        """
-    def __bool__(self) -> bool: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None: ...
-    def __aenter__(self) -> Ready[Self]: ...
-    def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> Ready[None]: ...
-
-@final
 class Decisions:
     """Outcomes of many independent checks, as columns.
 
     Returned by `spend_each`. The columns are NumPy arrays that share the memory of this object;
     `column()` returns them without NumPy. Libraries that support the Arrow stream protocol accept
     the object directly: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
-    Indexing returns one `Decision`.
+    Indexing returns one `Decision`, and a slice returns `Decisions`.
 
     Examples:
         >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -992,7 +842,12 @@ class Decisions:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
     def __arrow_c_schema__(self) -> object: ...
     def __len__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: None  # type: ignore[assignment]
+    @overload
     def __getitem__(self, index: int, /) -> Decision: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Decisions: ...
     def __iter__(self) -> Iterator[Decision]: ...
 
 @final
@@ -1055,9 +910,7 @@ class BoundLimit:
 
         The same as `Limiter.reserve` without the name.
         """
-    def acquire(
-        self, id: Id, cost: int = 1, timeout: float | datetime.timedelta | None = None
-    ) -> Decision:
+    def acquire(self, id: Id, cost: int = 1, timeout: Period | None = None) -> Decision:
         """Wait until the bucket of `id` has `cost` tokens, and take them.
 
         The same as `Limiter.acquire` without the name.
@@ -1075,8 +928,8 @@ class Limiter:
     It can be shared between threads. A `with` block closes it at the end.
 
     Args:
-        limits: `Limits`, or a dict of names to limits or rate texts.
-        store: URL of the store.
+        limits: `Limits`, the path of a limits file, or a dict of names to limits or rate texts.
+        store: URL of the store, such as `shm://myapp` or `redis://localhost`.
         clock: Time source; the system clock by default.
 
     Raises:
@@ -1091,7 +944,7 @@ class Limiter:
 
     def __new__(
         cls,
-        limits: Limits | Mapping[str, Limit | str],
+        limits: AnyLimits,
         store: str = "memory://",
         clock: SystemClock | ManualClock | None = None,
     ) -> Self: ...
@@ -1234,7 +1087,7 @@ class Limiter:
         name: str,
         id: Id,
         cost: int = 1,
-        timeout: float | datetime.timedelta | None = None,
+        timeout: Period | None = None,
     ) -> Decision:
         """Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
 
@@ -1246,8 +1099,8 @@ class Limiter:
             name: Name of a loaded limit.
             id: The client.
             cost: Tokens, from 0 to the limit's `max_cost`.
-            timeout: Longest acceptable wait, in seconds or as a `timedelta`; 0 never waits, `None`
-                waits as long as necessary.
+            timeout: Longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`; 0
+                never waits, `None` waits as long as necessary.
 
         Returns:
             The allowed decision, with the numbers of the bucket at that time.
@@ -1334,8 +1187,10 @@ class Limiter:
             >>> limiter.define("Searches", "30/minute").name
             'Searches'
         """
-    def reload(self, limits: Limits | Mapping[str, Limit | str]) -> None:
+    def reload(self, limits: AnyLimits) -> None:
         """Replace the limits atomically. Buckets keep their state, and defined limits are kept.
+
+        Takes limits as the constructor does.
 
         Raises:
             ConfigError: The limits are invalid, or a limit has the name of a different one that was
@@ -1496,6 +1351,47 @@ class Waiter:
         """
     def __call__(self) -> None: ...
 
+def open_existing(url: str, limits: AnyLimits) -> Limiter:
+    """Open a store that exists, and return a limiter with it.
+
+    Args:
+        url: URL of the store. Options for new stores have no effect.
+        limits: The limits of the limiter, as its constructor takes them.
+
+    Raises:
+        ConfigError: The URL or the limits are invalid.
+        StoreUnavailable: The store does not exist, or only its own process can reach it.
+    """
+
+def inspect_store(limiter: Limiter, n: int) -> dict[str, Any]:
+    """Return the statistics of a limiter's store and its slowest buckets.
+
+    Returns:
+        A dict with stable keys: those of `Limiter.stats`; `file`, the path; `age`, the seconds
+        since creation; `reset_within`, the numbers of buckets that are full again within a
+        second, a minute, an hour, a day or later; and `slowest`, the `n` buckets that are full
+        again last. Each of these has `bucket_key`, `reset_after` in seconds (an upper bound if
+        there is a tally), and `tally`, the tokens counted by a window or a leaky bucket.
+        A value is `None` if the store does not know it.
+
+    Raises:
+        StoreError: The store failed.
+
+    Examples:
+        >>> import tempfile
+        >>> from penstock._core import inspect_store, open_existing
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     url = f"shm://{folder}/table"
+        ...     with penstock.Limiter({"Orders": "2/minute"}, store=url) as limiter:
+        ...         decision = limiter.spend("Orders", "ada")
+        ...     limiter = open_existing(url, {})
+        ...     inspect_store(limiter, 10)["buckets"], limiter.reset_all()
+        (1, 1)
+    """
+
+def visible_names(instance: object) -> list[str]:
+    """Return the names of an object's attributes, without those that only raise a hint."""
+
 def attach_hints(class_: type) -> None:
     """Add hints to a class for the method names that other rate limiters use."""
 
@@ -1518,7 +1414,7 @@ def set_default_clock(
     `None` is the system clock.
     """
 
-def timeout_ns(timeout: float | datetime.timedelta | None) -> int | None:
+def timeout_ns(timeout: Period | None) -> int | None:
     """Return a timeout in nanoseconds; `None` to wait as long as necessary.
 
     Raises:

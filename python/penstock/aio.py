@@ -34,18 +34,19 @@ from penstock._core import (
     Waiter,
     attach_hints,
     timeout_ns,
+    visible_names,
 )
 from penstock.errors import ConfigError, ReservationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Callable, Generator, Iterable
     from concurrent.futures import Future
-    from datetime import timedelta
     from types import TracebackType
     from typing import Never, NoReturn, Self
 
-    from penstock._core import Limit, Limits, ManualClock, Reservation, SystemClock
-    from penstock.types import AnyTransaction, Factor, Id
+    from penstock._core import Limit, Limits, ManualClock, SystemClock
+    from penstock.reservation import Reservation
+    from penstock.types import AnyLimits, AnyTransaction, Factor, Id, Period
 
 
 _YEAR: Final = 365 * 86_400
@@ -221,9 +222,12 @@ class _Verbs(Generic[_Plain]):
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            f"a {type(self).__name__} cannot be pickled or copied; pickle the limiter's `limits`, "
+            f"an {type(self).__name__} cannot be pickled or copied; pickle the limiter's `limits`, "
             f"and make an AsyncLimiter from them in the other process"
         )
+
+    def __dir__(self) -> list[str]:
+        return visible_names(self)
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._plain)[1:]}"
@@ -434,7 +438,7 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
         self,
         id: Id,
         cost: int = 1,
-        timeout: float | timedelta | None = None,  # noqa: ASYNC109  it refuses, it cuts nothing off
+        timeout: Period | None = None,  # noqa: ASYNC109  it refuses, it cuts nothing off
     ) -> Decision:
         """Wait until the bucket of `id` has `cost` tokens, and take them.
 
@@ -447,7 +451,8 @@ class AsyncLimiter(_Verbs[Limiter]):
     """The methods of a `Limiter` as coroutines.
 
     Args:
-        limits: The limits; or a limiter, whose buckets and wait queues are then shared.
+        limits: The limits, as for `Limiter`; or a limiter, whose buckets and wait queues are then
+            shared.
         store: The address of the store; only without a limiter.
         clock: The clock that decides; only without a limiter.
 
@@ -468,7 +473,7 @@ class AsyncLimiter(_Verbs[Limiter]):
 
     def __init__(
         self,
-        limits: Limits | Mapping[str, Limit | str] | Limiter,
+        limits: AnyLimits | Limiter,
         store: str | None = None,
         clock: SystemClock | ManualClock | None = None,
     ) -> None:
@@ -540,7 +545,7 @@ class AsyncLimiter(_Verbs[Limiter]):
         name: str,
         id: Id,
         cost: int = 1,
-        timeout: float | timedelta | None = None,  # noqa: ASYNC109  it refuses, it cuts nothing off
+        timeout: Period | None = None,  # noqa: ASYNC109  it refuses, it cuts nothing off
     ) -> Decision:
         """Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
 
@@ -552,8 +557,8 @@ class AsyncLimiter(_Verbs[Limiter]):
             name: Name of a loaded limit.
             id: The client.
             cost: Tokens, from 0 to what the limit can ever allow.
-            timeout: The longest acceptable wait, in seconds or as a `timedelta`; 0 never waits,
-                `None` waits as long as necessary.
+            timeout: The longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`;
+                0 never waits, `None` waits as long as necessary.
 
         Raises:
             RateLimited: The wait would be longer than the timeout; its decision's `retry_after`

@@ -29,6 +29,23 @@ class Error(Exception):
     """Base class of every exception of penstock."""
 
 
+class ConfigProblem(str):  # noqa: SLOT000  see below
+    """One problem of a limits file or an overrides file, as a line of text.
+
+    Attributes:
+        file: Path of the file; `None` if the text came from elsewhere.
+        line: Line number from 1; `None` if unknown.
+        limit_name: Name of the limit; `None` if the problem is not in one limit.
+        message: The problem, without the file, the line and the name.
+    """
+
+    # The attributes are set by the core, so instances have a dictionary.
+    file: str | None = None
+    line: int | None = None
+    limit_name: str | None = None
+    message: str = ""
+
+
 class ConfigError(Error, ValueError):
     """Invalid limits file, overrides file or option.
 
@@ -36,13 +53,13 @@ class ConfigError(Error, ValueError):
         file: Path of the file; `None` if the text came from elsewhere.
         line: Line number from 1; `None` if unknown.
         limit_name: Name of the limit; `None` if the problem is not in one limit.
-        problems: All problems found, one line each.
+        problems: All problems found, as lines of text with the same attributes.
     """
 
     file: str | None = None
     line: int | None = None
     limit_name: str | None = None
-    problems: tuple[str, ...] = ()
+    problems: tuple[ConfigProblem, ...] = ()
 
 
 class LimitError(Error, ValueError):
@@ -50,20 +67,34 @@ class LimitError(Error, ValueError):
 
     Attributes:
         field: Name of the invalid parameter; `None` if it is not a single one.
+        limit_name: Name of the limit; `None` if it has none.
     """
 
     field: str | None = None
+    limit_name: str | None = None
 
 
 class UnknownLimit(Error, KeyError):
-    """No loaded limit has this name."""
+    """No loaded limit has this name.
+
+    Attributes:
+        limit_name: The name.
+    """
+
+    limit_name: str = ""
 
     # KeyError shows the repr of its argument, which would put the message in quotes.
     __str__ = Exception.__str__
 
 
 class InvalidId(Error, ValueError):
-    """The id does not fit the id format of its limit."""
+    """The id does not fit the id format of its limit.
+
+    Attributes:
+        limit_name: Name of the limit; `None` if no limit accepts the id.
+    """
+
+    limit_name: str | None = None
 
 
 class CostError(Error, ValueError):
@@ -87,7 +118,15 @@ class CostTooHigh(CostError):
 
 
 class TransactionError(Error, ValueError):
-    """The transactions cannot be decided together: two of them name the same bucket."""
+    """The transactions cannot be decided together: two of them name the same bucket.
+
+    Attributes:
+        limit_name: Name of the limit.
+        bucket_key: Key of the bucket.
+    """
+
+    limit_name: str = ""
+    bucket_key: str = ""
 
 
 class StoreError(Error, RuntimeError):

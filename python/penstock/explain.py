@@ -12,7 +12,8 @@ from penstock.messages import describe_limit, explain_limit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock._core import Explanation, Limiter, Limits
+    from penstock._core import Limiter, Limits
+    from penstock.explanation import Explanation
 
 
 def explanation(limits: Limits, name: str, id: str, ipv6_prefix: int = IPV6_PREFIX) -> Explanation:

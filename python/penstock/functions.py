@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast, overload
 
 from penstock.aio import AsyncLimiter, plain_limiter
 from penstock.errors import ConfigError
@@ -56,6 +56,31 @@ class limited:  # noqa: N801  a decorator
         ...     error.decision.retry_after
         60.0
     """
+
+    # Type checkers infer the parameters of a lambda from a callable with as many.
+    @overload
+    def __init__(
+        self,
+        limiter: Limiter | AsyncLimiter,
+        name: str,
+        *,
+        id: Id | Callable[[Any], Id] | None = None,
+        cost: int | Callable[[Any], int] = 1,
+        timeout: Period | None = 0,
+        refund_on_error: bool = False,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        limiter: Limiter | AsyncLimiter,
+        name: str,
+        *,
+        id: Id | Callable[[Any, Any], Id] | Callable[..., Id] | None = None,
+        cost: int | Callable[[Any, Any], int] | Callable[..., int] = 1,
+        timeout: Period | None = 0,
+        refund_on_error: bool = False,
+    ) -> None: ...
 
     def __init__(
         self,

@@ -6,14 +6,17 @@ import datetime
 import decimal
 import fractions
 import ipaddress
+import os
 import uuid
+from collections.abc import Mapping
 from typing import Literal, NotRequired, TypeAlias, TypedDict
 
-from penstock._core import Transaction
+from penstock._core import Limit, Limits, Transaction
 
 __all__ = [
     "Algorithm",
     "Anchor",
+    "AnyLimits",
     "AnyTransaction",
     "Counts",
     "DeniedBucket",
@@ -37,6 +40,9 @@ Factor: TypeAlias = int | str | float | decimal.Decimal | fractions.Fraction
 
 Period: TypeAlias = str | float | datetime.timedelta
 """A length of time: a text with units such as `"5m"`, seconds, or a `timedelta`."""
+
+AnyLimits: TypeAlias = Limits | Mapping[str, Limit | str] | str | os.PathLike[str]
+"""Limits of a limiter: loaded, the path of a limits file, or a mapping of names to limits."""
 
 Anchor: TypeAlias = Literal["first", "aligned"]
 """Where a window starts: at a bucket's first request, or at multiples of the period."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from penstock._core import parse_duration
-from penstock.errors import ConfigError, InvalidId
+from penstock.errors import ConfigError, InvalidId, UnknownLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -83,14 +83,15 @@ def check_call(limits: Limits, name: str, id: object, cost: object) -> None:
         ConfigError: There is no such limit, it can never allow the cost, the id does not fit it, or
             a callable is a coroutine function.
     """
-    if name not in limits:
-        raise ConfigError(f"no limit is named {name!r}; {did_you_mean(name, limits)}")
+    try:
+        default = limits.default(name)
+    except UnknownLimit as error:
+        raise ConfigError(str(error)) from error
     if not callable(cost) and not is_whole(cost, 0, 2**63 - 1):
         raise ConfigError(f"cost must be a whole number from 0 or a callable, found {cost!r}")
     for option, given in (("id", id), ("cost", cost)):
         if inspect.iscoroutinefunction(given):
             raise ConfigError(f"{option} must be an ordinary function, found {given!r}")
-    default = limits.default(name)
     if isinstance(cost, int) and default is not None and cost > default.max_cost:
         raise ConfigError(
             f"{name}: cost must be at most {default.max_cost}, found {cost}, "

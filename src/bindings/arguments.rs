@@ -3,11 +3,12 @@
 use std::convert::Infallible;
 
 use pyo3::PyTypeInfo;
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
-use crate::bindings::errors::{limit_error, raise, shown};
+use crate::bindings::errors::{limit_error, raise, raise_with, shown};
 use crate::bindings::once::Once;
 use crate::config;
 use crate::engine::factor::Factor;
@@ -44,6 +45,19 @@ impl<'py> Argument<'py> {
     }
 }
 
+/// The items of an iterable. Its `__len__` is not asked, because a wrong one could exhaust the memory.
+#[derive(Debug)]
+pub(crate) struct Items<T>(pub(crate) Vec<T>);
+
+impl<'py, T: FromPyObjectOwned<'py>> FromPyObject<'_, 'py> for Items<T> {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Items<T>> {
+        let items = given.try_iter()?.map(|item| item?.extract::<T>().map_err(Into::into));
+        items.collect::<PyResult<_>>().map(Items)
+    }
+}
+
 /// Returns the `TypeError` for a value of the wrong type.
 #[cold]
 pub(crate) fn wrong_type(name: &str, expected: &str, given: &Bound<'_, PyAny>) -> PyErr {
@@ -59,24 +73,47 @@ pub(crate) fn string<'a, 'py>(
     given.cast::<PyString>().map_err(|_| wrong_type(name, "a str", given))
 }
 
+/// Returns a text in UTF-8, or an error of `class` if UTF-8 cannot encode it.
+pub(crate) fn utf8<'a>(
+    class: &str,
+    name: &str,
+    given: &'a Bound<'_, PyString>,
+) -> PyResult<&'a str> {
+    given.to_str().map_err(|_| {
+        let found = shown(given.as_any());
+        raise(class, &format!("{name} must be encodable as UTF-8, found {found}"))
+    })
+}
+
 /// Returns the name of a limit. A name that UTF-8 cannot encode is unknown.
 pub(crate) fn limit_name<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     string("name", given)?.to_str().map_err(|_| {
         let message = format!("no limit is named {}", shown(given));
-        raise("UnknownLimit", &message)
+        raise_with("UnknownLimit", &message, |error| error.setattr("limit_name", given))
     })
 }
 
-/// Returns an `int` clamped to 64 bits. `bool` is not accepted.
+/// Returns an `int`, or an integer of NumPy, clamped to 64 bits. `bool` is not accepted.
 #[inline]
 pub(crate) fn saturating(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
-    if !given.is_instance_of::<PyInt>() || given.is_instance_of::<PyBool>() {
+    if !given.is_instance_of::<PyInt>() {
+        let integer = as_integer(given).ok_or_else(|| wrong_type(name, "an int", given))?;
+        return saturating(name, &integer);
+    }
+    if given.is_instance_of::<PyBool>() {
         return Err(wrong_type(name, "an int", given));
     }
     match given.extract() {
         Ok(number) => Ok(number),
         Err(_) => Ok(if given.lt(0)? { i64::MIN } else { i64::MAX }),
     }
+}
+
+/// Returns the value of `operator.index(given)`, or `None` if it raises.
+#[cold]
+pub(crate) fn as_integer<'py>(given: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
+    // An attribute of the class: a method of the instance would not be found by the interpreter either.
+    given.get_type().call_method1("__index__", (given,)).ok()
 }
 
 /// Returns an `int`, or an error if it exceeds 64 bits.
@@ -102,7 +139,7 @@ pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
     }
     let py = given.py();
     let text = if let Ok(text) = given.cast::<PyString>() {
-        text.to_str()?.to_owned()
+        utf8("LimitError", "factor", text)?.to_owned()
     } else if given.is_instance_of::<PyInt>() && !given.is_instance_of::<PyBool>() {
         builtin_repr::<PyInt>(given)?
     } else if given.is_instance_of::<PyFloat>() {
@@ -125,19 +162,14 @@ pub(crate) fn builtin_repr<T: PyTypeInfo>(given: &Bound<'_, PyAny>) -> PyResult<
 
 /// Returns nanoseconds from a number of seconds, a `timedelta`, or a text with units. A text cannot be
 /// negative.
-pub(crate) fn signed_nanos_or_text(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
+pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
+    static TIMEDELTA: Once<Py<PyAny>> = Once::new();
     if let Ok(text) = given.cast::<PyString>() {
-        let duration = config::duration(text.to_str()?);
+        let duration = config::duration(utf8("LimitError", name, text)?);
         return duration
             .map(Nanos::get)
             .map_err(|error| limit_error(&format!("{name}: {error}"), Some(name)));
     }
-    signed_nanos(name, given)
-}
-
-/// Returns nanoseconds from seconds or a `timedelta`.
-pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
-    static TIMEDELTA: Once<Py<PyAny>> = Once::new();
     let too_long =
         || PyValueError::new_err(format!("{name} is beyond 2**63 ns, found {}", shown(given)));
     if given.is_instance_of::<PyInt>() && !given.is_instance_of::<PyBool>() {
@@ -145,6 +177,9 @@ pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64
     }
     if given.is_instance_of::<PyFloat>() {
         let seconds: f64 = given.extract()?;
+        if seconds.is_nan() {
+            return Err(PyValueError::new_err(format!("{name} must be a number, found nan")));
+        }
         // Rounded to the nearest nanosecond, because further digits are floating-point noise.
         let nanos = (seconds * 1e9).round();
         if !nanos.is_finite() || nanos.abs() >= 9.2e18 {
@@ -163,16 +198,13 @@ pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64
             .and_then(|nanos| nanos.checked_add(micros * 1000))
             .ok_or_else(too_long);
     }
-    Err(wrong_type(name, "seconds or a timedelta", given))
+    Err(wrong_type(name, "a text such as '90s', seconds or a timedelta", given))
 }
 
 /// Returns a timeout in nanoseconds, or `None` to wait as long as necessary.
 pub(crate) fn timeout(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     if given.is_none() {
         return Ok(None);
-    }
-    if given.is_instance_of::<PyFloat>() && given.extract::<f64>()?.is_nan() {
-        return Err(PyValueError::new_err("timeout must be a number of seconds, found nan"));
     }
     let nanos = signed_nanos("timeout", given)?;
     if nanos < 0 {

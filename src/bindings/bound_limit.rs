@@ -11,11 +11,12 @@ use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::{not_picklable, with_cost};
+use crate::bindings::hints::visible_names;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::pool::{DecisionPool, Shared};
-use crate::bindings::reservation::Reservation;
+use crate::bindings::reservation::ReservedTokens;
 use crate::engine::factor::Factor;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
@@ -247,10 +248,11 @@ impl BoundLimit {
     fn address_id(
         &self,
         py: Python<'_>,
-        address: &str,
+        address: &Bound<'_, PyString>,
         ipv6_prefix: u8,
     ) -> PyResult<Option<String>> {
         self.refresh(py)?;
+        let Ok(address) = address.to_str() else { return Ok(None) };
         Ok(self.current.with(py, |current| {
             current.bound.entry().address_id(address, ipv6_prefix).map(Cow::into_owned)
         }))
@@ -325,13 +327,20 @@ impl BoundLimit {
         id: &Bound<'py, PyAny>,
         estimate: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, Reservation>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let estimate = estimate.or_int("estimate", 1)?;
         let factor = factor.map_or(Ok(None), arguments::factor)?;
         let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
         let call = Call { factor: factor.as_ref(), ..Call::spend(&text, estimate) };
         let answered = self.handle.run(id.py(), |core| core.answer(&snapshot.0, call))?;
-        Reservation::new(&self.handle, snapshot, &kept_id(id, &text), estimate, factor, answered)
+        ReservedTokens::reservation(
+            &self.handle,
+            snapshot,
+            &kept_id(id, &text),
+            estimate,
+            factor,
+            answered,
+        )
     }
 
     /// Wait until the bucket of `id` has `cost` tokens, and take them.
@@ -352,6 +361,10 @@ impl BoundLimit {
         }
         let drivers = slf.py().import("penstock.wait_queue")?;
         drivers.call_method1("acquire", (slf, id, cost, timeout_ns))
+    }
+
+    fn __dir__(slf: &Bound<'_, Self>) -> PyResult<Vec<String>> {
+        visible_names(slf.as_any())
     }
 
     fn __reduce__(&self) -> PyResult<()> {

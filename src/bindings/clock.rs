@@ -64,7 +64,7 @@ impl SystemClock {
 /// Clock for tests, which changes only when it is moved.
 ///
 /// Args:
-///     start: Time shown at first, in seconds or as a `timedelta`.
+///     start: Time shown at first: seconds, a `timedelta`, or a text such as `"1h"`.
 ///
 /// Examples:
 ///     >>> clock = penstock.ManualClock()
@@ -144,7 +144,7 @@ impl ManualClock {
     ///     >>> clock.now_ns()
     ///     1500000000
     fn advance(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<()> {
-        let by_ns = arguments::signed_nanos_or_text("by", by)?;
+        let by_ns = arguments::signed_nanos("by", by)?;
         self.advance_through_timers(py, by_ns)
     }
 

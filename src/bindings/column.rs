@@ -45,6 +45,12 @@ impl From<Vec<u32>> for Column {
     }
 }
 
+impl PartialEq for Column {
+    fn eq(&self, other: &Column) -> bool {
+        (self.flags(), self.numbers()) == (other.flags(), other.numbers())
+    }
+}
+
 impl Column {
     /// Splits numbers into columns of the same length, which share their memory.
     pub(crate) fn split<const N: usize>(numbers: Vec<i64>) -> [Column; N] {

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
-use crate::bindings::arguments::{self, Argument, seconds};
+use crate::bindings::arguments::{self, Argument, Items, seconds};
 use crate::bindings::decision_data::{DecisionData, Rare};
 use crate::bindings::errors::raise;
 use crate::bindings::header_field::{Form, Name};
@@ -427,7 +427,7 @@ impl Decision {
         retry_after_ns: Option<i64>,
         degraded: Argument<'py>,
         shadow_mode: Option<bool>,
-        parts: Option<Vec<Bound<'py, Decision>>>,
+        parts: Option<Items<Bound<'py, Decision>>>,
         settle: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Decision>> {
         let py = slf.py();
@@ -444,12 +444,12 @@ impl Decision {
             data.rare_mut().settle = Some(settle.unbind());
         }
         if let Some(parts) = parts {
-            if parts.iter().any(|part| part.get().data.parts().is_some()) {
+            if parts.0.iter().any(|part| part.get().data.parts().is_some()) {
                 let message =
                     "parts must be decisions on one limit, found one with parts of its own";
                 return Err(PyValueError::new_err(message));
             }
-            data.rare_mut().parts = Some(PyTuple::new(py, parts)?.unbind());
+            data.rare_mut().parts = Some(PyTuple::new(py, parts.0)?.unbind());
         }
         data.answered.shadow = shadow_mode.unwrap_or(data.answered.shadow);
         data.cost = cost.unwrap_or(data.cost);

@@ -12,7 +12,7 @@ use pyo3::exceptions::{
     PyImportError, PyIndexError, PyKeyError, PyOverflowError, PyRuntimeError, PyValueError,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyCapsule, PyInt, PyList, PyMemoryView, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyCapsule, PyInt, PyList, PyMemoryView, PySlice, PyString, PyTuple};
 
 use crate::bindings::arguments;
 use crate::bindings::column::Column;
@@ -35,7 +35,7 @@ use crate::store::Store;
 /// Returned by `spend_each`. The columns are NumPy arrays that share the memory of this object;
 /// `column()` returns them without NumPy. Libraries that support the Arrow stream protocol accept
 /// the object directly: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
-/// Indexing returns one `Decision`.
+/// Indexing returns one `Decision`, and a slice returns `Decisions`.
 ///
 /// Examples:
 ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -347,7 +347,77 @@ impl Decisions {
         self.costs.len()
     }
 
-    fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
+    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let Ok(other) = other.cast::<Decisions>() else { return Ok(false) };
+        let other = other.get();
+        let (entry, others) = (&self.entry.get().entry, &other.entry.get().entry);
+        let columns = self.flags.iter().chain(&self.numbers);
+        let mut columns = columns.zip(other.flags.iter().chain(&other.numbers));
+        Ok(self.now == other.now
+            && self.costs == other.costs
+            && columns.all(|(one, other)| one.get() == other.get())
+            && (Arc::ptr_eq(entry, others) || entry == others)
+            && self.ids.bind(py).eq(other.ids.bind(py))?)
+    }
+
+    fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        match index.cast::<PySlice>() {
+            Ok(range) => Ok(Bound::new(index.py(), self.slice(range)?)?.into_any()),
+            Err(_) => self.decision(index).map(Bound::into_any),
+        }
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let flags = FLAGS.iter().zip(&self.flags);
+        let flags = flags.map(|(name, column)| (name.to_string(), column.get().flags().to_vec()));
+        let numbers = NUMBERS.iter().zip(&self.numbers);
+        let numbers =
+            numbers.map(|(name, column)| (name.to_string(), column.get().numbers().to_vec()));
+        let entry = self.entry.get();
+        let state = PickledDecisions {
+            limits: Py::new(py, Limits::from(Registry::of(Arc::clone(&entry.entry))))?,
+            name: entry.name.clone_ref(py),
+            now_ns: self.now.get(),
+            ids: self.ids.clone_ref(py),
+            costs: self.costs.clone(),
+            flags: flags.collect(),
+            numbers: numbers.collect(),
+        };
+        let rebuild = py.import("penstock._core")?.getattr("_unpickled_decisions")?;
+        (rebuild, (state,)).into_pyobject(py)
+    }
+
+    fn __repr__(&self) -> String {
+        let allowed = self.flags[0].get().flags().iter().filter(|&&allowed| allowed).count();
+        format!("<Decisions: {allowed} of {} allowed>", self.costs.len())
+    }
+}
+
+impl Decisions {
+    /// Returns the decisions of a slice.
+    fn slice(&self, range: &Bound<'_, PySlice>) -> PyResult<Decisions> {
+        fn select<T: Copy>(all: &[T], indices: &[usize]) -> Vec<T> {
+            indices.iter().map(|&index| all[index]).collect()
+        }
+        let py = range.py();
+        let found = range.indices(self.costs.len() as isize)?;
+        let indices = (0..found.slicelength as isize).map(|step| found.start + step * found.step);
+        let indices: Vec<usize> = indices.map(|index| index as usize).collect();
+        let flags = self.flags.each_ref().map(|column| select(column.get().flags(), &indices));
+        let numbers = self.numbers.each_ref();
+        let numbers = numbers.map(|column| select(column.get().numbers(), &indices));
+        Ok(Decisions {
+            now: self.now,
+            ids: self.ids.bind(py).as_any().get_item(range)?.cast_into::<PyTuple>()?.unbind(),
+            costs: select(&self.costs, &indices),
+            entry: self.entry.clone_ref(py),
+            flags: columns(py, flags.map(Column::from))?,
+            numbers: columns(py, numbers.map(Column::from))?,
+        })
+    }
+
+    /// Returns the decision at an index.
+    fn decision<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         let (py, len) = (index.py(), self.costs.len());
         let signed = match index.extract::<i64>() {
             Ok(signed) => signed,
@@ -382,31 +452,6 @@ impl Decisions {
         let entry = self.entry.clone_ref(py);
         let data = DecisionData::given(decided, self.costs[at], id, entry);
         Bound::new(py, Decision::new(data))
-    }
-
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let flags = FLAGS.iter().zip(&self.flags);
-        let flags = flags.map(|(name, column)| (name.to_string(), column.get().flags().to_vec()));
-        let numbers = NUMBERS.iter().zip(&self.numbers);
-        let numbers =
-            numbers.map(|(name, column)| (name.to_string(), column.get().numbers().to_vec()));
-        let entry = self.entry.get();
-        let state = PickledDecisions {
-            limits: Py::new(py, Limits::from(Registry::of(Arc::clone(&entry.entry))))?,
-            name: entry.name.clone_ref(py),
-            now_ns: self.now.get(),
-            ids: self.ids.clone_ref(py),
-            costs: self.costs.clone(),
-            flags: flags.collect(),
-            numbers: numbers.collect(),
-        };
-        let rebuild = py.import("penstock._core")?.getattr("_unpickled_decisions")?;
-        (rebuild, (state,)).into_pyobject(py)
-    }
-
-    fn __repr__(&self) -> String {
-        let allowed = self.flags[0].get().flags().iter().filter(|&&allowed| allowed).count();
-        format!("<Decisions: {allowed} of {} allowed>", self.costs.len())
     }
 }
 

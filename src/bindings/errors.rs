@@ -94,8 +94,8 @@ impl From<Failure> for PyErr {
     fn from(error: Failure) -> PyErr {
         let message = error.to_string();
         match *error {
-            CallError::UnknownLimit { .. } => raise("UnknownLimit", &message),
-            CallError::InvalidId { .. } => raise("InvalidId", &message),
+            CallError::UnknownLimit { found, .. } => about_limit("UnknownLimit", &message, &found),
+            CallError::InvalidId { limit, .. } => about_limit("InvalidId", &message, &limit),
             CallError::Cost { limit, source } => {
                 let (class, cost) = match source {
                     CostError::Negative { found } => ("CostNegative", found),
@@ -106,11 +106,24 @@ impl From<Failure> for PyErr {
                     error.setattr("limit_name", limit.as_str())
                 })
             }
-            CallError::Limit { source, .. } => limit_error(&message, source.field()),
-            CallError::DuplicateBucket { .. } => raise("TransactionError", &message),
+            CallError::Limit { limit, source } => raise_with("LimitError", &message, |error| {
+                error.setattr("field", source.field())?;
+                error.setattr("limit_name", limit)
+            }),
+            CallError::DuplicateBucket { limit, key, .. } => {
+                raise_with("TransactionError", &message, |error| {
+                    error.setattr("limit_name", limit)?;
+                    error.setattr("bucket_key", key)
+                })
+            }
             CallError::Store(error) => PyErr::from(error),
         }
     }
+}
+
+/// Returns an exception about one limit.
+fn about_limit(class: &str, message: &str, limit: &str) -> PyErr {
+    raise_with(class, message, |error| error.setattr("limit_name", limit))
 }
 
 /// Returns the `LimitError` for an invalid field.
@@ -158,12 +171,21 @@ impl From<ConfigError> for PyErr {
     fn from(error: ConfigError) -> PyErr {
         raise_with("ConfigError", &error.to_string(), |raised| {
             let first = error.problems().first();
-            raised.setattr("file", first.and_then(|problem| problem.file.as_deref()))?;
+            raised.setattr("file", first.and_then(|problem| problem.path()))?;
             raised.setattr("line", first.and_then(|problem| problem.line))?;
             raised.setattr("limit_name", first.and_then(|problem| problem.limit.as_deref()))?;
-            let problems = error.problems().iter().map(|problem| problem.to_string());
-            let problems = problems.collect::<Vec<_>>();
-            raised.setattr("problems", PyTuple::new(raised.py(), problems)?)
+            let py = raised.py();
+            let class = py.import("penstock.errors")?.getattr("ConfigProblem")?;
+            let problems = error.problems().iter().map(|problem| {
+                let shown = class.call1((problem.to_string(),))?;
+                shown.setattr("file", problem.path())?;
+                shown.setattr("line", problem.line)?;
+                shown.setattr("limit_name", problem.limit.as_deref())?;
+                shown.setattr("message", problem.fault.to_string())?;
+                Ok(shown)
+            });
+            let problems = problems.collect::<PyResult<Vec<_>>>()?;
+            raised.setattr("problems", PyTuple::new(py, problems)?)
         })
     }
 }

@@ -42,6 +42,15 @@ impl AbsentMethod {
     }
 }
 
+/// Return the names of an object's attributes, without those that only raise a hint.
+#[pyfunction]
+pub(crate) fn visible_names(instance: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    let names = instance.py().get_type::<PyAny>().call_method1("__dir__", (instance,))?;
+    let names = names.try_iter()?.map(|name| name?.extract());
+    let is_visible = |name: &String| METHODS.iter().all(|(hint, _)| name != hint);
+    names.filter(|name| name.as_ref().map_or(true, is_visible)).collect()
+}
+
 /// Add hints to a class for the method names that other rate limiters use.
 #[pyfunction]
 pub(crate) fn attach_hints(class_: &Bound<'_, PyType>) -> PyResult<()> {

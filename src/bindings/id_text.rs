@@ -7,7 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString, PyTuple};
 
-use crate::bindings::arguments::{builtin_repr, wrong_type};
+use crate::bindings::arguments::{as_integer, builtin_repr, wrong_type};
 use crate::bindings::errors::{at_position, raise, shown};
 use crate::bindings::once::Once;
 use crate::limiter::Ids;
@@ -72,14 +72,6 @@ fn small_int(given: &Bound<'_, PyAny>) -> Option<i64> {
     // SAFETY: the object is a valid `int`, for which the function cannot fail.
     let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(given.as_ptr(), &raw mut overflow) };
     (overflow == 0).then_some(number)
-}
-
-/// Returns the value of `operator.index(given)`, or `None` if it raises.
-fn as_integer<'py>(given: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
-    // SAFETY: the object is valid; the function returns a new reference, or null with an error.
-    let number =
-        unsafe { Bound::from_owned_ptr_or_err(given.py(), ffi::PyNumber_Index(given.as_ptr())) };
-    number.ok()
 }
 
 /// Returns the object that a decision keeps as its id: the id itself if its class is exactly `str`,

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument, seconds};
-use crate::bindings::errors::{limit_error, raise, shown};
+use crate::bindings::errors::{limit_error, raise_with, shown};
 use crate::config;
 use crate::engine::algorithm::description::FieldValue;
 use crate::engine::algorithm::gcra::TokenBucket;
@@ -56,7 +56,7 @@ fn time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Nanos> {
 }
 
 fn signed_time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
-    arguments::signed_nanos_or_text(field, given).map_err(|error| out_of_range(error, field, given))
+    arguments::signed_nanos(field, given).map_err(|error| out_of_range(error, field, given))
 }
 
 /// Turns the `ValueError` of a number out of range into a `LimitError`. Other errors stay as they are.
@@ -575,10 +575,16 @@ pub(crate) fn limit_or_text(
         let expected = "a Limit or a text such as '100/minute'";
         return Err(arguments::wrong_type(name, expected, given));
     };
-    config::limit_text(text.to_str()?).map_err(|error| {
-        let prefix = limit_name.map_or_else(String::new, |name| format!("{name}: "));
-        raise("LimitError", &format!("{prefix}{error}"))
-    })
+    let prefix = limit_name.map_or_else(String::new, |name| format!("{name}: "));
+    let refuse = |message: String| {
+        raise_with("LimitError", &format!("{prefix}{message}"), |error| {
+            error.setattr("limit_name", limit_name)
+        })
+    };
+    let text = text.to_str().map_err(|_| {
+        refuse(format!("a rate must be encodable as UTF-8, found {}", shown(given)))
+    })?;
+    config::limit_text(text).map_err(|error| refuse(error.to_string()))
 }
 
 /// Convert a duration to nanoseconds.

@@ -16,12 +16,12 @@ use crate::bindings::clock::{SystemClock, clock_of};
 use crate::bindings::decision::{Decision, Part, several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
-use crate::bindings::errors::{not_picklable, raise};
+use crate::bindings::errors::not_picklable;
+use crate::bindings::hints::visible_names;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::limit_or_text;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::limits::Limits;
-use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
 use crate::bindings::transaction::CallArgs;
 use crate::clock::AnyClock;
@@ -38,8 +38,8 @@ use crate::sync::AtomicPtr;
 /// It can be shared between threads. A `with` block closes it at the end.
 ///
 /// Args:
-///     limits: `Limits`, or a dict of names to limits or rate texts.
-///     store: URL of the store.
+///     limits: `Limits`, the path of a limits file, or a dict of names to limits or rate texts.
+///     store: URL of the store, such as `shm://myapp` or `redis://localhost`.
 ///     clock: Time source; the system clock by default.
 ///
 /// Raises:
@@ -87,7 +87,7 @@ impl Limiter {
             AnyClock::System(clock) => Bound::new(py, SystemClock { clock: *clock })?.into_any(),
             AnyClock::Manual(_) => clock,
         };
-        let registry = Limits::registry_of(limits)?;
+        let registry = Limits::registry_or_file(limits)?;
         let core = crate::limiter::Limiter::new(registry, opened.store, opened.clock);
         Ok(Limiter {
             handle: Arc::new(LimiterHandle::new(core, &clock, url_parts::without_password(url))),
@@ -168,17 +168,24 @@ impl Limiter {
 #[pymethods]
 impl Limiter {
     #[new]
-    #[pyo3(signature = (limits, store = url::DEFAULT, clock = None))]
+    #[pyo3(signature = (limits, store = Argument::Missing, clock = None))]
     #[pyo3(text_signature = "(limits, store='memory://', clock=None)")]
     fn new(
         limits: &Bound<'_, PyAny>,
-        store: &str,
+        store: Argument<'_>,
         clock: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limiter> {
         let py = limits.py();
+        let store = match store.given() {
+            None => url::DEFAULT,
+            Some(store) => {
+                arguments::utf8("ConfigError", "store", arguments::string("store", store)?)?
+            }
+        };
         // Imported now, so that no call imports a module: a child process that is forked while another
         // thread imports a module would wait for that import forever.
-        for module in ["logging", "penstock.headers", "penstock.wait_queue"] {
+        for module in ["logging", "penstock.headers", "penstock.reservation", "penstock.wait_queue"]
+        {
             py.import(module)?;
         }
         let url: StoreUrl = store.parse()?;
@@ -286,7 +293,7 @@ impl Limiter {
         id: &Bound<'py, PyAny>,
         estimate: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, Reservation>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         self.bound(name)?.get().reserve(id, estimate, factor)
     }
 
@@ -300,8 +307,8 @@ impl Limiter {
     ///     name: Name of a loaded limit.
     ///     id: The client.
     ///     cost: Tokens, from 0 to the limit's `max_cost`.
-    ///     timeout: Longest acceptable wait, in seconds or as a `timedelta`; 0 never waits, `None`
-    ///         waits as long as necessary.
+    ///     timeout: Longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`; 0
+    ///         never waits, `None` waits as long as necessary.
     ///
     /// Returns:
     ///     The allowed decision, with the numbers of the bucket at that time.
@@ -491,16 +498,15 @@ impl Limiter {
         limit: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, BoundLimit>> {
         self.handle.check_open()?;
-        let limit = limit_or_text("limit", limit, None)?;
-        let text = name.to_str().map_err(|_| {
-            let message = "the name of a limit must be encodable as UTF-8";
-            raise("ConfigError", message)
-        })?;
+        let text = arguments::utf8("ConfigError", "name", name)?;
+        let limit = limit_or_text("limit", limit, Some(text))?;
         self.handle.core.define(text, limit)?;
         self.bound(name.as_any())
     }
 
     /// Replace the limits atomically. Buckets keep their state, and defined limits are kept.
+    ///
+    /// Takes limits as the constructor does.
     ///
     /// Raises:
     ///     ConfigError: The limits are invalid, or a limit has the name of a different one that was
@@ -513,7 +519,7 @@ impl Limiter {
     ///     (3, 9)
     fn reload(&self, limits: &Bound<'_, PyAny>) -> PyResult<()> {
         self.handle.check_open()?;
-        let registry = Limits::registry_of(limits)?;
+        let registry = Limits::registry_or_file(limits)?;
         self.handle.run(limits.py(), |core| core.reload(registry))?;
         self.handle.wake_after_reload(limits.py())
     }
@@ -642,6 +648,10 @@ impl Limiter {
     ) -> PyResult<()> {
         let _ = (exc_type, traceback);
         self.handle.close(exc.py())
+    }
+
+    fn __dir__(slf: &Bound<'_, Self>) -> PyResult<Vec<String>> {
+        visible_names(slf.as_any())
     }
 
     fn __reduce__(&self) -> PyResult<()> {

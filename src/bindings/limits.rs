@@ -10,7 +10,7 @@ use pyo3::types::{IntoPyDict, PyDict, PyIterator, PyList, PyMapping, PyString, P
 
 use crate::bindings::arguments;
 use crate::bindings::errors::{raise, raise_with, shown};
-use crate::bindings::explanation::Explanation;
+use crate::bindings::explanation::explanation;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::{Limit, limit_or_text};
 use crate::config::{self, Names};
@@ -64,14 +64,24 @@ impl Limits {
         let Ok(mapping) = given.cast::<PyMapping>() else {
             return Err(arguments::wrong_type("limits", expected, given));
         };
-        let mut limits = Vec::with_capacity(mapping.len()?);
+        let mut limits = Vec::new();
         for item in mapping.items()?.iter() {
             let (name, limit): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
-            let name = arguments::string("name", &name)?.to_str()?;
+            let name = arguments::string("name", &name)?;
+            let name = arguments::utf8("ConfigError", "name", name)?;
             let limit = limit_or_text(name, &limit, Some(name))?;
             limits.push((name.to_owned(), limit));
         }
         config::from_limits(limits).map_err(PyErr::from)
+    }
+
+    /// Returns the registry of a limits file, or as [`Limits::registry_of`].
+    pub(crate) fn registry_or_file(given: &Bound<'_, PyAny>) -> PyResult<Registry> {
+        let is_path = given.is_instance_of::<PyString>() || given.hasattr("__fspath__")?;
+        if is_path {
+            return Limits::load(given.py(), given, None, None).map(|limits| limits.registry);
+        }
+        Limits::registry_of(given)
     }
 
     fn add_row(
@@ -86,7 +96,7 @@ impl Limits {
             return Err(arguments::wrong_type("row", expected, row));
         }
         let (name, given) = (row.get_item(0)?, row.get_item(2)?);
-        let name = arguments::string("name", &name)?.to_str()?;
+        let name = arguments::limit_name(&name)?;
         let id = row.get_item(1)?;
         let id = id_text(&id)?;
         let comment = match row.get_item(3) {
@@ -150,7 +160,7 @@ fn names_of(class: &Bound<'_, PyAny>) -> PyResult<Names> {
 }
 
 fn text(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
-    Ok(arguments::string(name, given)?.to_str()?.into())
+    Ok(arguments::utf8("ConfigError", name, arguments::string(name, given)?)?.into())
 }
 
 /// Converts the limit of an override to a rule. The limit is a `Limit`, a text or the fields of an
@@ -257,13 +267,20 @@ impl Limits {
     #[pyo3(signature = (defaults, overrides = None, names = None))]
     fn parse(
         py: Python<'_>,
-        defaults: &str,
-        overrides: Option<&str>,
+        defaults: &Bound<'_, PyAny>,
+        overrides: Option<&Bound<'_, PyAny>>,
         names: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limits> {
+        let yaml = |name: &str, given: &Bound<'_, PyAny>| -> PyResult<String> {
+            let text = arguments::string(name, given)?.to_str();
+            let text = text.map_err(|_| config::ConfigError::not_utf8(&format!("<{name}>")))?;
+            Ok(text.to_owned())
+        };
+        let defaults = yaml("defaults", defaults)?;
+        let overrides = overrides.map(|overrides| yaml("overrides", overrides)).transpose()?;
         let names = names.map(names_of).transpose()?;
         // Detached, because parsing many overrides takes long and does not need the interpreter.
-        let registry = py.detach(|| config::parse(defaults, overrides, names.as_ref()));
+        let registry = py.detach(|| config::parse(&defaults, overrides.as_deref(), names.as_ref()));
         registry.map(Limits::from).map_err(PyErr::from)
     }
 
@@ -286,9 +303,13 @@ impl Limits {
     /// Examples:
     ///     >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
     ///     'Orders:ada'
-    fn explain(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Explanation> {
+    fn explain<'py>(
+        &self,
+        name: &Bound<'py, PyAny>,
+        id: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let (entry, id) = self.bucket(name, id)?;
-        Ok(Explanation::of(entry, &id))
+        explanation(name.py(), entry, &id)
     }
 
     /// Return the id under which a limit counts the client at an address.
@@ -314,10 +335,11 @@ impl Limits {
     fn address_id(
         &self,
         name: &Bound<'_, PyAny>,
-        address: &str,
+        address: &Bound<'_, PyString>,
         ipv6_prefix: u8,
     ) -> PyResult<Option<String>> {
         let entry = self.entry(arguments::limit_name(name)?)?;
+        let Ok(address) = address.to_str() else { return Ok(None) };
         Ok(entry.address_id(address, ipv6_prefix).map(Cow::into_owned))
     }
 

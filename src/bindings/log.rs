@@ -5,6 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::bindings::arguments::Items;
 use crate::log::{
     CsvColumns, Envelope, Events, FieldKind, Format, LineField, LineFormat, MAX_SLOTS, Names,
     ParseOptions, Parser, RequestPart, TimeZone, Unit,
@@ -34,7 +35,7 @@ struct Options {
     is_json_wrapped: bool,
     prefix_words: usize,
     has_comments: bool,
-    parts: Vec<(usize, String)>,
+    parts: Items<(usize, String)>,
 }
 /// The columns of one step and its counts.
 type Taken<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Counts);
@@ -49,7 +50,8 @@ impl LogParser {
                 format!("found {id_fields} id fields and an IPv6 prefix of {ipv6_prefix}");
             return Err(PyValueError::new_err(message));
         }
-        let parts = options.parts.iter().map(|(slot, part)| Ok((slot_of(*slot)?, part_of(part)?)));
+        let parts =
+            options.parts.0.iter().map(|(slot, part)| Ok((slot_of(*slot)?, part_of(part)?)));
         let options = ParseOptions {
             has_cost,
             id_fields,
@@ -142,13 +144,13 @@ impl LogParser {
     /// lines of an open format may continue after a blank.
     #[staticmethod]
     fn of_lines(
-        fields: Vec<(String, String, Vec<usize>)>,
+        fields: Items<(String, String, Items<usize>)>,
         tail: String,
         is_open: bool,
         options: Options,
     ) -> PyResult<LogParser> {
-        let fields = fields.into_iter().map(|(before, kind, slots)| {
-            let slots = slots.into_iter().map(slot_of).collect::<PyResult<_>>()?;
+        let fields = fields.0.into_iter().map(|(before, kind, slots)| {
+            let slots = slots.0.into_iter().map(slot_of).collect::<PyResult<_>>()?;
             Ok(LineField { before, kind: kind_of(&kind)?, slots })
         });
         let format = LineFormat::new(fields.collect::<PyResult<_>>()?, tail, is_open)
@@ -158,14 +160,14 @@ impl LogParser {
 
     /// Make a parser of pairs `name=value`; a first word without `=` has an empty name.
     #[staticmethod]
-    fn of_pairs(wanted: Vec<(String, usize)>, options: Options) -> PyResult<LogParser> {
-        LogParser::new(Format::Logfmt(names_of(wanted)?), options)
+    fn of_pairs(wanted: Items<(String, usize)>, options: Options) -> PyResult<LogParser> {
+        LogParser::new(Format::Logfmt(names_of(wanted.0)?), options)
     }
 
     /// Make a parser of lines that are JSON objects.
     #[staticmethod]
-    fn of_objects(wanted: Vec<(String, usize)>, options: Options) -> PyResult<LogParser> {
-        LogParser::new(Format::Json(names_of(wanted)?), options)
+    fn of_objects(wanted: Items<(String, usize)>, options: Options) -> PyResult<LogParser> {
+        LogParser::new(Format::Json(names_of(wanted.0)?), options)
     }
 
     /// Make a parser of a table with a delimiter.
@@ -174,9 +176,10 @@ impl LogParser {
         delimiter: u8,
         count: usize,
         has_header: bool,
-        wanted: Vec<(usize, usize)>,
+        wanted: Items<(usize, usize)>,
         options: Options,
     ) -> PyResult<LogParser> {
+        let wanted = wanted.0;
         for &(column, slot) in &wanted {
             slot_of(slot)?;
             if column >= count {

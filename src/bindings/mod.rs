@@ -72,11 +72,9 @@ mod _core {
     #[pymodule_export]
     use super::event_columns::largest_within;
     #[pymodule_export]
-    use super::existing_store::ExistingStore;
+    use super::existing_store::{inspect_store, open_existing};
     #[pymodule_export]
-    use super::explanation::{_unpickled_explanation, Explanation};
-    #[pymodule_export]
-    use super::hints::attach_hints;
+    use super::hints::{attach_hints, visible_names};
     #[pymodule_export]
     use super::id_numbers::{factorise, factorise_fixed};
     #[pymodule_export]
@@ -90,7 +88,7 @@ mod _core {
     #[pymodule_export]
     use super::replies::Replies;
     #[pymodule_export]
-    use super::reservation::Reservation;
+    use super::reservation::ReservedTokens;
     #[pymodule_export]
     use super::route_simulator::{RouteSimulator, load_routes};
     #[pymodule_export]
@@ -117,12 +115,10 @@ mod _core {
             "BoundLimit",
             "Decision",
             "Decisions",
-            "Explanation",
             "Limit",
             "Limiter",
             "Limits",
             "ManualClock",
-            "Reservation",
             "SystemClock",
             "Transaction",
             "__version__",

@@ -1,4 +1,4 @@
-//! The class `Reservation`.
+//! The tokens of the Python class `Reservation`.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use crate::bindings::arguments;
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
-use crate::bindings::errors::{not_picklable, raise};
+use crate::bindings::errors::raise;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
@@ -15,22 +15,10 @@ use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Answered, Call, Progress, Stage};
 
-/// Tokens taken before the actual cost is known.
-///
-/// `bool(reservation)` is whether they were allowed. As a context manager, with `with` or `async
-/// with`, a denied reservation raises `RateLimited` on entry. If the body does not settle it, it is
-/// settled at the estimate; an exception cancels it.
-///
-/// Examples:
-///     >>> clock = penstock.ManualClock()
-///     >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
-///     >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
-///     ...     decision = reservation.settle(450)
-///     >>> decision.remaining
-///     550
-#[pyclass(frozen, module = "penstock")]
+/// Tokens of a `penstock.Reservation`, and the limit under which they were taken.
+#[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
-pub(crate) struct Reservation {
+pub(crate) struct ReservedTokens {
     handle: Arc<LimiterHandle>,
     /// The limit at the time of the charge. A refund uses it even after a reload.
     bound: Arc<limiter::BoundLimit>,
@@ -44,20 +32,20 @@ pub(crate) struct Reservation {
     progress: Progress,
 }
 
-impl Reservation {
-    /// Creates a reservation for the answer to a spend of the estimate.
-    pub(crate) fn new<'py>(
+impl ReservedTokens {
+    /// Creates a Python `Reservation` for the answer to a spend of the estimate.
+    pub(crate) fn reservation<'py>(
         handle: &Arc<LimiterHandle>,
         (bound, entry): ActiveLimit,
         id: &Bound<'py, PyAny>,
         estimate: i64,
         factor: Option<Factor>,
         answered: Answered,
-    ) -> PyResult<Bound<'py, Reservation>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let py = id.py();
         let is_taken = answered.answer.allowed();
         let data = DecisionData::new(answered, Verb::Spend, estimate, id, entry.clone_ref(py));
-        let reservation = Reservation {
+        let tokens = ReservedTokens {
             handle: Arc::clone(handle),
             bound,
             entry,
@@ -68,7 +56,7 @@ impl Reservation {
             is_taken,
             progress: Progress::new(),
         };
-        Bound::new(py, reservation)
+        py.import("penstock.reservation")?.getattr("Reservation")?.call1((Bound::new(py, tokens)?,))
     }
 
     /// Replaces the charge of the estimate by one of `actual`. After an error, the reservation is open
@@ -91,44 +79,31 @@ impl Reservation {
 }
 
 #[pymethods]
-impl Reservation {
+impl ReservedTokens {
     /// The decision about the estimate.
     #[getter]
     fn decision(&self, py: Python<'_>) -> Py<Decision> {
         self.decision.clone_ref(py)
     }
 
-    /// The tokens that were reserved.
+    /// `"open"`, `"settled"`, `"cancelled"`, `"denied"`, or `"unknown"` if a reply was lost.
     #[getter]
-    fn estimate(&self) -> i64 {
-        self.estimate
+    fn stage(&self) -> &'static str {
+        match self.progress.stage() {
+            _ if !self.is_taken => "denied",
+            Stage::Settled => "settled",
+            Stage::Cancelled => "cancelled",
+            Stage::Unknown => "unknown",
+            Stage::Open => "open",
+        }
     }
 
-    /// Replace the estimate by `actual` tokens: return the difference, or charge it.
-    ///
-    /// `actual` may exceed the burst. The charge overdraws the bucket by at most one full bucket;
-    /// the rest is not taken. While the bucket is overdrawn, every spend is denied (a window
-    /// forgets the overdraft when it ends). A denied reservation has taken no tokens, and `settle`
-    /// returns its denied decision.
-    ///
-    /// Args:
-    ///     actual: Tokens, at least 0.
-    ///
-    /// Returns:
-    ///     The decision, which is allowed if all of `actual` has been taken. After a charge,
-    ///     `retry_after` is the time until the bucket is no longer overdrawn. `cost` is `actual`.
-    ///
-    /// Raises:
-    ///     ReservationError: The reservation is already settled or cancelled, or the store's reply
-    ///         was lost.
-    ///     CostNegative: `actual` is below 0.
-    ///     StoreError: The store failed. The reservation can be settled later, unless the reply was
-    ///         lost (`StoreTimeout`): then it is unknown what is charged.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
-    ///     >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
-    ///     15.0
+    /// Settle at the estimate, if it is open.
+    fn keep(&self) {
+        let _ = self.progress.end(Stage::Settled);
+    }
+
+    /// See `Reservation.settle`.
     fn settle<'py>(
         &self,
         py: Python<'py>,
@@ -158,12 +133,7 @@ impl Reservation {
         }
     }
 
-    /// Refund all reserved tokens, and return whether there were any.
-    ///
-    /// Has no effect after the reservation was settled, cancelled or denied.
-    ///
-    /// Raises:
-    ///     StoreError: The store failed. The reservation can be cancelled later.
+    /// See `Reservation.cancel`.
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         if !self.is_taken || self.progress.end(Stage::Cancelled).is_err() {
             return Ok(false);
@@ -171,71 +141,4 @@ impl Reservation {
         self.replace_charge(py, 0)?;
         Ok(true)
     }
-
-    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
-        self.decision.bind(py).is_truthy()
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().decision.bind(slf.py()).call_method0("raise_if_denied")?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (exc_type, exc, traceback, /))]
-    fn __exit__(
-        &self,
-        exc_type: &Bound<'_, PyAny>,
-        exc: &Bound<'_, PyAny>,
-        traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let (_, _, py) = (exc_type, traceback, exc.py());
-        if exc.is_none() {
-            let _ = self.progress.end(Stage::Settled);
-            return Ok(());
-        }
-        if let Err(error) = self.cancel(py) {
-            // The exception of the body takes precedence.
-            let note = format!("the reservation could not be cancelled: {}", error.value(py));
-            exc.call_method1("add_note", (note,))?;
-        }
-        Ok(())
-    }
-
-    fn __aenter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let entered = Reservation::__enter__(slf)?;
-        ready(entered.as_any())
-    }
-
-    #[pyo3(signature = (exc_type, exc, traceback, /))]
-    fn __aexit__<'py>(
-        &self,
-        exc_type: &Bound<'py, PyAny>,
-        exc: &Bound<'py, PyAny>,
-        traceback: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.__exit__(exc_type, exc, traceback)?;
-        ready(exc.py().None().bind(exc.py()))
-    }
-
-    fn __reduce__(&self) -> PyResult<()> {
-        Err(not_picklable("Reservation", "settle or cancel it in the process that reserved"))
-    }
-
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let stage = match self.progress.stage() {
-            _ if !self.is_taken => "denied",
-            Stage::Settled => "settled",
-            Stage::Cancelled => "cancelled",
-            Stage::Unknown => "unknown",
-            Stage::Open => "open",
-        };
-        let (name, id) = (self.entry.get().name.bind(py), self.id.bind(py).str()?);
-        let id: String = id.to_string_lossy().chars().take(60).collect();
-        Ok(format!("<Reservation {name} {}: {}, {stage}>", id.escape_debug(), self.estimate))
-    }
-}
-
-/// Returns an awaitable that completes immediately with `value`.
-fn ready<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    value.py().import("penstock.wait_queue")?.call_method1("Ready", (value,))
 }

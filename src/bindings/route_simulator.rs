@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use crate::bindings::arguments::Items;
 use crate::bindings::array::Writable;
 use crate::bindings::event_columns::{EventColumns, ResultColumns};
 use crate::bindings::simulator::{entry_of, event_error};
@@ -29,8 +30,8 @@ pub(crate) struct RouteSimulator {
 #[pymethods]
 impl RouteSimulator {
     #[new]
-    fn new(limits: &Bound<'_, PyAny>, names: Vec<String>) -> PyResult<RouteSimulator> {
-        let entries = names.iter().map(|name| entry_of(limits, Some(name)));
+    fn new(limits: &Bound<'_, PyAny>, names: Items<String>) -> PyResult<RouteSimulator> {
+        let entries = names.0.iter().map(|name| entry_of(limits, Some(name)));
         let core = Together::new(entries.collect::<PyResult<_>>()?);
         Ok(RouteSimulator { core: Mutex::new(core) })
     }
@@ -42,8 +43,8 @@ impl RouteSimulator {
     ///
     /// Raises:
     ///     InvalidId: An id does not have the limit's id format.
-    fn add_plan(&self, parts: Vec<(usize, String, Option<i64>)>) -> PyResult<usize> {
-        Ok(self.core.lock().add_plan(&parts)?)
+    fn add_plan(&self, parts: Items<(usize, String, Option<i64>)>) -> PyResult<usize> {
+        Ok(self.core.lock().add_plan(&parts.0)?)
     }
 
     /// Evaluate events by their plans. The next call continues with the same buckets.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -157,6 +157,11 @@ impl Simulator {
     /// Raises:
     ///     InvalidId: The limit has an id format.
     fn add_unnamed(&self, count: usize) -> PyResult<()> {
+        if Vec::<u64>::new().try_reserve_exact(count).is_err() {
+            return Err(PyMemoryError::new_err(format!(
+                "{count} clients do not fit in the memory"
+            )));
+        }
         self.with(|state| Ok(state.core.add_unnamed(count)?))
     }
 

@@ -32,6 +32,11 @@ impl ConfigError {
         ConfigError { problems: vec![problem], left_out: 0 }
     }
 
+    /// Returns the error for a text that is not valid UTF-8.
+    pub fn not_utf8(file: &str) -> ConfigError {
+        ConfigError::one(file.into(), None, Fault::NotUtf8)
+    }
+
     /// The first problems in the order of the file, at least one.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
@@ -70,6 +75,13 @@ pub struct Problem {
     pub fault: Fault,
 }
 
+impl Problem {
+    /// Returns the path of the file; `None` if the text came from elsewhere, such as `<defaults>`.
+    pub fn path(&self) -> Option<&str> {
+        self.file.as_deref().filter(|file| !(file.starts_with('<') && file.ends_with('>')))
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
@@ -81,6 +93,8 @@ impl fmt::Display for Problem {
         }
         if let Some(limit) = &self.limit {
             match limit.char_indices().nth(MAX_NAME_LENGTH) {
+                // In quotes, to separate the name from the rest of the line.
+                None if limit.is_empty() || limit.contains(':') => write!(f, "{limit:?}: ")?,
                 None => write!(f, "{limit}: ")?,
                 Some((end, _)) => write!(f, "{}…: ", &limit[..end])?,
             }

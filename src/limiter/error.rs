@@ -10,10 +10,10 @@ use crate::store::StoreError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum CallError {
-    #[error("no limit is named {found:?}; {known}")]
+    #[error("no limit is named '{}'; {known}", found.escape_debug())]
     UnknownLimit {
         found: String,
-        /// A clause that lists the existing limits, at most ten of them.
+        /// A clause with the nearest name, if one is near, and at most ten of the names.
         known: String,
     },
     #[error("{limit}: {source}")]
@@ -25,7 +25,7 @@ pub enum CallError {
     #[error(
         "the bucket {key} is named twice, as transactions {first} and {second}; use one with the sum of the costs"
     )]
-    DuplicateBucket { key: String, first: usize, second: usize },
+    DuplicateBucket { limit: String, key: String, first: usize, second: usize },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -57,16 +57,44 @@ pub(super) fn store_failed(error: impl Into<StoreError>) -> Failure {
 /// Returns the error for a name that is not in `registry`.
 #[cold]
 pub fn unknown_limit(registry: &Registry, name: &str) -> Failure {
-    let mut names: Vec<&str> =
-        registry.entries().iter().map(|entry| entry.name().as_str()).collect();
+    // Names of a registry can be many; an error must not take long.
+    let entries = registry.entries().iter().take(1000);
+    let mut names: Vec<(usize, &str)> = entries
+        .map(|entry| entry.name().as_str())
+        .map(|other| (edit_distance(name, other), other))
+        .collect();
     names.sort_unstable();
-    let shown = names.iter().take(10).copied().collect::<Vec<_>>().join(", ");
-    let known = match names.len() {
+    let nearest = names.first().filter(|(distance, other)| *distance <= 1 + other.len() / 4);
+    let nearest = nearest.map(|(_, other)| format!("did you mean '{other}'? "));
+    names.truncate(10);
+    names.sort_unstable_by_key(|&(_, other)| other);
+    let shown = names.iter().map(|&(_, other)| other).collect::<Vec<_>>().join(", ");
+    let listed = match registry.entries().len() {
         0 => "there are no limits".to_owned(),
-        1..=10 => format!("the limits are {shown}"),
-        more => format!("the limits are {shown} and {} more", more - 10),
+        1..=10 => format!("expected one of {shown}"),
+        more => format!("expected one of {shown} and {} more", more - 10),
+    };
+    let known = match nearest {
+        Some(nearest) => format!("{nearest}E{}", &listed[1..]),
+        None => listed,
     };
     Box::new(CallError::UnknownLimit { found: name.chars().take(100).collect(), known })
+}
+
+/// Returns the number of characters to insert, remove or replace in `other` to get `one`, of which the
+/// first 100 characters count.
+fn edit_distance(one: &str, other: &str) -> usize {
+    let one: Vec<char> = one.chars().take(100).collect();
+    let mut row: Vec<usize> = (0..=one.len()).collect();
+    for (index, letter) in other.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
+        for column in 0..one.len() {
+            let replaced = diagonal + usize::from(one[column] != letter);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(row[column] + 1).min(diagonal + 1);
+        }
+    }
+    row[one.len()]
 }
 
 /// Returns the error for an id that does not have the id format of `entry`.

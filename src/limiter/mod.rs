@@ -575,6 +575,7 @@ fn check_duplicates(
     match sorted.windows(2).find(|pair| key(pair[0]) == key(pair[1])) {
         None => Ok(()),
         Some(pair) => Err(Box::new(CallError::DuplicateBucket {
+            limit: transactions[pair[0]].limit.entry.name().to_string(),
             key: transactions[pair[0]].limit.entry.bucket_key(&resolved[pair[0]].id),
             first: pair[0],
             second: pair[1],

@@ -230,6 +230,7 @@ def test_nothing_is_reserved_before_it_is_awaited(limiter: AsyncLimiter) -> None
         at_once_raising(_awaited(limiter.reserve("Nothing", "ada")))
     assert at_once(_awaited(reservation)) is at_once(_awaited(reservation)) is reservation
     assert limiter.limiter.check("Tokens", "ada", 0).remaining == 4
+    assert at_once(reservation.cancel())
 
 
 def test_on_the_system_clock_no_waiter_is_early() -> None:

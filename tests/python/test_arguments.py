@@ -16,7 +16,7 @@ import pytest
 from core_limits import FILE, LIMITED
 
 import penstock
-from penstock import Limiter, ManualClock
+from penstock import Limiter, ManualClock, _core
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +149,7 @@ def test_id_that_fits_no_format_is_refused(limiter: Limiter) -> None:
 
 @pytest.mark.parametrize("verb", ["spend", "check", "refund", "reset"])
 def test_unknown_name_is_an_error_that_lists_the_known_names(limiter: Limiter, verb: str) -> None:
-    message = r'"Order".* Accounts, Calls, .*, Orders, Pages, Watch'
+    message = r"'Order'; did you mean 'Orders'\? .* Accounts, Calls, .*, Orders, Pages, Watch"
     with pytest.raises(penstock.UnknownLimit, match=message):
         getattr(limiter, verb)("Order", "ada")
     with pytest.raises(penstock.UnknownLimit, match=message):
@@ -400,3 +400,50 @@ def test_factor_applies_only_to_leaky_buckets(limiter: Limiter, name: str) -> No
         limiter.spend(name, "ada", 1, factor=1)
     assert caught.value.field == "factor"
     assert limiter.spend("Free", "ada", 1, factor=1).unlimited
+
+
+@pytest.mark.parametrize("length", [2**40, 2**61, 2**63 - 1])
+def test_length_that_is_wrong_is_not_asked(limiter: Limiter, length: int) -> None:
+    class Table(dict[str, str]):
+        def __len__(self) -> int:
+            return length
+
+    class Rows(list[Any]):
+        def __len__(self) -> int:
+            return length
+
+    table = Table(A="1/second")
+    assert list(penstock.Limits(table)) == list(Limiter(table).limits) == ["A"]
+    assert list(penstock.Limits(table) | table) == list(table | penstock.Limits(table)) == ["A"]
+    with Limiter({}) as other:
+        other.reload(table)
+    decision = limiter.spend("Orders", "ada")
+    assert decision.replace(parts=Rows([decision])).parts == (decision,)
+    simulator = _core.RouteSimulator(penstock.Limits(table), Rows(["A"]))
+    assert simulator.add_plan(Rows([(0, "ada", None)])) == 0
+    with pytest.raises((MemoryError, OverflowError)):
+        _core.Simulator(penstock.Limit.parse("1/second")).add_unnamed(length)
+
+
+def test_near_name_is_suggested_among_many() -> None:
+    many = Limiter(
+        {f"Limit{index:03}": "1/second" for index in range(300)} | {"Orders": "1/second"}
+    )
+    with pytest.raises(penstock.UnknownLimit, match=r"'Ordres'; did you mean 'Orders'\? .* more$"):
+        many.spend("Ordres", "ada")
+    with pytest.raises(penstock.UnknownLimit, match=r"'Unlike'; expected one of .* and 291 more$"):
+        many.spend("Unlike", "ada")
+
+
+def test_integers_of_numpy_are_ids_and_costs(limiter: Limiter) -> None:
+    number: Any = numpy.int64(2)
+    assert limiter.spend("Orders", number, number).remaining == 2
+    assert limiter.peek("Orders", 2).remaining == 2
+    for wrong in (numpy.bool_(True), numpy.float64(1.0)):
+        with pytest.raises(TypeError, match="cost must be an int, found"):
+            limiter.spend("Orders", "ada", wrong)  # type: ignore[arg-type]
+
+
+def test_store_of_another_type_is_refused() -> None:
+    with pytest.raises(TypeError, match="store must be a str, found object"):
+        Limiter({}, store=object())  # type: ignore[arg-type]

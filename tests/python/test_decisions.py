@@ -301,7 +301,7 @@ def test_decision_by_index(limiter: Limiter) -> None:
     index: Any = numpy.int64(1)
     assert decisions[index] == decisions[True] == decisions[1]
     wrong: Any
-    for wrong in (1.0, "1", None, slice(0, 1), (0,), "allowed"):
+    for wrong in (1.0, "1", None, (0,), "allowed"):
         with pytest.raises(TypeError):
             decisions[wrong]
     changed: Any = decisions
@@ -309,6 +309,29 @@ def test_decision_by_index(limiter: Limiter) -> None:
         changed[0] = decisions[1]
     with pytest.raises(TypeError):
         del changed[0]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [slice(0, 2), slice(None), slice(None, None, -1), slice(-1, None), slice(5, 9), slice(2, 0)],
+)
+def test_slice_has_the_decisions_of_its_indices(limiter: Limiter, part: slice) -> None:
+    decisions = limiter.spend_each("Orders", ["ada", "grace", 7], [1, 2, 3])
+    chosen = decisions[part]
+    assert list(chosen) == list(decisions)[part]
+    assert chosen.remaining.tolist() == decisions.remaining[part].tolist()
+    assert chosen == decisions[part] == pickle.loads(pickle.dumps(chosen))  # noqa: S301  made just now
+    assert (chosen == decisions) is (len(chosen) == 3 and part.step is None)
+
+
+def test_decisions_are_equal_if_all_of_them_are(limiter: Limiter) -> None:
+    one, other = (limiter.spend_each("Orders", ["ada", "grace"], 0) for _ in range(2))
+    assert one == other
+    assert one != limiter.spend_each("Orders", ["ada", "eve"], 0)
+    assert one != limiter.spend_each("Orders", ["ada", "grace"], [0, 1])
+    assert one != [*one]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
 
 
 def test_decision_by_index_does_not_change(limiter: Limiter) -> None:

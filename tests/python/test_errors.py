@@ -14,6 +14,7 @@ from penstock import errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 CLASSES = {
     name: value
@@ -70,7 +71,7 @@ RAISED: dict[str, tuple[Callable[[], object], dict[str, object]]] = {
     "ConfigError": (
         lambda: penstock.Limits.parse("Orders:\n  burst: 0\n  count: 1\n  period: 1s"),
         {
-            "file": "<defaults>",
+            "file": None,
             "line": 2,
             "limit_name": "Orders",
             "problems": ("<defaults>:2: Orders: burst must be at least 1, found 0",),
@@ -82,11 +83,11 @@ RAISED: dict[str, tuple[Callable[[], object], dict[str, object]]] = {
     ),
     "UnknownLimit": (
         lambda: LIMITER.spend("Order", 7),
-        {},
+        {"limit_name": "Order"},
     ),
     "InvalidId": (
         lambda: LIMITER.spend("Orders", "ada"),
-        {},
+        {"limit_name": "Orders"},
     ),
     "CostNegative": (
         lambda: LIMITER.spend("Orders", 7, -1),
@@ -98,7 +99,7 @@ RAISED: dict[str, tuple[Callable[[], object], dict[str, object]]] = {
     ),
     "TransactionError": (
         lambda: LIMITER.spend_all([("Notes", "ada"), ("Notes", "ada")]),
-        {},
+        {"limit_name": "Notes", "bucket_key": "Notes:ada"},
     ),
     "ReservationError": (
         settled_twice,
@@ -156,6 +157,63 @@ def test_exception_has_attributes_for_programs(name: str) -> None:
     assert {key: getattr(error, key) for key in attributes} == attributes
     documented = {line.split(":")[0].strip() for line in (CLASSES[name].__doc__ or "").splitlines()}
     assert set(attributes) <= documented | {"cost", "limit_name"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: penstock.Limiter({"Orders": "5/moth"}),
+        lambda: penstock.Limiter({}).define("Orders", "5/moth"),
+        lambda: penstock.Limits({"Orders": "\udc80"}),
+    ],
+)
+def test_invalid_limit_has_its_name(call: Callable[[], object]) -> None:
+    with pytest.raises(penstock.LimitError) as info:
+        call()
+    assert info.value.limit_name == "Orders"
+
+
+def test_problem_of_a_file_has_attributes(tmp_path: Path) -> None:
+    file = tmp_path / "limits.yaml"
+    file.write_text("Orders: {burst: 0, count: 1, period: 1s}\nMails: 5/moth\n")
+    with pytest.raises(penstock.ConfigError) as info:
+        penstock.Limits.load(file)
+    first, second = info.value.problems
+    assert (first.file, first.line, first.limit_name) == (str(file), 1, "Orders")
+    assert first.message == "burst must be at least 1, found 0"
+    assert first == f"{file}:1: Orders: {first.message}"
+    assert (second.line, second.limit_name) == (2, "Mails")
+    assert info.value.file == str(file)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: penstock.Limits.parse("\udc80"), penstock.ConfigError),
+        (lambda: penstock.Limits.parse("", "\udc80"), penstock.ConfigError),
+        (lambda: penstock.Limits({"\udc80": "5/minute"}), penstock.ConfigError),
+        (lambda: penstock.Limiter({}).define("\udc80", "5/minute"), penstock.ConfigError),
+        (lambda: penstock.Limiter({}, store="\udc80"), penstock.ConfigError),
+        (lambda: penstock.Limit.parse("\udc80"), penstock.LimitError),
+        (
+            lambda: penstock.Limit.token_bucket(burst=1, count=1, period="\udc80"),
+            penstock.LimitError,
+        ),
+        (lambda: LIMITER.spend("Notes", "ada", factor="\udc80"), penstock.LimitError),
+        (lambda: LIMITER.spend("\udc80", "ada"), penstock.UnknownLimit),
+        (lambda: LIMITER.spend("Notes", "\udc80"), penstock.InvalidId),
+    ],
+)
+def test_text_that_is_not_utf8_is_an_error_of_the_package(
+    call: Callable[[], object], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=r"UTF-8|no limit is named"):
+        call()
+
+
+def test_text_that_is_not_utf8_is_no_address() -> None:
+    assert LIMITER.limits.address_id("Notes", "\udc80") is None
+    assert LIMITER.limit("Notes").address_id("\udc80") is None
 
 
 @pytest.mark.parametrize("name", RAISED)

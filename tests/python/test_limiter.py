@@ -240,15 +240,24 @@ def test_names_of_other_libraries_lead_to_ours(make_limiter: MakeLimiter, name: 
         assert not hasattr(thing, name)
 
 
+def test_completion_offers_only_what_works(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter()
+    many = penstock.AsyncLimiter(limiter)
+    for thing in (limiter, limiter.limit("Orders"), many, many.limit("Orders")):
+        names = [name for name in dir(thing) if not name.startswith("__")]
+        assert {"spend", "acquire"} <= set(names)
+        assert [name for name in names if not hasattr(thing, name)] == []
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_objects_that_cannot_be_pickled_suggest_an_alternative(
     make_limiter: MakeLimiter, copied: Callable[[object], object]
 ) -> None:
     limiter = make_limiter()
-    things = (limiter, limiter.limit("Orders"), limiter.reserve("Orders", "ada"), ManualClock())
-    for thing in things:
-        with pytest.raises(TypeError, match=type(thing).__name__):
-            copied(thing)
+    with limiter.reserve("Orders", "ada") as reservation:
+        for thing in (limiter, limiter.limit("Orders"), reservation, ManualClock()):
+            with pytest.raises(TypeError, match=type(thing).__name__):
+                copied(thing)
     assert copied(penstock.SystemClock())
 
 

@@ -308,7 +308,7 @@ def test_bucket_key_is_spelled_as_explain_does(make_limiter: MakeLimiter) -> Non
 
 
 def test_top_denied_refuses_invalid_arguments(limiter: penstock.Limiter) -> None:
-    with pytest.raises(penstock.UnknownLimit, match='no limit is named "Order"'):
+    with pytest.raises(penstock.UnknownLimit, match="no limit is named 'Order'"):
         limiter.top_denied("Order")
     with pytest.raises(ValueError, match="-1"):
         limiter.top_denied(n=-1)

@@ -410,8 +410,14 @@ class Awaited:
         ({"load": iter([])}, "used up by the first load"),
         ({"every": "30"}, 'every: a duration must have a unit, found "30"; use 30s'),
         ({"every": 0}, "every must be longer than 0s, found 0"),
-        ({"every": True}, "every must be seconds or a timedelta, found bool True"),
-        ({"every": None}, "every must be seconds or a timedelta, found NoneType None"),
+        (
+            {"every": True},
+            "seconds or a timedelta, found bool True",
+        ),
+        (
+            {"every": None},
+            "seconds or a timedelta, found NoneType None",
+        ),
         ({"retry": "1 month"}, "retry: months and years vary in length"),
         ({"on_first_error": "ignore"}, "on_first_error must be 'raise' or 'retry'"),
         ({"limiter": {}}, "limiter must be a penstock.Limiter, found {}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +184,23 @@ def test_failed_settlement_can_be_repeated(limiter: penstock.Limiter) -> None:
         with pytest.raises(penstock.StoreError):
             reservation.cancel()
     assert "open" in repr(reservation)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_reservation_that_is_dropped_warns(limiter: penstock.Limiter) -> None:
+    with pytest.warns(ResourceWarning, match="<Reservation Tokens ada: 6, open> was dropped"):
+        drop(limiter.reserve("Tokens", "ada", 6))
+    with warnings.catch_warnings(action="error"):
+        drop(limiter.reserve("Tokens", "ada", 6))  # denied
+        drop(limiter.reserve("Tokens", "grace", 0))
+        limiter.reserve("Tokens", "grace", 6).cancel()
+        with limiter.reserve("Tokens", "grace", 6):
+            pass
+
+
+def drop(reservation: penstock.Reservation) -> None:
+    """Use a reservation without settling it."""
+    assert reservation.decision.cost == reservation.estimate
 
 
 def test_no_limit_no_debt(make_limiter: MakeLimiter) -> None:

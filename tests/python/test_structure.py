@@ -35,21 +35,19 @@ def existing_store() -> object:
     """Return a store in a file that is gone afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         penstock.Limiter(LIMITS, store=f"shm://{folder}/table").close()
-        return _core.ExistingStore(f"shm://{folder}/table", LIMITS)
+        return _core.open_existing(f"shm://{folder}/table", LIMITS)
 
 
 EXAMPLES: dict[type, Callable[[], object]] = {
     _core.BoundLimit: lambda: LIMITER.limit("Orders"),
     _core.Decision: lambda: LIMITER.check("Orders", "a"),
     _core.Decisions: lambda: LIMITER.spend_each("Orders", ["a"]),
-    _core.ExistingStore: existing_store,
-    _core.Explanation: lambda: LIMITS.explain("Orders", "a"),
     _core.Limit: lambda: LIMITS.resolve("Orders", "a"),
     _core.Limiter: lambda: LIMITER,
     _core.Limits: lambda: LIMITS,
     _core.ManualClock: penstock.ManualClock,
     _core.Replies: _core.Replies,
-    _core.Reservation: lambda: LIMITER.reserve("Orders", "a", 0),
+    _core.ReservedTokens: lambda: LIMITER.reserve("Orders", "a", 0)._tokens,
     _core.Simulator: lambda: _core.Simulator(LIMITS),
     _core.RouteSimulator: lambda: _core.RouteSimulator(LIMITS, ["Orders"]),
     _core.SystemClock: penstock.SystemClock,
@@ -153,7 +151,13 @@ def test_importing_penstock_imports_no_framework_and_no_large_module() -> None:
     imported = done.stdout.split()
     assert "penstock._core" in imported
     ours = {name for name in imported if name.partition(".")[0] == "penstock"}
-    assert ours == {"penstock", "penstock._core", "penstock.errors"}
+    assert ours == {
+        "penstock",
+        "penstock._core",
+        "penstock.errors",
+        "penstock.explanation",
+        "penstock.reservation",
+    }
     heavy = {"asyncio", "django", "flask", "http", "numpy", "pandas", "re", "socket", "typing"}
     assert heavy.isdisjoint(name.partition(".")[0] for name in imported)
 

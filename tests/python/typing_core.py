@@ -32,6 +32,8 @@ from penstock import (
     SystemClock,
     Transaction,
 )
+from penstock.errors import ConfigProblem
+from penstock.functions import limited
 
 
 class Names(enum.IntEnum):
@@ -123,7 +125,7 @@ clock.advance(1)
 clock.advance_ns(1)
 clock.set_ns(5, allow_backwards=True)
 assert_type(SystemClock().now_ns(), int)
-ManualClock("1s")  # type: ignore[arg-type]
+assert_type(ManualClock("1s"), ManualClock)
 ManualClock(None)  # type: ignore[arg-type]
 clock.set_ns(5, True)  # type: ignore[call-arg]
 clock.advance_ns(1.5)  # type: ignore[arg-type]
@@ -186,7 +188,7 @@ assert_type(limiter.acquire("Orders", "ada", timeout=datetime.timedelta(seconds=
 assert_type(orders.acquire("ada", 2, 1.5), Decision)
 reservation.settle(1.5)  # type: ignore[arg-type]
 limiter.reserve("Orders", "ada", 2, 0.5)  # type: ignore[call-arg]
-limiter.acquire("Orders", "ada", timeout="1s")  # type: ignore[arg-type]
+assert_type(limiter.acquire("Orders", "ada", timeout="1s"), Decision)
 
 
 async def coroutine() -> None:
@@ -255,7 +257,7 @@ assert_type(many[-1], Decision)
 assert_type([one.allowed for one in many], list[bool])
 assert_type(len(many), int)
 assert_type(many.column("allowed").tolist(), list[int])
-many[0:1]  # type: ignore[index]
+assert_type(many[0:1], Decisions)
 limiter.spend_each("Orders", 7)  # type: ignore[arg-type]
 limiter.spend_each("Orders", ["ada"], 1.5)  # type: ignore[arg-type]
 
@@ -269,7 +271,19 @@ except penstock.LimitError as limit_error:
 except penstock.ConfigError as config_error:
     assert_type((config_error.file, config_error.line), tuple[str | None, int | None])
     assert_type(
-        (config_error.limit_name, config_error.problems), tuple[str | None, tuple[str, ...]]
+        (config_error.limit_name, config_error.problems),
+        tuple[str | None, tuple[ConfigProblem, ...]],
     )
 except penstock.RateLimited as refused:
     assert_type(refused.decision.retry_after, float)
+
+
+def job(user: str, size: int) -> str:
+    return user * size
+
+
+# The documented form: `pyright` in strict mode knows the parameters of these functions.
+limited(limiter, "Orders", id=lambda user: user)
+limited(limiter, "Orders", id=lambda user: user.name, cost=lambda user: 2 * len(user))
+limited(limiter, "Orders", id=lambda user, size: user + size, cost=2)
+limited(limiter, "Orders", id=job, timeout="5s")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from penstock._core import Limit, Limiter, Limits, ManualClock, SystemClock
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ConfigProblem
 from penstock.validation import (
     check_flag,
     check_names,
@@ -191,7 +191,7 @@ def _no_file(limits: str | os.PathLike[str]) -> ConfigError:
     text = os.fspath(limits).replace(os.sep, "/")
     hint = f"; for a text, write {{'PerAddress': {text!r}}}" if text[:1].isdigit() else ""
     error = ConfigError(f"limits: there is no file {Path(limits).absolute()}{hint}")
-    error.file, error.problems = str(limits), (str(error),)
+    error.file, error.problems = str(limits), (ConfigProblem(error),)
     return error
 
 
