@@ -107,7 +107,8 @@ def test_importing_the_plugin_imports_the_core_and_nothing_else() -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True
     )
-    ours = {"penstock", "penstock._core", "penstock.errors", "penstock.pytest_plugin"}
+    modules = ["_core", "errors", "explanation", "pytest_plugin", "reservation"]
+    ours = {"penstock", *(f"penstock.{name}" for name in modules)}
     assert set(done.stdout.split()) == ours
 
 
