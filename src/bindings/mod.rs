@@ -41,9 +41,9 @@ mod simulator;
 mod stats;
 mod store_log;
 mod transaction;
+mod wait_driver;
 mod wait_queues;
 mod waiter;
-mod waiting;
 
 use pyo3::prelude::*;
 use pyo3::types::PyMapping;
@@ -96,9 +96,9 @@ mod _core {
     #[pymodule_export]
     use super::transaction::Transaction;
     #[pymodule_export]
-    use super::waiter::Waiter;
+    use super::wait_driver::rate_limited_error;
     #[pymodule_export]
-    use super::waiting::rate_limited_error;
+    use super::waiter::Waiter;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,6 +1,6 @@
 //! The wait queues of a limiter, and the state of their waiters.
 //!
-//! `waiting.rs` drives them. No lock of a queue is held while the store is asked or Python code runs.
+//! `wait_driver.rs` drives them. No lock of a queue is held while the store is asked or Python code runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

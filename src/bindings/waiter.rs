@@ -10,7 +10,7 @@ use crate::bindings::decision::Decision;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::wait_queues::{BucketQueue, WaiterProgress, WaiterState};
-use crate::bindings::waiting::{depart, drive, too_late};
+use crate::bindings::wait_driver::{depart, drive, too_late};
 use crate::clock::Clock;
 use crate::engine::time::Nanos;
 use crate::sync::Mutex;
