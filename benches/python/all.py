@@ -30,7 +30,15 @@ BENCHES = [
 ]
 MACHINE = "On {} ({}, {} processors), CPython {}."
 # What the table for users begins with; the rows of a kind are side by side.
-ORDER = ("added", "a decision", "decisions", "memory", "an event", "`import")
+ORDER = (
+    "added",
+    "a decision in memory",
+    "a decision",
+    "decisions",
+    "memory",
+    "an event",
+    "`import",
+)
 
 
 def shortened(command: list[str]) -> list[str]:
