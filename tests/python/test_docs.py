@@ -245,7 +245,7 @@ def test_links_between_pages_lead_somewhere(path: Path) -> None:
 
 
 def test_pictures_show_what_the_engine_does(tmp_path: Path) -> None:
-    script = ROOT / "docs/images/ideas.py"
+    script = ROOT / "docs/images/algorithms.py"
     subprocess.run([sys.executable, script, tmp_path], check=True)
     drawn = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.svg")}
     kept = {path.name: path.read_text(encoding="utf-8") for path in script.parent.glob("*.svg")}

@@ -1,6 +1,6 @@
-"""Draw the pictures of `docs/ideas.md`, with the engine's own numbers.
+"""Draw the pictures of `docs/algorithms.md`, with the engine's own numbers.
 
-`python docs/images/ideas.py` writes them beside this file.
+`python docs/images/algorithms.py` writes them beside this file.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def draw_burst(axes: Axes) -> None:
         totals = list(admitted(Limit.parse(f"100/minute, burst {burst}"), range(601)))
         axes.plot([tenth / 10 for tenth in range(601)], totals, color=color)
         axes.annotate(f"burst {burst}", (61, totals[-1]), color=color, va="center")
-    axes.set(xlabel="seconds", ylabel="requests admitted", xlim=(0, 72), ylim=(0, 210))
+    axes.set(xlabel="seconds", ylabel="requests admitted", xlim=(0, 78), ylim=(0, 210))
 
 
 def draw_worst(axes: Axes) -> None:
@@ -102,7 +102,8 @@ def draw(folder: Path) -> None:
     """Write the pictures into a folder."""
     with mpl.rc_context(STYLE):
         for name, paint in (("level", draw_level), ("burst", draw_burst), ("worst", draw_worst)):
-            figure = Figure((6.4, 2.6), layout="constrained")
+            # As narrow as a phone, so that a browser hardly shrinks the text there.
+            figure = Figure((4.8, 2.6), layout="constrained")
             figure.patch.set_alpha(0)
             axes = figure.add_subplot()
             axes.patch.set_alpha(0)
