@@ -27,10 +27,11 @@ def pages() -> list[tuple[str, Path]]:
 
 
 def summary(text: str) -> str:
-    """Return the first sentence after the title, without links."""
+    """Return the first sentence after the title, without links and emphasis."""
     for paragraph in HIDDEN.sub("", text).split("\n\n")[1:]:
         if re.match(r"[A-Za-z*]|`[^`]", paragraph):
-            line = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
+            plain = " ".join(paragraph.replace("**", "").split())
+            line = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", plain)
             return re.split(r"(?<=[.:]) ", line)[0].rstrip(":.")
     return ""
 
