@@ -21,6 +21,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 SOURCES = sorted([*ROOT.glob("python/penstock/**/*.py"), *ROOT.glob("python/penstock/**/*.pyi")])
+FLAGS = re.MULTILINE | re.DOTALL
 # Not run: shell commands with side effects, and listings.
 SHOWN = {"sh", "toml", "tree"}
 RUN = {"python", "pycon", "yaml", "text", "http", "console"}
@@ -205,6 +207,29 @@ def test_code_runs_as_a_reader_copies_it(path: Path, workspace: dict[str, object
         page.namespace.update(namespace)
         for example in page.examples():
             example.evaluate()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_tabs_can_be_copied_alone(path: Path, tmp_path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    tabs = re.findall(r'^=== ".*"\n\n((?: {4}.*\n|\n)+)', text, flags=re.MULTILINE)
+    codes = ["\n".join(re.findall(r"^ {4}```python\n(.*?)^ {4}```", tab, FLAGS)) for tab in tabs]
+    for number, code in enumerate(codes):
+        (tmp_path / f"tab{number}.py").write_text(textwrap.dedent(code), encoding="utf-8")
+    # What settings and other modules of a project define.
+    names = 'builtins = ["INSTALLED_APPS", "MIDDLEWARE", "app"]'
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select=F821",
+        "--config",
+        names,
+    ]
+    done = subprocess.run([*command, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
