@@ -1300,7 +1300,8 @@ class Replies:
     ) -> Decision | asyncio.Future[Decision] | None:
         """Return a decision that needs no reply, or a future of `event_loop`.
 
-        `None` if the call must be made in a thread because the limiter has waiters. `verb` is
+        `None` if the call must be made in a thread because the limiter has waiters or the call would
+        wait for another process. `verb` is
         spend, check, refund or acquire; an acquire is a spend that is refunded if the future is
         cancelled. Raises as `BoundLimit.spend` does, except for errors that depend on the reply.
         """
@@ -1313,8 +1314,8 @@ class Replies:
     ) -> Decision | asyncio.Future[Decision] | None:
         """Return the decision on several transactions, or a future of `event_loop`.
 
-        `None` if the call must be made in a thread because it needs several servers or the limiter
-        has waiters. Raises as `Limiter.spend_all` does, except for errors that depend on the
+        `None` if the call must be made in a thread because it needs several servers, the limiter has
+        waiters, or the call would wait for another process. Raises as `Limiter.spend_all` does, except for errors that depend on the
         replies.
         """
 
