@@ -1301,9 +1301,9 @@ class Replies:
         """Return a decision that needs no reply, or a future of `event_loop`.
 
         `None` if the call must be made in a thread because the limiter has waiters or the call would
-        wait for another process. `verb` is
-        spend, check, refund or acquire; an acquire is a spend that is refunded if the future is
-        cancelled. Raises as `BoundLimit.spend` does, except for errors that depend on the reply.
+        wait for another process. `verb` is spend, check, refund or acquire; an acquire is a spend
+        that is refunded if the future is cancelled. Raises as `BoundLimit.spend` does, except for
+        errors that depend on the reply.
         """
     def call_all(
         self,
@@ -1315,8 +1315,8 @@ class Replies:
         """Return the decision on several transactions, or a future of `event_loop`.
 
         `None` if the call must be made in a thread because it needs several servers, the limiter has
-        waiters, or the call would wait for another process. Raises as `Limiter.spend_all` does, except for errors that depend on the
-        replies.
+        waiters, or the call would wait for another process. Raises as `Limiter.spend_all` does,
+        except for errors that depend on the replies.
         """
 
 @final
