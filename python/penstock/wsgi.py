@@ -16,8 +16,7 @@ from penstock.web.enforce import NOTHING
 from penstock.web.guard import Guard
 from penstock.web.lifecycle import Visit
 from penstock.web.options import GuardOptions
-from penstock.web.request import EnvironRequest
-from penstock.web.response import Response
+from penstock.web.request import EnvironRequest, Response
 from penstock.web.rule import LimitOptions, RuleOptions, make_rule
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class PenstockMiddleware:
         if not self.guard.enabled:
             environ["penstock.decision"] = NOTHING
             return self.app(environ, start_response)
-        # A local: called as a method, it would first be looked for in the class.
+        # A local: a method call would look up the class first.
         app = self.app
         request = _Visit(environ, environ.get("REMOTE_ADDR"))
         request.start_response = start_response

@@ -1,6 +1,6 @@
 """Rate limits for any ASGI application: Starlette, Litestar, Quart, or without a framework."""
 
 from penstock.asgi.middleware import PenstockMiddleware
-from penstock.web.response import Response
+from penstock.web.request import Response
 
 __all__ = ["PenstockMiddleware", "Response"]

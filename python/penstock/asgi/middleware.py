@@ -113,7 +113,7 @@ class PenstockMiddleware:
     # Frameworks have types of their own for the three, which are not compatible.
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or pass it to the application."""
-        # Locals: called as methods, they would first be looked for in the class.
+        # Locals: a method call would look up the class first.
         app, guard = self.app, self.guard
         if scope["type"] not in _LIMITED:
             await app(scope, receive, send)

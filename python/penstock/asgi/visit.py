@@ -8,7 +8,7 @@ from penstock.asgi.request import AsgiRequest
 from penstock.asgi.response import STARTS
 from penstock.web.enforce import NOTHING
 from penstock.web.lifecycle import Visit
-from penstock.web.response import Response
+from penstock.web.request import Response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -49,7 +49,7 @@ class AsgiVisit(Visit):
     # Not `async def`, which would cost one coroutine more for each message.
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message, with the fields of limits if it starts the response."""
-        # A local: called as a method, it would first be looked for in the class.
+        # A local: a method call would look up the class first.
         send = self.send_on
         if self.has_started:
             return send(message)

@@ -219,7 +219,7 @@ class FlaskLimits(adapter.AppLimits):
         if not state.is_decided:
             further, state.covered = self._limits_for_request(limits, native)
         elif state.covered is limits:
-            # They were evaluated with those of the class; a second call of the method counts again.
+            # Already evaluated with the class's limits. A second call of the method counts again.
             state.covered = None
             return state.entered
         else:
@@ -247,7 +247,7 @@ class FlaskLimits(adapter.AppLimits):
         except (HTTPException, StoreError):
             raise
         except Exception:  # noqa: BLE001  any error of the user's code
-            # An id that is found out by what was not reached. The application's response stays.
+            # The id may depend on code that did not run. Keep the application's response.
             if not self._is_failure_logged:
                 self._is_failure_logged = True
                 _log.exception("default limits do not count requests that do not reach the view")
@@ -277,7 +277,7 @@ class FlaskLimits(adapter.AppLimits):
         if _STATE_KEY in native.environ:
             native.environ[_STATE_KEY] = state
         else:
-            # The server calls what `app.wsgi_app` was before.
+            # The server bypasses our `wsgi_app` wrapper.
             response.headers = Headers(state.add_to([*response.headers], response.status))
 
     def _handle_rate_limited(self, error: RateLimited) -> Any:
@@ -334,7 +334,7 @@ class FlaskLimits(adapter.AppLimits):
         return None if inner is limits else inner
 
     def _is_decorated(self, native: Request) -> bool:
-        """Whether the view of a request has a decorator, as far as attributes show it."""
+        """Whether the view of a request is known to have a decorator."""
         view = self._app.view_functions.get(native.endpoint or "")
         return hasattr(view, LIMITS) or hasattr(method_of(view, native.method), LIMITS)
 

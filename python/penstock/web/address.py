@@ -37,7 +37,7 @@ _MAX_NODE_LENGTH: Final = 128
 _CACHE_SIZE: Final = 8192
 _MAPPED_BITS: Final = 96
 ADDRESS_MARK: Final = "address:"
-"""The prefix of the address of an anonymous user, where ids are those of users."""
+"""Prefix for address ids under limits that count users."""
 # Longer headers are not cached, since clients choose them.
 _MAX_CACHED_LENGTH: Final = 256
 _PAIR: Final = re.compile(

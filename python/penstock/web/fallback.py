@@ -254,7 +254,7 @@ class StoreAccess:
             return (bound.spend(id, cost) if verb == "spend" else bound.refund(id, cost),)
         if verb == "refund":
             return self.limiter.refund_all(_transactions(entries, "spend")).parts
-        # The request has been served, so no limit stops another: each takes what it has.
+        # The request was served, so the limits are charged independently, each as far as possible.
         return self.limiter.spend_all(_transactions(entries, "spend_only")).parts
 
 

@@ -219,7 +219,7 @@ class Guard:
     def denied(
         self, request: Request, decision: Decision, earlier: Outcome | None = None
     ) -> Outcome:
-        """Return the outcome of a request that was denied by a limit which its view called itself.
+        """Return the outcome of a request that was denied by a limit that the view checked.
 
         Args:
             request: The request.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import Error
 from penstock.web.enforce import NOTHING, UNLIMITED, take, take_async
-from penstock.web.response import Response
+from penstock.web.request import Response
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,6 +55,9 @@ class Visit:
         "peer",
     )
 
+    # Set with `limits`.
+    _id: Id
+
     def __init__(self, native: Any, peer: str | None) -> None:
         self.native = native
         self.peer = peer
@@ -63,8 +66,6 @@ class Visit:
         self.decision: Decision = NOTHING
         self.entered: Outcome | None = None
         self._request: Request | None = None
-        # Set with `limits`.
-        self._id: Id = ""
 
     def read(self) -> Request:
         """Return the request as limits read it; here, `native` is one already."""
@@ -104,7 +105,7 @@ class Visit:
         Raises:
             StoreError: The store fails, and a limit has the policy `"raise"`.
         """
-        # Locals: called as methods, they would first be looked for in the class.
+        # Locals: a method call would look up the class first.
         id: Id | None = None
         spend = limits.spend
         try:

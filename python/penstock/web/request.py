@@ -1,13 +1,14 @@
-"""Requests as adapters show them to limits, which read only what they need."""
+"""Requests and heads of responses, as adapters show them to limits."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.errors import Error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.types import Id
 
@@ -49,6 +50,20 @@ class Request(Protocol):
 
     def header(self, name: str) -> str | None:
         """Return a header, its lines joined with commas; `None` if it is missing."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """Head of a response that has not been sent yet, as `deduct_when` gets it.
+
+    Attributes:
+        status_code: The status, such as 401. For a WebSocket: 101 if it is accepted, 403 if it is
+            closed instead.
+        headers: The header fields that the application set.
+    """
+
+    status_code: int
+    headers: Sequence[tuple[str, str]]
 
 
 class WatchedInput:

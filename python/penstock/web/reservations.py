@@ -21,7 +21,7 @@ RELEASE_AFTER_NS: Final = 600 * 1_000_000_000
 
 
 class ViewCost:
-    """The cost that a view tells, for limits that reserve an estimate; `Decision.settle` calls it.
+    """The actual cost reported by a view, for limits that reserve; `Decision.settle` calls it.
 
     It does not refer to the request: the decision, which refers to it, is part of that.
 

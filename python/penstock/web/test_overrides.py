@@ -57,7 +57,7 @@ class Switch:
             was_applied = bool(self._replaced)
             for limiter, before in self._replaced.items():
                 if not _is_closed(limiter):
-                    # What was defined since stays.
+                    # Keep limits that were defined in the meantime.
                     limiter.reload(limiter.limits | before)
             self._replaced.clear()
             self._limits = limits
