@@ -408,3 +408,18 @@ def test_application_within_another_counts_apart(make_limiter: MakeLimiter) -> N
 
     assert limit_fields(get(outer))["RateLimit"] == '"A";r=4;t=12, "B";r=4;t=12'
     assert limit_fields(get(inner))["RateLimit"] == '"A";r=3;t=12'
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), [(("Unknown", None), "Unknown"), (("PerAddress", "2m"), "same block_for")]
+)
+def test_blueprint_with_a_wrong_limit_is_an_error_where_it_is_registered(
+    app: flask.Flask, limiter: penstock.Limiter, given: Any, message: str
+) -> None:
+    limits = Penstock(None, limiter)
+    name, block_for = given
+    blueprint = limits.limit(name, block_for=block_for)(flask.Blueprint("shop", __name__))
+    limits.init_app(app)
+    app.get("/")(limits.limit("PerAddress", block_for="1m")(hello))
+    with pytest.raises(penstock.ConfigError, match=message):
+        app.register_blueprint(blueprint)

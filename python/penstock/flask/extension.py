@@ -241,6 +241,9 @@ class Penstock:
         if isinstance(target, Blueprint):
 
             def add(state: BlueprintSetupState) -> None:
+                app_limits = self._limits_of(state.app)
+                if app_limits is not None:
+                    app_limits.guard.check([rule])
                 rules = self._routes_of(state).rules
                 rules[_full_name(state)] = (rule, *rules.get(_full_name(state), ()))
 
