@@ -7,8 +7,8 @@ use pyo3::types::PyBytes;
 
 use crate::bindings::arguments::Items;
 use crate::log::{
-    CsvColumns, Envelope, Events, FieldKind, Format, LineField, LineFormat, MAX_SLOTS, Names,
-    ParseOptions, Parser, RequestPart, TimeZone, Unit,
+    Classes, CsvColumns, Envelope, Events, FieldKind, Format, LineField, LineFormat, MAX_PATTERNS,
+    MAX_SLOTS, Names, ParseOptions, Parser, RequestPart, TimeZone, Unit,
 };
 use crate::sync::Mutex;
 
@@ -36,6 +36,7 @@ struct Options {
     prefix_words: usize,
     has_comments: bool,
     parts: Items<(usize, String)>,
+    classes: Items<(usize, Vec<String>)>,
 }
 /// The columns of one step and its counts.
 type Taken<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Counts);
@@ -50,6 +51,13 @@ impl LogParser {
                 format!("found {id_fields} id fields and an IPv6 prefix of {ipv6_prefix}");
             return Err(PyValueError::new_err(message));
         }
+        for (index, patterns) in &options.classes.0 {
+            if *index >= id_fields || patterns.len() > MAX_PATTERNS {
+                let count = patterns.len();
+                let message = format!("found {count} patterns for the field {index} of an id");
+                return Err(PyValueError::new_err(message));
+            }
+        }
         let parts =
             options.parts.0.iter().map(|(slot, part)| Ok((slot_of(*slot)?, part_of(part)?)));
         let options = ParseOptions {
@@ -62,6 +70,7 @@ impl LogParser {
             ipv6_prefix,
             has_comments,
             parts: parts.collect::<PyResult<_>>()?,
+            classes: Classes::new(options.classes.0),
         };
         Ok(LogParser { parser: Mutex::new(Parser::new(format, options, None)) })
     }

@@ -6,6 +6,7 @@ use jiff::tz::TimeZone;
 use memchr::memchr;
 use serde::Deserialize;
 
+use crate::log::classes::Classes;
 use crate::log::csv::Columns;
 use crate::log::fault::Fault;
 use crate::log::json::Names;
@@ -49,6 +50,8 @@ pub struct ParseOptions {
     pub has_comments: bool,
     /// Slots of which only a part of the request is used.
     pub parts: Vec<(usize, RequestPart)>,
+    /// The fields of the id of which only the matching patterns matter.
+    pub classes: Classes,
 }
 
 /// The text that a container runtime or log shipper adds to each line.

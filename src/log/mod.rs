@@ -3,6 +3,7 @@
 //! LAW: bytes in, columns out. No file, no clock, no Python. The caller passes bytes in blocks of any
 //! size, and block boundaries do not affect the result.
 
+mod classes;
 mod csv;
 mod fault;
 mod format;
@@ -16,6 +17,7 @@ mod skipped;
 mod time;
 mod worker;
 
+pub use classes::{Classes, MAX_PATTERNS};
 pub use csv::Columns as CsvColumns;
 pub use fault::Fault;
 pub use format::{Envelope, Format, ParseOptions};

@@ -65,7 +65,7 @@ impl RequestPart {
         }
         // The protocol, if there is one, is the last word. The target may contain spaces.
         let target = match memrchr(b' ', rest) {
-            Some(space) if rest[space + 1..].starts_with(b"HTTP/") => &rest[..space],
+            Some(space) if is_protocol(&rest[space + 1..]) => &rest[..space],
             _ => rest,
         };
         // Load balancers and proxies log the whole URL.
@@ -81,4 +81,9 @@ impl RequestPart {
         }
         Some(memchr(b'?', target).map_or(target, |query| &target[..query]))
     }
+}
+
+/// Returns whether a word is the protocol of a request; Hypercorn writes only its version.
+fn is_protocol(word: &[u8]) -> bool {
+    word.starts_with(b"HTTP/") || matches!(word, b"1.0" | b"1.1" | b"2" | b"3")
 }

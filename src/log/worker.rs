@@ -6,6 +6,7 @@ use std::mem;
 use memchr::memchr_iter;
 
 use crate::log::MAX_LINE;
+use crate::log::classes::Classes;
 use crate::log::fault::Fault;
 use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
@@ -29,6 +30,8 @@ pub(super) struct Worker {
     /// The number of each id in the main parser.
     pub codes: Vec<u32>,
     id: String,
+    /// A copy of the options' own, with the values that this worker has seen.
+    classes: Option<Classes>,
     /// The previous time and its text, because consecutive lines often have the same time.
     last: (Vec<u8>, i64),
 }
@@ -134,7 +137,9 @@ impl Worker {
             true => Cow::Borrowed(std::str::from_utf8(bytes).unwrap_or_default()),
             false => id::escape_invalid_utf8(bytes),
         };
-        if let [only] = fields {
+        if let [only] = fields
+            && !options.classes.has(0)
+        {
             let bytes = only.as_deref().filter(|bytes| is_present(bytes))?;
             return self.ids.number(text(bytes).as_bytes());
         }
@@ -142,12 +147,20 @@ impl Worker {
             return None;
         }
         let mut id = mem::take(&mut self.id);
+        let classes = self.classes.get_or_insert_with(|| options.classes.clone());
         id.clear();
         for (index, field) in fields.iter().enumerate() {
             if index > 0 {
                 id.push(ID_SEPARATOR);
             }
             let text = text(field.as_deref().unwrap_or(b"-"));
+            let text = if classes.has(index) {
+                // Patterns are compared with addresses in canonical form.
+                let value = id::canonical(&text, options.ipv6_prefix);
+                Cow::Owned(classes.representative(index, &value).to_owned())
+            } else {
+                text
+            };
             if text.contains(ID_SEPARATOR) {
                 id.push_str(&text.replace(ID_SEPARATOR, "\\t"));
             } else {

@@ -123,8 +123,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     log = parser.add_argument_group("the log")
     log.add_argument(
         "--format", default="auto",
-        help="auto, combined, common, traefik, w3c, alb, elb, s3, haproxy, npm, logfmt, jsonl, "
-        "csv, parquet, or a format string of nginx or Apache",
+        help="auto, combined, common, traefik, w3c, alb, elb, s3, haproxy, aiohttp, npm, logfmt, "
+        "jsonl, csv, parquet, or a format string of nginx or Apache",
     )  # fmt: skip
     log.add_argument(
         "--id", default="address", metavar="FIELDS",
@@ -144,6 +144,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--where", action="append", default=[], metavar="CONDITION",
         help="only events such as path=/api/*, status!=4xx, method=GET,POST, client=192.0.2.*, "
         "time>=2026-11-20T10:00 or time<2026-11-21; may be repeated",
+    )  # fmt: skip
+    log.add_argument(
+        "--trusted-proxies", default="", metavar="NETWORKS",
+        help="as in production: networks of your proxies, with commas; the client is then found "
+        "from the address and X-Forwarded-For",
+    )  # fmt: skip
+    log.add_argument(
+        "--hops", type=int, default=0, metavar="N",
+        help="instead: the number of proxies in front of the application",
     )  # fmt: skip
     log.add_argument(
         "--ipv6-prefix", type=int, default=IPV6_PREFIX, metavar="BITS",
@@ -385,6 +394,9 @@ def _open_log(options: Namespace, routes: Routes | None) -> LogReader:
         where=options.where,
         window=options.window,
         max_bad=options.max_bad,
+        trusted_proxies=options.trusted_proxies,
+        hops=options.hops,
+        patterns=None if routes is None else routes.patterns,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from penstock._core import IPV6_PREFIX, canonical_address
 from penstock.simulate.ids import as_text
+from penstock.simulate.pattern import matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,7 +73,7 @@ def match_clients(named: AnyClients, clients: Sequence[str]) -> tuple[NDArray[np
             own = [
                 number
                 for client, each in numbers.items()
-                if fnmatchcase(client, text.replace("[", "[[]"))
+                if matches(client, text)
                 for number in each
             ]
         if own:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -12,6 +11,7 @@ import numpy as np
 from penstock import _core
 from penstock.errors import ConfigError, InvalidId
 from penstock.simulate.ids import EVERYONE, Codes
+from penstock.simulate.pattern import matches
 from penstock.simulate.trace import Trace
 from penstock.validation import check_names, is_whole
 
@@ -96,7 +96,7 @@ class Route(NamedTuple):
         """Return whether a request is of this kind."""
         if self.methods and request["method"].upper() not in self.methods:
             return False
-        return self.path == "*" or fnmatchcase(request["path"], self.path)
+        return self.path == "*" or matches(request["path"], self.path)
 
 
 class Routes:
@@ -130,6 +130,13 @@ class Routes:
     def of(cls, routes: AnyRoutes | Routes) -> Routes:
         """Parse routes, unless they are parsed already."""
         return routes if isinstance(routes, Routes) else cls(routes)
+
+    @property
+    def patterns(self) -> dict[str, list[str]]:
+        """The patterns of the path, if no limit has the path itself as its id."""
+        is_id = any("path" in (id or ()) for route in self.routes for _, id, _ in route.limits)
+        paths = [route.path for route in self.routes if route.path != "*"]
+        return {} if is_id or not paths else {"path": list(dict.fromkeys(paths))}
 
     def check_fields(self, trace: Trace) -> None:
         """Raise ConfigError if a trace does not have a field that a route needs."""

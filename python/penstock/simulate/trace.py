@@ -48,6 +48,8 @@ class LogOptions(TypedDict, total=False):
     where: str | Iterable[str]
     max_bad: float
     progress: Progress
+    trusted_proxies: str | Sequence[str]
+    hops: int
 
 
 class Trace:
@@ -148,7 +150,8 @@ class Trace:
         Args:
             path: A file, several files, a pattern such as `access.log*`, or `-` for standard input.
             **options: Options of `penstock.simulate.log.read_log`: `format`, `id`, `cost`, `time`,
-                `time_unit`, `tz`, `ipv6_prefix`, `where`, `max_bad`, `progress`.
+                `time_unit`, `tz`, `ipv6_prefix`, `where`, `trusted_proxies`, `hops`, `max_bad`,
+                `progress`.
 
         Returns:
             The trace; its `skipped` has the number of lines that were left out, and the first of

@@ -24,6 +24,7 @@ fn options() -> ParseOptions {
         ipv6_prefix: 64,
         has_comments: false,
         parts: Vec::new(),
+        classes: penstock::log::Classes::default(),
     }
 }
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock._core import LogParser
 from penstock.simulate.log.errors import LogError
-from penstock.simulate.log.formats import FORMATS, LineFormat, line_format
+from penstock.simulate.log.formats import FORMATS, RECIPES, LineFormat, line_format
 from penstock.simulate.log.options import Options
 from penstock.simulate.log.report import SkippedLine
 from penstock.simulate.log.selection import (
+    FORWARDED_FOR,
     FieldSelection,
     is_address,
     resolve_client,
@@ -45,6 +46,8 @@ _DOCKER: Final = {"attrs", "log", "stream", "time"}
 _W3C: Final = b"#Fields:"
 # Pairs of columns of the W3C format that hold the time.
 _DATE_AND_TIME: Final = (("date", "time"), ("date-local", "time-local"))
+# A host name, of which the brackets and colons of a prefix are no part.
+_HOST: Final = re.compile(r"[^\s\[\]:]+")
 _WEB_SERVERS: Final = ("vhost_combined", "main", "combined", "common")
 
 
@@ -159,8 +162,9 @@ def _auto(
         is_json = sum(line.lstrip().startswith(b"{") for line in rest) * 2 > len(rest)
         if is_json and any(_objects(rest)):
             return _json(rest, name, wanted, inside)
-        layout = _best_format(rest, options)
+        layout = _best_format(rest, options, has_prefix=words > 0)
         if layout is not None:
+            _check_clients(layout, rest, name, wanted, options)
             return _layout(layout, wanted, inside)
     if sum(
         len(_PAIR.findall(line.decode(errors="replace"))) >= _MIN_PAIRS for line in lines
@@ -171,15 +175,16 @@ def _auto(
         return found
     if any(_SERVER_TIME.search(line) for line in lines):
         raise LogError(
-            f"{name} is similar to a log of nginx or Apache, but its times are not valid (they "
-            "need English month names, such as 21/Nov/2026:06:25:17 +0100), or its fields are in "
-            "another order (pass format=). It begins with",
+            f"{name} is similar to a log of nginx or Apache, but its fields are in another order, "
+            "or its times are not valid (they need English month names, such as "
+            f"21/Nov/2026:06:25:17 +0100); pass format=. {RECIPES} It begins with",
             file=name,
             examples=_examples(lines, name),
         )
     raise LogError(
         f"{name} has no known format; tried {', '.join(FORMATS)}, W3C, JSON lines, logfmt and "
-        f"CSV; for another format pass format='$remote_addr … [$time_local] …'. It begins with",
+        f"CSV; for another format pass format='$remote_addr … [$time_local] …', with "
+        f"$time_iso8601 or $msec for other times. {RECIPES} It begins with",
         file=name,
         examples=_examples(lines, name),
     )
@@ -225,8 +230,11 @@ def _without_words(line: bytes, words: int) -> bytes:
     return line
 
 
-def _best_format(lines: list[bytes], options: Options) -> LineFormat | None:
-    """Return the format that most lines have; None if fewer than half have a known one."""
+def _best_format(lines: list[bytes], options: Options, *, has_prefix: bool) -> LineFormat | None:
+    """Return the format that most lines have; None if fewer than half have a known one.
+
+    The address may have been taken for a prefix, so lines without one are not a format then.
+    """
     text = b"\n".join(lines)
     # Only the address is selected here: a format may lack the selected fields.
     plain = FieldSelection(None, ("address",), None, None)
@@ -242,13 +250,40 @@ def _best_format(lines: list[bytes], options: Options) -> LineFormat | None:
         ids = detected.parser.ids(0)
         # Web servers may log host names; text with blanks is more than an address.
         may_be_name = layout.name in _WEB_SERVERS
-        clients = [id for id in ids if (may_be_name and " " not in id) or is_address(id)]
+        clients = [id for id in ids if is_address(id) or (may_be_name and _HOST.fullmatch(id))]
+        if has_prefix and not ids:
+            continue
         is_client = len(clients) * 2 >= len(ids) if may_be_name else len(clients) == len(ids)
         if parsed * 2 > len(lines) and is_client and (best is None or parsed > best[0]):
             best = parsed, layout
     if best is None or _has_prefix(lines, best[1]):
         return None
     return best[1]
+
+
+def _check_clients(
+    layout: LineFormat, lines: list[bytes], name: str, wanted: FieldSelection, options: Options
+) -> None:
+    """Raise LogError if it is doubtful which field is the client."""
+    if "address" not in wanted.ids:
+        return
+    fields = ["address", *(field for field in ("ident", "forwarded_for") if field in layout.known)]
+    plain = FieldSelection(None, tuple(fields), None, None)
+    plain_options = options._replace(has_cost=False, id_fields=len(fields), classes=())
+    parser = _layout(layout, plain, plain_options).parser
+    parser.feed(b"\n".join(lines))
+    parser.finish()
+    parser.take()
+    rows = [dict(zip(fields, id.split("\t"), strict=False)) for id in parser.ids(0)]
+    if any(is_address(row.get("ident", "")) and not is_address(row["address"]) for row in rows):
+        raise LogError(
+            f"some lines of {name} have a host name before the address; pass format=, or split the "
+            "file. It begins with",
+            file=name,
+            examples=_examples(lines, name),
+        )
+    if FORWARDED_FOR not in wanted.ids:
+        resolve_client(fields, rows, name)
 
 
 def _has_prefix(lines: list[bytes], layout: LineFormat) -> bool:
@@ -426,7 +461,9 @@ def _fields(
     parts = []
     for slot, id in enumerate(wanted.ids, _ID):
         if id == "address":
-            field = resolve_client(known, rows, name)
+            # The address of a proxy, if the forwarded address is read, too.
+            compared = [] if FORWARDED_FOR in wanted.ids else rows
+            field = resolve_client(known, compared, name)
         else:
             field = resolve_field("id", id, known, name)
         # A field for the method has nothing else, but one for the path may have the query.

@@ -26,6 +26,7 @@ _NGINX: Final = {
     "msec": "time",
     "remote_addr": "address",
     "remote_user": "user",
+    "request_time": "duration",
     "request_method": "method",
     "request_uri": "target",
     "time_iso8601": "time",
@@ -34,6 +35,7 @@ _NGINX: Final = {
 }
 _APACHE: Final = {
     "B": "bytes",
+    "D": "duration",
     "O": "bytes",
     "U": "path",
     "V": "host",
@@ -240,6 +242,8 @@ _S3: Final = (
 _HAPROXY: Final = (
     '$remote_addr [$time_local] $frontend $backend $timers $status $bytes_sent $captured "$request"'
 )
+# Source: aiohttp, `AccessLogger.LOG_FORMAT`.
+_AIOHTTP: Final = '%a %t "%r" %s %b "%{Referer}i" "%{User-Agent}i"'
 # Source: Nginx Proxy Manager, its proxy and its standard format.
 _NPM: Final = (
     '[$time_local] $statuses - $request_method $scheme $host "$request_uri" '
@@ -251,6 +255,11 @@ _TRAEFIK: Final = (
     '$remote_addr $ident $remote_user [$time_local] "$request" $status $bytes_sent "$http_referer" '
     '"$http_user_agent" $requests "$router" "$server" $duration'
 )
+
+RECIPES: Final = (
+    "docs/logs.md has formats for uvicorn, hypercorn, Granian, aiohttp, Daphne and waitress."
+)
+"""Where formats of other servers are found."""
 
 FORMATS: Final = {
     name: _line_format(name, parts)._replace(is_open=True)
@@ -264,6 +273,7 @@ FORMATS: Final = {
         "alb": _nginx(_ALB),
         "elb": _nginx(_ELB),
         "s3": _nginx(_S3),
+        "aiohttp": _apache(_AIOHTTP),
         "haproxy": _nginx(_HAPROXY),
         "npm": _nginx(_NPM),
     }.items()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 from penstock._core import IPV6_PREFIX, LogParser
 from penstock.display import pluralize
 from penstock.simulate.log.errors import LogError
 
 if TYPE_CHECKING:
-    import datetime
     from collections.abc import Sequence
 
 _ZULU: Final = ("UTC", "Z", "GMT")
@@ -29,6 +30,7 @@ class Options(NamedTuple):
         prefix_words: The number of words before a line.
         has_comments: Whether lines that begin with `#` are no events.
         parts: The slots of requests of which only a part is used, each with the part.
+        classes: The fields of the id, by index, of which only the matching patterns matter.
     """
 
     has_cost: bool = False
@@ -41,6 +43,7 @@ class Options(NamedTuple):
     prefix_words: int = 0
     has_comments: bool = False
     parts: Sequence[tuple[int, str]] = ()
+    classes: Sequence[tuple[int, Sequence[str]]] = ()
 
     @property
     def suffix(self) -> str:
@@ -69,6 +72,15 @@ def parse_zone(value: str | datetime.tzinfo) -> str:
             f"found {value!r}: {error}"
         ) from error
     return name
+
+
+def zone_info(name: str) -> datetime.tzinfo:
+    """Return the zone with a name that `parse_zone` returned."""
+    if name == "UTC":
+        return datetime.UTC
+    if name[0] in "+-":
+        return datetime.datetime.strptime(name, "%z").tzinfo or datetime.UTC
+    return ZoneInfo(name)
 
 
 def _name_of(zone: datetime.tzinfo) -> str:

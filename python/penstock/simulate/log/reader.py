@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from penstock._core import IPV6_PREFIX
+from penstock.display import printable
+from penstock.errors import ConfigError
 from penstock.simulate.ids import EVERYONE
 from penstock.simulate.log.detect import Detected, detect_format, table_parser
 from penstock.simulate.log.errors import LogError
@@ -14,14 +16,21 @@ from penstock.simulate.log.options import Options, parse_zone
 from penstock.simulate.log.parquet import parquet_blocks, parquet_columns
 from penstock.simulate.log.progress import Progress, progress_bar
 from penstock.simulate.log.report import MAX_EXAMPLES, LogReport, SkippedLine, unit_names
-from penstock.simulate.log.selection import MAX_ID_FIELDS, FieldSelection
+from penstock.simulate.log.selection import (
+    CLIENT,
+    FORWARDED_FOR,
+    MAX_ID_FIELDS,
+    FieldSelection,
+)
 from penstock.simulate.log.source import LogPath, Source, find_sources, read_ahead
 from penstock.simulate.log.where import Where
 from penstock.validation import is_whole
+from penstock.web.address import ClientAddress
+from penstock.web.request import MissingId
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,7 +38,12 @@ if TYPE_CHECKING:
 # Codes of ids whose events are left out.
 _FILTERED: Final = -1
 _WITHOUT_ID: Final = -2
+# The core's maximum; values of a field with more are kept as they are.
+_MAX_PATTERNS: Final = 64
+# Fields that are a list of addresses behind several proxies.
+_LISTS: Final = (("forwarded_for",), ("http_x_forwarded_for",), ("x_forwarded_for",))
 _UNITS: Final = ("s", "ms", "us", "ns")
+_MAX_DIRECTIVE: Final = 16_384
 # A log with no event in this many lines has the wrong format, and the rest is not read.
 _MAX_LINES_WITHOUT_EVENT: Final = 10_000
 
@@ -63,16 +77,31 @@ class _Table:
     The core's ids have the fields of the id first, then those of the conditions.
     """
 
-    def __init__(self, fields: FieldSelection, where: Where, *, is_shared: bool) -> None:
+    def __init__(
+        self,
+        fields: FieldSelection,
+        where: Where,
+        *,
+        is_shared: bool,
+        find_client: ClientAddress | None = None,
+    ) -> None:
+        self._fields = fields
+        self._find_client = find_client
         self.clients: Final[list[str]] = [] if fields.ids else [EVERYONE]
         self._ids = len(fields.ids)
         self._where = where
         # Otherwise the core's numbers are used as they are.
-        self._is_mapped = is_shared or bool(where.conditions)
+        self._is_mapped = is_shared or bool(where.conditions) or find_client is not None
         self._codes: dict[str, int] = {}
 
     def extend(self, known: NDArray[np.int64], added: list[str]) -> NDArray[np.int64]:
         """Add new ids of a file; return the code of each of its ids, or why it has none."""
+        if self._fields.ids in _LISTS and any("," in id for id in added):
+            example = next(id for id in added if "," in id)
+            raise LogError(
+                f"{self._fields.ids[0]} has lists of addresses such as {printable(example, 60)!r}; "
+                "pass id='address' and trusted_proxies= or hops=, as in production"
+            )
         if not self._is_mapped:
             if self._ids:
                 self.clients.extend(added)
@@ -82,11 +111,18 @@ class _Table:
     def _code(self, id: str) -> int:
         parts = id.split("\t")
         values = [part.replace("\\t", "\t") for part in parts[self._ids :]]
-        if self._where.conditions and not self._where.holds(values):
+        count = len(self._where.fields)
+        if self._where.conditions and not self._where.holds(values[:count]):
             return _FILTERED
         if self._ids == 0:
             return 0
         own = parts[: self._ids]
+        if self._find_client is not None:
+            index = self._fields.ids.index(CLIENT)
+            try:
+                own[index] = self._find_client.of(own[index], _sent(values.pop()), None)
+            except MissingId:
+                return _WITHOUT_ID
         if all(part in {"", "-"} for part in own):
             return _WITHOUT_ID
         return self._codes.setdefault(self._add("\t".join(own)), len(self._codes))
@@ -95,6 +131,46 @@ class _Table:
         if id not in self._codes:
             self.clients.append(id)
         return id
+
+
+def _sent(value: str) -> str | None:
+    """Return the value of a header; None if it was not sent."""
+    return None if value in {"", "-"} else value
+
+
+class _Directives:
+    """Looks for directives of a W3C log that change its fields."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._first: bytes | None = None
+        self._rest = b"\n"
+
+    def check(self, block: bytes) -> None:
+        """Look for directives in the next block.
+
+        Raises:
+            LogError: The fields change.
+        """
+        text = self._rest + block
+        begin = 0
+        while (begin := text.find(b"\n#Fields:", begin)) >= 0:
+            end = text.find(b"\n", begin + 1)
+            if end < 0:
+                break
+            found = text[begin:end].strip()
+            if self._first is not None and found != self._first:
+                name = self._source.name
+                raise LogError(
+                    f"the fields of {name} change at {printable(found.decode('latin-1'), 200)!r}; "
+                    "split the file there",
+                    file=name,
+                )
+            self._first = found
+            begin = end
+        last = text.rfind(b"\n")
+        # A directive may be cut off by the end of the block.
+        self._rest = text[last:][:_MAX_DIRECTIVE] if last >= 0 else b""
 
 
 class _Stream:
@@ -115,7 +191,10 @@ class _Stream:
         """Read the file; `advance` is called after each block."""
         parser, reader = self.detected.parser, self._reader
         min_pending = reader.chunk_events
+        directives = _Directives(self.source) if self.detected.name.startswith("w3c") else None
         for block in read_ahead(self._blocks(), is_pipe=self.source.size is None):
+            if directives is not None:
+                directives.check(block)
             parsed = parser.feed(block)
             advance()
             if parsed == 0 and reader.report.events == 0:
@@ -199,6 +278,8 @@ class LogReader:
         max_bad: float,
         chunk_events: int,
         progress: Progress,
+        patterns: Mapping[str, Sequence[str]],
+        find_client: ClientAddress | None,
     ) -> None:
         self.fields: Final = fields
         self.window: Final = options.window
@@ -211,11 +292,21 @@ class LogReader:
             filled = [source for source in sources if source.is_parquet or source.head()]
             sources = filled or sources[:1]
         self._is_shared = len(sources) > 1
-        self.table: Final = _Table(fields, where, is_shared=self._is_shared)
+        self._is_mapped = self._is_shared or bool(where.conditions) or find_client is not None
+        self.table: Final = _Table(
+            fields, where, is_shared=self._is_shared, find_client=find_client
+        )
         self.clients: Final = self.table.clients
         # The core reads the fields of the conditions as parts of the id.
-        read = fields._replace(ids=(*fields.ids, *where.fields))
-        options = options._replace(id_fields=len(read.ids))
+        forwarded = () if find_client is None else (FORWARDED_FOR,)
+        read = fields._replace(ids=(*fields.ids, *where.fields, *forwarded))
+        # What only patterns are compared with is not kept for each value.
+        classes = [
+            (index, patterns[field]) for index, field in enumerate(fields.ids) if field in patterns
+        ]
+        classes += enumerate(where.patterns, len(fields.ids))
+        classes = [each for each in classes if len(each[1]) <= _MAX_PATTERNS]
+        options = options._replace(id_fields=len(read.ids), classes=classes)
         streams = [_Stream(each, _detect(each, format, read, options), 0, self) for each in sources]
         if self._is_shared:
             for stream in streams:
@@ -224,10 +315,12 @@ class LogReader:
             streams.sort(key=lambda stream: stream.first_ns)
         self._streams: Final = streams
         used = dict(streams[0].detected.fields)
-        if where.conditions:
+        if len(read.ids) > len(fields.ids):
             names = used["id"].split(", ")
             used["id"] = ", ".join(names[: len(fields.ids)])
-            used["where"] = ", ".join(names[len(fields.ids) :])
+            last = len(names) - len(forwarded)
+            used["where"] = ", ".join(names[len(fields.ids) : last])
+            used["forwarded_for"] = ", ".join(names[last:])
         self.report: Final = LogReport(
             files=tuple(stream.source.name for stream in streams),
             format=streams[0].detected.name,
@@ -249,8 +342,7 @@ class LogReader:
     @property
     def known_ids(self) -> int:
         """The number of known ids of the file, if its numbers are used as they are."""
-        is_plain = not self._is_shared and not self._where.conditions
-        return len(self.clients) if is_plain and self.fields.ids else 0
+        return len(self.clients) if not self._is_mapped and self.fields.ids else 0
 
     def selected(self, chunk: Chunk, codes: NDArray[np.int64]) -> Chunk:
         """Return the events that are wanted, with the codes of `clients`, and count the others."""
@@ -311,7 +403,12 @@ class LogReader:
                 file=file,
                 examples=report.examples,
             )
-        if report.events == 0 and report.filtered == 0:
+        if report.events == 0 and report.filtered:
+            raise LogError(
+                f"no event of {file} meets the conditions of where, of {report.filtered:,}",
+                file=file,
+            )
+        if report.events == 0:
             raise LogError(
                 f"no line of {file} could be read as {report.format}, "
                 f"{report.skipped:,} did not parse",
@@ -345,6 +442,9 @@ def read_log(
     window: float | None = 60.0,
     chunk_events: int = 1_000_000,
     progress: Progress = None,
+    patterns: Mapping[str, Sequence[str]] | None = None,
+    trusted_proxies: str | Sequence[str] = (),
+    hops: int = 0,
 ) -> LogReader:
     """Read a log chunk by chunk, in little memory however long it is.
 
@@ -374,6 +474,12 @@ def read_log(
         chunk_events: The largest number of events in a chunk.
         progress: None shows a progress bar on a terminal, False does not; a function is called
             with the bytes read so far and the total.
+        patterns: For fields of the id, patterns with `*` and `?`: values that match the same ones
+            count as the first of them, so that the number of ids does not grow with the values.
+        trusted_proxies: As in production: the networks of your proxies. The client is then found
+            from the address and the field with `X-Forwarded-For`. IPv6 networks of at most
+            `ipv6_prefix` bits.
+        hops: Instead: the number of proxies in front of the application.
 
     Raises:
         LogError: A file, format or field does not exist, a file is damaged, or more than `max_bad`
@@ -397,14 +503,25 @@ def read_log(
         raise LogError(f"window must be seconds from 0 to 1e9, or None, found {window!r}")
     if time_unit is not None and time_unit not in _UNITS:
         raise LogError(f"time_unit must be one of {', '.join(_UNITS)}, found {time_unit!r}")
-    fields, conditions = FieldSelection.of(time, id, cost), Where.parse(where)
+    zone = parse_zone(tz)
+    fields, conditions = FieldSelection.of(time, id, cost), Where.parse(where, zone)
     if len(fields.ids) + len(conditions.fields) > MAX_ID_FIELDS:
         raise LogError(f"id and where must have at most {MAX_ID_FIELDS} fields together")
+    find_client = None
+    if trusted_proxies or hops:
+        if CLIENT not in fields.ids:
+            raise LogError(f"trusted_proxies and hops need the address in id, found {fields.ids}")
+        try:
+            find_client = ClientAddress(
+                trusted_proxies=trusted_proxies, hops=hops, ipv6_prefix=ipv6_prefix
+            )
+        except ConfigError as error:
+            raise LogError(str(error)) from error
     window_ns = None if window is None else round(window * 1e9)
     options = Options(
         fields.cost is not None,
         len(fields.ids),
-        parse_zone(tz),
+        zone,
         time_unit,
         window_ns,
         ipv6_prefix,
@@ -419,6 +536,8 @@ def read_log(
         max_bad=max_bad,
         chunk_events=chunk_events,
         progress=progress,
+        patterns=patterns or {},
+        find_client=find_client,
     )
 
 

@@ -16,19 +16,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MAX_ID_FIELDS: Final = 6
+CLIENT: Final = "address"
+"""The field of the client's address, or of the proxy's before it."""
+FORWARDED_FOR: Final = "forwarded_for"
+"""The field of the header `X-Forwarded-For`."""
 # Common names of our fields in JSON and CSV logs; the first one that exists is used.
 _ALIASES: Final = {
     "time": (
         "@timestamp", "timestamp", "ts", "time_iso8601", "msec", "time_local", "datetime", "date",
         "StartUTC", "EdgeStartTimestamp", "eventTime", "request_time_start", "event_time",
-        "created_at", "start_time", "at", "times", "t",
+        "created_at", "start_time", "at", "times", "t", "requestTime", "timeStamp", "started_at",
+        "timestamp(ms)", "Time",
     ),
     "address": (
         "remote_addr", "remote_ip", "client_ip", "clientip", "client_addr", "client.ip",
         "client.address", "source.ip", "source.address", "request.client_ip", "request.remote_ip",
         "httpRequest.remoteIp", "httpRequest.clientIp", "ClientHost", "ClientIP",
         "sourceIPAddress", "remote_address", "downstream_remote_address", "ip", "ip_address",
-        "client", "c-ip", "fwd",
+        "client", "c-ip", "fwd", "remoteAddr", "req.remoteAddress", "properties.clientIP",
+        "proxy.clientIp", "cliIP", "RemoteAddr",
     ),
     "user": (
         "remote_user", "user_id", "userid", "username", "user.name", "user.id", "account",
@@ -36,15 +42,17 @@ _ALIASES: Final = {
     ),
     "path": (
         "uri", "request_uri", "url.path", "request.uri", "RequestPath", "url", "target",
-        "cs-uri-stem", "httpRequest.requestUrl", "request",
+        "cs-uri-stem", "httpRequest.requestUrl", "ClientRequestPath", "ClientRequestURI",
+        "httpRequest.uri", "requestUri", "request",
     ),
     "target": (
         "request_uri", "uri", "request.uri", "RequestPath", "url", "httpRequest.requestUrl",
-        "request", "path",
+        "ClientRequestURI", "httpRequest.uri", "requestUri", "request", "path",
     ),
     "method": (
         "request_method", "http_method", "request.method", "RequestMethod", "verb", "cs-method",
-        "httpRequest.requestMethod", "request",
+        "httpRequest.requestMethod", "http.request.method", "ClientRequestMethod",
+        "httpRequest.httpMethod", "httpMethod", "req.method", "request",
     ),
     "user_agent": (
         "http_user_agent", "agent", "useragent", "user_agent.original", "httpRequest.userAgent",
@@ -57,6 +65,14 @@ _ALIASES: Final = {
     "status": (
         "status_code", "code", "http_status", "response.status_code", "DownstreamStatus",
         "sc-status", "httpRequest.status",
+    ),
+    "forwarded_for": (
+        "x_forwarded_for", "http_x_forwarded_for", "xff", "x-forwarded-for", "X-Forwarded-For",
+        "headers.x-forwarded-for", "request.headers.X-Forwarded-For",
+    ),
+    "duration": (
+        "request_time", "response_time", "duration_ms", "elapsed", "latency", "Duration",
+        "time-taken", "event.duration", "httpRequest.latency", "rt",
     ),
 }  # fmt: skip
 # Fields with the client that a proxy names. They are never chosen, but make a choice doubtful.
@@ -146,7 +162,7 @@ def resolve_client(known: Iterable[str], rows: Sequence[Mapping[str, str]], wher
             f"{listed or did_you_mean('address', names)}"
         )
     first, *others = found
-    if first == "address":
+    if first == "address" and "forwarded_for" not in names:
         return first
     doubtful = [name for name in others if _differ(rows, first, name)]
     for name in _FORWARDED:
@@ -157,7 +173,10 @@ def resolve_client(known: Iterable[str], rows: Sequence[Mapping[str, str]], wher
         row = next(row for row in rows if any(_differ([row], first, name) for name in doubtful))
         values = {name: printable(row.get(name, ""), _MAX_SHOWN) for name in (first, *doubtful)}
         shown = ", ".join(f"{name} ({value})" for name, value in values.items())
-        raise LogError(f"{where} has several fields that may be the client: {shown}; pass id=")
+        raise LogError(
+            f"{where} has several fields that may be the client: {shown}; pass id=, or "
+            "trusted_proxies= or hops= as in production"
+        )
     return first
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import re
-from fnmatch import fnmatchcase
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from penstock.simulate.log.errors import LogError
+from penstock.simulate.log.options import zone_info
+from penstock.simulate.pattern import matches
 from penstock.simulate.times import parse_instant
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ class Condition(NamedTuple):
 
     def holds(self, value: str) -> bool:
         """Return whether the condition holds for a value."""
-        return self.is_negated != any(fnmatchcase(value, pattern) for pattern in self.patterns)
+        return self.is_negated != any(matches(value, pattern) for pattern in self.patterns)
 
 
 class Where(NamedTuple):
@@ -53,8 +56,12 @@ class Where(NamedTuple):
     end_ns: int | None
 
     @classmethod
-    def parse(cls, texts: str | Iterable[str]) -> Where:
+    def parse(cls, texts: str | Iterable[str], zone: str = "UTC") -> Where:
         """Parse conditions such as `path=/api/*,/v2/*`, `status!=4xx` or `time>=2026-11-20T10:00`.
+
+        Args:
+            texts: The conditions.
+            zone: The zone of times without one.
 
         Raises:
             LogError: A text is no condition.
@@ -74,7 +81,7 @@ class Where(NamedTuple):
             field, operator, value = match.groups()
             if field == "time":
                 try:
-                    bounds[operator] = parse_instant(value, "time")
+                    bounds[operator] = _instant(value, zone)
                 except ValueError as error:
                     raise LogError(f"where: {error}") from error
                 continue
@@ -92,6 +99,19 @@ class Where(NamedTuple):
         """The fields of the conditions, each once."""
         return tuple(dict.fromkeys(condition.field for condition in self.conditions))
 
+    @property
+    def patterns(self) -> list[list[str]]:
+        """For each field its patterns."""
+        return [
+            [
+                pattern
+                for condition in self.conditions
+                if condition.field == field
+                for pattern in condition.patterns
+            ]
+            for field in self.fields
+        ]
+
     def holds(self, values: Sequence[str]) -> bool:
         """Return whether all conditions hold for the values of `fields`."""
         row = dict(zip(self.fields, values, strict=True))
@@ -105,3 +125,12 @@ class Where(NamedTuple):
         if self.end_ns is not None:
             kept &= times < self.end_ns
         return kept
+
+
+def _instant(text: str, zone: str) -> int:
+    """Return a time in nanoseconds; a date without a zone is in the zone of the log."""
+    with suppress(ValueError):
+        at = datetime.datetime.fromisoformat(text)
+        if at.tzinfo is None:
+            text = at.replace(tzinfo=zone_info(zone)).isoformat()
+    return parse_instant(text, "time")

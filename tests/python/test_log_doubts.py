@@ -1,0 +1,210 @@
+"""Logs that could be read wrongly: they are read right, or refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.simulate import Trace, recommend
+from penstock.simulate.log import LogError, read_log
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import Command
+
+CLIENTS = [f"192.0.2.{number}" for number in range(1, 6)]
+COMBINED = '{} - - [20/Nov/2026:10:00:01 +0000] "GET /x HTTP/1.1" 200 12 "-" "curl"'
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Any:
+    """Return a function that writes a log with a line for each client, eight times."""
+
+    def write(line: str, *more: str) -> Path:
+        path = tmp_path / "a.log"
+        lines = [line.format(client) for client in CLIENTS] * 8
+        path.write_text("\n".join([*lines, *more, ""]), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[2026-11-20 10:00:01 +0000] [77] [INFO] ",
+        "[2026-11-20 10:00:01 +0000] [77] [WARNING] ",
+        "INFO ",
+        "web-1 hypercorn[77]: ",
+    ],
+)
+def test_a_prefix_of_a_logger_is_no_client(log: Any, prefix: str) -> None:
+    for address in ("{}:5001", "{}"):
+        line = COMBINED.replace("{}", address, 1).replace("HTTP/1.1", "1.1")
+        trace = Trace.from_log(log(prefix + line), id=("address", "path"))
+        assert trace.clients == [f"{client}\t/x" for client in CLIENTS]
+
+
+def test_a_prefix_without_a_blank_is_refused(log: Any) -> None:
+    with pytest.raises(LogError, match="pass format="):
+        Trace.from_log(log("INFO:werkzeug:" + COMBINED))
+
+
+def test_a_log_of_a_server_behind_a_proxy_needs_a_choice(log: Any) -> None:
+    path = log("10.0.0.9" + COMBINED[2:] + ' "{}"')
+    with pytest.raises(LogError, match=r"forwarded_for .192\.0\.2\.1"):
+        Trace.from_log(path)
+    assert Trace.from_log(path, id="forwarded_for").clients == CLIENTS
+    assert Trace.from_log(path, id="remote_addr").clients == ["10.0.0.9"]
+    choices: list[dict[str, Any]] = [{"hops": 1}, {"trusted_proxies": ["10.0.0.0/8"]}]
+    for options in choices:
+        trace = Trace.from_log(path, **options)
+        assert trace.clients == CLIENTS
+        assert trace.skipped.fields["forwarded_for"] == "forwarded_for"
+    # A client may forge what is further to the left, as in production.
+    path = log("10.0.0.9" + COMBINED[2:] + ' "6.6.6.6, {}, 10.0.0.7"')
+    assert Trace.from_log(path, trusted_proxies="10.0.0.0/8").clients == CLIENTS
+    assert Trace.from_log(path, hops=2).clients == CLIENTS
+    by_path = Trace.from_log(path, id=("address", "path"), hops=2, where="path=/x")
+    assert by_path.clients == [f"{client}\t/x" for client in CLIENTS]
+
+
+def test_trusted_proxies_are_found_in_json(log: Any) -> None:
+    line = {"time": "2026-11-20T10:00:00Z", "remote_addr": "10.0.0.9", "x_forwarded_for": "CLIENT"}
+    text = json.dumps(line).replace("{", "{{").replace("}", "}}").replace("CLIENT", "{}, 10.1.1.1")
+    path = log(text)
+    with pytest.raises(LogError, match="trusted_proxies"):
+        Trace.from_log(path)
+    assert Trace.from_log(path, hops=2).clients == CLIENTS
+
+
+def test_a_list_of_proxies_is_no_id(log: Any) -> None:
+    path = log("10.0.0.9" + COMBINED[2:] + ' "{}, 10.0.0.7"')
+    with pytest.raises(LogError, match="lists of addresses"):
+        Trace.from_log(path, id="forwarded_for")
+
+
+def test_wrong_proxies_are_refused(log: Any) -> None:
+    path = log(COMBINED)
+    wrong: list[dict[str, Any]] = [{"hops": -1}, {"trusted_proxies": "x"}]
+    wrong.append({"hops": 1, "id": "user"})
+    for options in wrong:
+        with pytest.raises(LogError):
+            Trace.from_log(path, **options)
+
+
+def test_a_host_name_before_the_address_of_some_lines_is_refused(log: Any) -> None:
+    path = log(COMBINED, *["www.example.org " + COMBINED.format(client) for client in CLIENTS])
+    with pytest.raises(LogError, match="host name before the address"):
+        Trace.from_log(path)
+
+
+def test_a_log_of_aiohttp_is_not_one_of_haproxy(log: Any) -> None:
+    path = log('{} [20/Nov/2026:10:00:01 +0000] "GET /x?a HTTP/1.1" 200 12 "-" "Mozilla/5.0 (X11)"')
+    trace = Trace.from_log(path, id=("address", "method", "path"))
+    assert trace.clients == [f"{client}\tGET\t/x" for client in CLIENTS]
+    assert trace.skipped.format == "aiohttp"
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_a_w3c_log_whose_fields_change_is_refused(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "u.log"
+    first = "#Fields: date time c-ip cs-method cs-uri-stem\n"
+    lines = [f"2026-11-20 10:00:0{index % 10} 192.0.2.1 GET /a\n" for index in range(count)]
+    other = "#Fields: date time cs-method cs-uri-stem c-ip\n2026-11-20 11:00:01 GET /a 192.0.2.1\n"
+    path.write_text("".join([first, *lines, first, *lines]), encoding="utf-8")
+    assert Trace.from_log(path).clients == ["192.0.2.1"]
+    path.write_text("".join([first, *lines, other]), encoding="utf-8")
+    with pytest.raises(LogError, match=r"fields of .* change"):
+        Trace.from_log(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "fields"),
+    [
+        (
+            {"@timestamp": "T", "client": {"ip": "C"}, "http": {"request": {"method": "GET"}},
+             "url": {"path": "/x"}},
+            ("address", "method", "path"),
+        ),
+        ({"EdgeStartTimestamp": "T", "ClientIP": "C", "ClientRequestMethod": "GET",
+          "ClientRequestURI": "/x"}, ("address", "method", "path")),
+        ({"timestamp": "T", "httpRequest": {"clientIp": "C", "httpMethod": "GET", "uri": "/x"}},
+         ("address", "method", "path")),
+        ({"time": "T", "remoteAddr": "C"}, ("address",)),
+        ({"time": "T", "req": {"remoteAddress": "C"}}, ("address",)),
+        ({"timeStamp": "T", "properties": {"clientIP": "C"}}, ("address",)),
+        ({"timestamp": "T", "proxy": {"clientIp": "C"}}, ("address",)),
+        ({"requestTime": "T", "ip": "C"}, ("address",)),
+        ({"started_at": "T", "client_ip": "C"}, ("address",)),
+        ({"Time": "T", "RemoteAddr": "C"}, ("address",)),
+        ({"time": "T", "cliIP": "C"}, ("address",)),
+    ],
+)  # fmt: skip
+def test_fields_of_more_services_are_known(
+    log: Any, row: dict[str, Any], fields: tuple[str, ...]
+) -> None:
+    text = json.dumps(row).replace("{", "{{").replace("}", "}}")
+    path = log(text.replace('"T"', '"2026-11-20T10:00:00Z"').replace('"C"', '"{}"'))
+    rest = ("GET", "/x")[: len(fields) - 1]
+    assert Trace.from_log(path, id=fields).clients == ["\t".join((c, *rest)) for c in CLIENTS]
+
+
+def test_durations_of_requests_are_a_field(log: Any) -> None:
+    for given in ("$remote_addr [$time_local] $request_time", "%h %t %D"):
+        path = log("{} [20/Nov/2026:10:00:01 +0000] 17")
+        trace = Trace.from_log(path, format=given, cost="duration")
+        assert trace.costs is not None
+        assert set(trace.costs.tolist()) == {17}
+    path = log('{{"time": "2026-11-20T10:00:00Z", "ip": "{}", "request_time": 9}}')
+    assert Trace.from_log(path, id=("address", "duration")).clients[0] == "192.0.2.1\t9"
+
+
+def test_conditions_that_no_event_meets_are_an_error(log: Any, command: Command) -> None:
+    path = log(COMBINED)
+    with pytest.raises(LogError, match=r"no event of .* meets"):
+        Trace.from_log(path, where="path=/nope")
+    assert command.run("replay", str(path), "--limit", "1/s", "--where", "path=/nope") == 1
+    assert "meets the conditions" in command.err
+
+
+def test_times_of_conditions_are_in_the_zone_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    lines = [f"2026-10-20 {hour:02}:00:00,192.0.2.1\n" for hour in range(24)]
+    path.write_text("time,address\n" + "".join(lines), encoding="utf-8")
+    for zone, text in (("Europe/Berlin", "06:00"), ("+05:30", "06:00"), ("UTC", "06:00Z")):
+        trace = Trace.from_log(path, tz=zone, where=f"time>=2026-10-20T{text}")
+        assert len(trace) == 18
+
+
+def test_brackets_of_a_pattern_stand_for_themselves(log: Any) -> None:
+    path = log(COMBINED.replace("/x", "/a[0]"))
+    assert len(Trace.from_log(path, where="path=/a[0]")) == 40
+    with pytest.raises(LogError):
+        Trace.from_log(path, where="path=/a0")
+
+
+def test_paths_that_only_conditions_and_routes_need_are_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    lines = [COMBINED.format(CLIENTS[n % 5]).replace("/x", f"/order/{n}") for n in range(5_000)]
+    lines += [COMBINED.format(CLIENTS[n % 5]).replace("/x", f"/item/{n}") for n in range(5_000)]
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    for chosen in ((), ("address",)):
+        reader = read_log(path, id=chosen or None, where="path=/order/*")
+        assert sum(len(chunk.times) for chunk in reader) == 5_000
+        assert sum(len(stream.detected.parser) for stream in reader._streams) <= 10
+    patterns = {"path": ["/order/*", "/never"]}
+    reader = read_log(path, id=("address", "path"), patterns=patterns)
+    assert sum(len(chunk.times) for chunk in reader) == 10_000
+    kept = {id.split("\t")[1] for id in reader.clients}
+    assert kept == {"/order/0", "/item/0"}
+    assert len(reader.clients) == 10
+
+
+def test_recommend_on_an_empty_selection_is_an_error(log: Any) -> None:
+    trace = Trace.from_log(log(COMBINED))
+    with pytest.raises(ValueError, match="at least one event"):
+        recommend(trace[:0])
