@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 
 import penstock
-from penstock.simulate import Table, Trace, compare, simulate, sweep, traffic
+from penstock.simulate import Table, Trace, acquire, compare, simulate, sweep, traffic
+from penstock.simulate.format import format_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +112,9 @@ def test_reading_a_level_changes_nothing(limit: penstock.Limit) -> None:
     mine = trace.codes == 0
     denied = trace.times[mine & ~simulation.allowed]
     assert level.denied_times.tolist() == denied.tolist()
-    assert set(level.tokens) >= set(simulation.remaining[mine].tolist())
+    # Of the tokens that are left in a fixed-rate window, not all can be spent at once.
+    if limit.algorithm != "fixed-rate-window":
+        assert set(level.tokens) >= set(simulation.remaining[mine].tolist())
     with pytest.raises(ValueError, match="2 clients"):
         simulation.level()
     with pytest.raises(KeyError, match="no client 'alan'"):
@@ -137,13 +140,54 @@ def test_simulation_converts_to_other_libraries(simulation: Any) -> None:
     assert {name: column.tolist() for name, column in simulation.to_dict().items()} == expected
     frame = simulation.to_pandas()
     assert isinstance(frame["id"].dtype, pd.CategoricalDtype)
-    assert frame.to_dict("list") == expected
-    assert simulation.to_polars().to_dict(as_series=False) == expected
+    times = [pd.Timedelta(ns, unit="ns") for ns in (0, SECOND // 10, SECOND // 5)]
+    in_frames = {"time": times, **{name: expected[name] for name in list(expected)[1:]}}
+    assert frame.to_dict("list") == in_frames
+    assert simulation.to_polars().to_dict(as_series=False) == in_frames
     assert simulation.to_arrow().to_pydict() == expected
     assert pa.table(simulation).to_pydict() == expected
     assert pl.DataFrame(simulation).to_dict(as_series=False) == expected
     plain = simulate("2/minute", [0.0]).to_pandas()
-    assert list(plain.columns) == ["time_ns", *list(expected)[3:]]
+    assert list(plain.columns) == ["time", *list(expected)[3:]]
+    dated = simulate("2/minute", np.array(["2026-11-20T10:00"], "datetime64[ns]"))
+    assert dated.to_pandas()["time"][0] == pd.Timestamp("2026-11-20T10:00")
+
+
+def test_levels_bins_and_waits_are_tables() -> None:
+    times = np.array(["2026-11-20T10:00"] * 3, "datetime64[ns]")
+    simulated = simulate("2/minute", times, ["ada"] * 3)
+    for frame, name in (
+        (simulated.level("ada", points=2), "tokens"),
+        (simulated.binned("1m"), "denied"),
+        (acquire("2/minute", times, ["ada"] * 3), "wait"),
+    ):
+        columns = frame.to_pandas()
+        assert columns["time"][0] == pd.Timestamp("2026-11-20T10:00")
+        assert name in columns
+        assert name in frame.to_polars().columns
+        assert "2026-11-20T10:00" in repr(frame)
+        assert "<table" in frame._repr_html_()
+        assert "array(" not in repr(frame)
+    waits = acquire("2/minute", [0.0, 0.0, 0.0], timeout=0)
+    assert waits.waits_ns.tolist() == [0, 0, -1]
+    assert waits.to_pandas()["timed_out"].tolist() == [False, False, True]
+
+
+def test_the_level_of_a_fixed_rate_window_is_what_could_be_spent() -> None:
+    limit = penstock.Limit.fixed_rate_window(count=10, period="10s", burst=1)
+    simulated = simulate(limit, [0.0, 0.0, 0.0, 2.0, 9.0])
+    level = simulated.level(points=0)
+    at_zero = level.tokens[level.times == 0].tolist()
+    assert at_zero == [2, 2, 2, 1, 0, 0]
+    assert level.tokens[level.times == 2 * SECOND].tolist() == [2, 1]
+    assert level.tokens[level.times == 9 * SECOND].tolist() == [2, 1]
+    # Nothing is denied while tokens are left.
+    assert level.denied_times.tolist() == [0]
+
+
+def test_a_share_below_one_is_not_shown_as_all() -> None:
+    assert format_value("denied_share", 4_999 / 5_000) == "99.9 %"
+    assert format_value("denied_share", 1.0) == "100 %"
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])

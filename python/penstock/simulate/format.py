@@ -32,7 +32,9 @@ def format_value(column: str, value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return "" if value is None else ("yes" if value else "no")
     if column.endswith("_share"):
-        return f"{100 * value:.3g} %"
+        text = f"{100 * value:.3g}"
+        # Not all is not 100 %.
+        return f"{99.9 if text == '100' and value < 1 else text} %"
     if column.endswith("_wait"):
         return format_span(round(value * 1e9))
     if isinstance(value, int):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from penstock.display import format_span
+from penstock.simulate.frame import Frame
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 
@@ -25,7 +31,8 @@ _WIDTHS: Final = (
 _MAX_BINS: Final = 4_000
 
 
-class Bins(NamedTuple):
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Bins(Frame):
     """Event counts in bins of equal width, from the first event to the last.
 
     Attributes:
@@ -41,6 +48,10 @@ class Bins(NamedTuple):
     arrivals: NDArray[np.int64]
     allowed: NDArray[np.int64]
     denied: NDArray[np.int64]
+
+    def _columns(self) -> tuple[str, NDArray[np.int64], Mapping[str, NDArray[Any]]]:
+        columns = {"arrivals": self.arrivals, "allowed": self.allowed, "denied": self.denied}
+        return f"Events per {format_span(self.width_ns)}", self.start_ns, columns
 
 
 class TimeHistogram:

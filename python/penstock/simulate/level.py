@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from penstock.simulate.frame import Frame
 from penstock.simulate.ids import as_text
 from penstock.simulate.trace import Trace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from penstock._core import Limit
@@ -17,14 +21,15 @@ if TYPE_CHECKING:
     from penstock.simulate.ids import AnyId
 
 
-class Level(NamedTuple):
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Level(Frame):
     """A bucket's level at ascending instants; each event has one before it and one after it.
 
     Attributes:
         id: The client of the bucket.
         limit: The limit of the bucket.
         times: The instants, in nanoseconds since the clock's origin.
-        tokens: Tokens that could be spent; fractions of a token only for a token bucket.
+        tokens: Tokens that could be spent at once; fractions of a token only for a token bucket.
         denied_times: The times of denied events, in nanoseconds.
     """
 
@@ -33,6 +38,9 @@ class Level(NamedTuple):
     times: NDArray[np.int64]
     tokens: NDArray[np.float64]
     denied_times: NDArray[np.int64]
+
+    def _columns(self) -> tuple[str, NDArray[np.int64], Mapping[str, NDArray[Any]]]:
+        return f"Level of the bucket of {self.id}", self.times, {"tokens": self.tokens}
 
 
 def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) -> Level:
@@ -68,8 +76,24 @@ def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) 
     interval_ns = getattr(limit, "emission_interval_ns", None)
     if interval_ns is not None:
         tokens = (limit.burst_offset_ns - result["reset_after_ns"]) / interval_ns
+    if limit.algorithm == "fixed-rate-window":
+        tokens = _open_tokens(limit, result["remaining"], result["reset_after_ns"])
     denied = (order >= len(instants)) & ~result["allowed"]
     return Level(trace.clients[client], limit, merged.times, tokens, merged.times[denied])
+
+
+def _open_tokens(
+    limit: Limit, remaining: NDArray[np.int64], reset_after_ns: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the tokens of the slots of a fixed-rate window that are open, and its burst."""
+    fields = limit.fields()
+    count, period_ns = int(fields["count"]), limit.period_ns
+    elapsed = np.where(reset_after_ns == 0, 0, period_ns - reset_after_ns)
+    # As Python's integers, if the product does not fit into 64 bits.
+    wide = elapsed.astype(object) if count * period_ns >= 2**63 else elapsed
+    slot = (wide * count // period_ns).astype(np.int64)
+    tokens: NDArray[np.float64] = np.maximum(remaining - (count - 1 - slot), 0).astype(np.float64)
+    return tokens
 
 
 def _client_of(trace: Trace, id: str | None) -> int:

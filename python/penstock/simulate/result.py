@@ -10,6 +10,7 @@ import numpy as np
 from penstock.display import pluralize
 from penstock.simulate.evaluator import NUMBERS
 from penstock.simulate.format import format_value
+from penstock.simulate.frame import as_dates
 from penstock.simulate.histogram import Bins
 from penstock.simulate.level import Level, level_of
 from penstock.simulate.optional import import_optional
@@ -331,7 +332,9 @@ class Simulation(WithTotals):
         return self._all_columns(self.ids)
 
     def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with the ids as a categorical.
+        """Return a `pandas.DataFrame` with dates, and the ids as a categorical.
+
+        Times that are too early to be dates are lengths of time since the clock's origin.
 
         Raises:
             ImportError: pandas is not installed.
@@ -340,10 +343,10 @@ class Simulation(WithTotals):
         ids, trace = None, self.trace
         if trace.codes is not None:
             ids = pandas.Categorical.from_codes(trace.codes, categories=list(trace.clients))
-        return pandas.DataFrame(self._all_columns(ids))
+        return pandas.DataFrame(self._with_dates(ids))
 
     def to_polars(self) -> Any:
-        """Return a `polars.DataFrame`.
+        """Return a `polars.DataFrame` with dates, as `to_pandas` does.
 
         Raises:
             ImportError: Polars is not installed.
@@ -352,7 +355,7 @@ class Simulation(WithTotals):
         ids, trace = None, self.trace
         if trace.codes is not None:
             ids = polars.Series("id", list(trace.clients), dtype=polars.String).gather(trace.codes)
-        return polars.DataFrame(self._all_columns(ids))
+        return polars.DataFrame(self._with_dates(ids))
 
     def to_arrow(self) -> Any:
         """Return a `pyarrow.Table` with the ids as a dictionary.
@@ -371,6 +374,10 @@ class Simulation(WithTotals):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Export all columns through the Arrow interface, which needs PyArrow."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def _with_dates(self, ids: Any) -> dict[str, Any]:
+        columns = self._all_columns(ids)
+        return {"time": as_dates(columns.pop("time_ns")), **columns}
 
     def _all_columns(self, ids: Any) -> dict[str, Any]:
         columns: dict[str, Any] = {"time_ns": self.times}

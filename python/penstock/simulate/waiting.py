@@ -9,18 +9,20 @@ import numpy as np
 
 from penstock import _core
 from penstock.simulate.evaluator import parse_limits
+from penstock.simulate.frame import Frame
 from penstock.simulate.run import as_trace
-from penstock.simulate.times import parse_span
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from penstock.simulate.evaluator import AnyLimits
     from penstock.simulate.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Waits(Frame):
     """The waits of the events of a trace.
 
     Attributes:
@@ -30,6 +32,14 @@ class Waits:
 
     trace: Trace
     waits_ns: NDArray[np.int64]
+
+    def _columns(self) -> tuple[str, NDArray[np.int64], Mapping[str, NDArray[Any]]]:
+        columns: dict[str, NDArray[Any]] = {}
+        if self.trace.ids is not None:
+            columns["id"] = self.trace.ids
+        columns["wait"] = np.where(self.waits_ns < 0, np.nan, self.waits_ns / 1e9)
+        columns["timed_out"] = self.waits_ns < 0
+        return "Waits", self.trace.times, columns
 
     @property
     def timed_out(self) -> int:
@@ -95,6 +105,6 @@ def acquire(
         core.add(trace.clients)
         codes = None if trace.codes is None else np.ascontiguousarray(trace.codes)
         costs = None if trace.costs is None else np.ascontiguousarray(trace.costs)
-        limit_ns = parse_span(timeout, "timeout")
+        limit_ns = _core.parse_duration(timeout, "timeout")
         core.wait(np.ascontiguousarray(trace.times), codes, costs, limit_ns, waits)
     return Waits(trace, waits)
