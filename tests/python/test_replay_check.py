@@ -129,6 +129,16 @@ def test_a_proposal_lists_whom_it_denies(folder: Path, command: Command) -> None
     assert recommended["denied_clients"][0]["id"] == "203.0.113.66"
 
 
+def test_the_page_of_a_replay_has_the_bucket_with_the_most_denied_events(
+    folder: Path, command: Command
+) -> None:
+    page = folder / "out.html"
+    compared = ("--compare", str(folder / "wide.yaml"), "--report", str(page))
+    assert command.run(*replayed(folder, "strict.yaml"), *compared) == 0
+    assert page.read_text(encoding="utf-8").count("Bucket of 203.0.113.66: tokens left") >= 2
+    assert not list(folder.glob("*.part"))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

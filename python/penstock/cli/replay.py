@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import penstock
 from penstock._core import IPV6_PREFIX, parse_duration
+from penstock.cli.buckets import with_levels
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
 from penstock.cli.limits import (
     SelectedLimit,
@@ -231,6 +232,10 @@ def run(options: Namespace) -> int:
         check = Check.of(simulators[0], options.fail_if_denied, protect)
         problems += [f"{selected[0].title}: {problem}" for problem in check.problems()]
         notes += [f"{id}: protected, but not in the log" for id in check.not_found]
+    # The bucket with the most denied events is known only now; standard input is gone.
+    can_reread = all(Path(log).is_file() or "*" in log for log in options.logs)
+    if options.report is not None and routes is None and options.workers == 1 and can_reread:
+        results = with_levels(_open_log(options, routes), selected, results)
     report = Report(
         results=results,
         source=", ".join(reader.report.files),

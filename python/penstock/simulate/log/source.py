@@ -71,6 +71,10 @@ _COMPRESSED: Final[tuple[tuple[bytes, str, Callable[[Any], Any]], ...]] = (
 )
 
 
+# The programs that decompress as much as can be read.
+_TOOLS: Final = {"gzip": "zcat", "bzip2": "bzip2recover", "xz": "xzcat", "zstd": "zstdcat"}
+
+
 class _Counted(io.RawIOBase):
     """A file that adds the bytes read from it to those of its log."""
 
@@ -201,7 +205,7 @@ class Source:
             raise LogError(
                 f"{self.name} {problem}: {self.done:,} bytes of {what} contain {size:,} bytes of "
                 "text, and the rest is missing; copy the file again, or recover the readable part "
-                f"with `zcat {self.name} | …` and the path '-'",
+                f"with `{_TOOLS[what]} {self.name} | …` and the path '-'",
                 file=self.name,
             ) from error
 

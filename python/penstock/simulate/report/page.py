@@ -88,7 +88,14 @@ class Report:
         """
         html = self.html()
         file = Path(path)
-        file.write_text(html, encoding="utf-8")
+        # A full disk must not leave half a page.
+        part = file.with_name(f"{file.name}.part")
+        try:
+            part.write_text(html, encoding="utf-8")
+            part.replace(file)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise OSError(error.errno, error.strerror, str(file)) from error
         return file
 
     def html(self) -> str:

@@ -74,7 +74,8 @@ def _draw_denied(axes: Axes, results: Sequence[LimitResult]) -> None:
             )
         label_time_axis(axes, axis)
     axes.set_ylabel(f"denied {events_per(width)}")
-    axes.set_ylim(bottom=0)
+    has_denied = any(result.summary.denied for result in results)
+    axes.set_ylim(bottom=0, top=None if has_denied else 1)
     axes.margins(x=0)
     count_axis(axes)
     axes.legend(
@@ -111,7 +112,7 @@ def _draw_shares(axes: Axes, results: Sequence[LimitResult]) -> None:
         axes.text(0, position - 0.06, text, va="bottom", fontsize="small", clip_on=False)
     axes.set_yticks([])
     axes.set_ylim(len(results) - 0.6, -0.75)
-    axes.set_xlim(0, max(min(max(shares) * 1.05, 100), 1e-3))
+    axes.set_xlim(0, min(max(shares) * 1.05, 100) or 1)
     axes.set_xlabel("denied (% of events)")
     axes.spines[["top", "right", "left"]].set_visible(False)
 
@@ -209,8 +210,14 @@ def draw_curve(axes: Axes, recommended: RecommendedLimit) -> None:
         axes.set_xscale("log")
     if len(curve) > 1 and max(curve["burst"]) > _LOG_FACTOR * min(curve["burst"]):
         axes.set_yscale("log")
-    for side in (axes.xaxis, axes.yaxis):
+    for side, name, number in (
+        (axes.xaxis, "count", recommended.count),
+        (axes.yaxis, "burst", recommended.burst),
+    ):
         side.set_major_formatter("{x:,.0f}")
+        if len(set(curve[name])) == 1:
+            # One number is no range: its tick is enough.
+            side.set_ticks(sorted({*curve[name], number}))
     axes.set_xlabel(f"count (tokens per {format_duration(recommended.period_ns)})")
     axes.set_ylabel("burst (tokens)")
     axes.spines[["top", "right"]].set_visible(False)
