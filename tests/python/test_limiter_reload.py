@@ -43,7 +43,7 @@ def test_bound_limit_works_again_after_its_limit_is_restored(make_limiter: MakeL
         lambda: limiter.spend_all([("Orders", "ada"), ("Mails", "ada")]),
     ]
     for call in calls:
-        with pytest.raises(penstock.UnknownLimit, match=r'"Mails"; .*Orders$'):
+        with pytest.raises(penstock.UnknownLimit, match=r"'Mails'; .*Orders$"):
             call()
     assert len(limiter) == 1
     limiter.reload({"Mails": "2/second"})
