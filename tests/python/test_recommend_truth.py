@@ -177,7 +177,8 @@ def test_each_algorithm_stops_attackers(algorithm: str, stopped: float) -> None:
 
 def test_numbers_are_round_and_the_cost_of_rounding_is_said() -> None:
     trace = site(3)
-    found = recommend(trace, fit_all=True)
+    found = recommend(trace, fit_all=True, round_up=True)
+    assert recommend(trace, fit_all=True).limit == found.fitted
     assert found.limit != found.fitted
     assert found.burst >= found.fitted.burst
     assert found.count >= found.fitted.count

@@ -333,6 +333,7 @@ def _recommend(
                 exclude=_clients(options.exclude),
                 protect=_clients(options.protect),
                 fit_all=options.fit_all,
+                round_up=True,
                 limits=selected.limits,
                 name=name,
                 routes=routes,

@@ -119,8 +119,9 @@ class RecommendedLimit:
         not_found: What was to be protected, but has no event.
         holdout: The totals of the events that were not used to choose the limit; None if all were.
         is_smallest: Whether no other limit with this period has a smaller sum of burst and count.
-            False if it was rounded, and if this is not known: if costs differ and some events may
-            be denied, a larger burst may deny more, and sometimes there are too many counts to try.
+            False if it was rounded, if a busy client needed a larger one, and if this is not known:
+            if costs differ and some events may be denied, a larger burst may deny more, and
+            sometimes there are too many counts to try.
     """
 
     limit: Limit

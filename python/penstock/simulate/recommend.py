@@ -19,7 +19,7 @@ from penstock.simulate.search import SHAPES, Family, Point, Search
 from penstock.simulate.table import Table
 from penstock.simulate.times import parse_span
 from penstock.simulate.trace import Trace
-from penstock.simulate.unusual import find_unusual
+from penstock.simulate.unusual import MIN_CLIENTS, find_unusual
 from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def recommend(
     exclude: AnyClients = (),
     protect: AnyClients = (),
     fit_all: bool = False,
+    round_up: bool = False,
     algorithm: str | None = None,
     limits: AnyLimits | None = None,
     name: str | None = None,
@@ -100,8 +101,8 @@ def recommend(
     office behind one address, is denied at most one per cent of its own events.
 
     Every count has a smallest burst. The recommended pair has the smallest sum, which is the most
-    that one client of a token bucket is admitted in any period, rounded up to numbers that people
-    would choose.
+    that one client of a token bucket is admitted in any period, with `round_up` rounded up
+    to numbers that people would choose.
 
     If all events cost the same, a larger burst or count never denies more events, and bisection
     finds the smallest burst. If costs differ, this holds only if nothing may be denied or clients
@@ -118,6 +119,8 @@ def recommend(
             `198.51.100.0/24`, or patterns with `*` and `?`.
         protect: Clients that must not be denied anything, as for `exclude`.
         fit_all: Whether to leave out no client, and to look at all events together only.
+        round_up: Whether to round burst and count up, such as 26 to 30; `fitted` of the result is
+            the limit before.
         algorithm: `token-bucket`, `leaky-bucket`, `fixed-window` or `fixed-rate-window`. None: that
             of `limits`; `token-bucket` if it has none of these.
         limits: Limits whose default is to be chosen. Their id format decides which ids are one
@@ -170,7 +173,7 @@ def recommend(
     is_chosen_on = events.mask_between(None, end)
     family = Family(algorithm, period_ns, rest)
     search, best, limit, unlike = _fit(
-        counted, is_chosen_on, family, max_denied, objective, fit_all=fit_all
+        counted, is_chosen_on, family, max_denied, objective, fit_all=fit_all, round_up=round_up
     )
     is_unusual = unlike[counted.owners.client_indices] > 0
     fitted = search.limit(best.burst, best.count)
@@ -226,6 +229,7 @@ def _fit(
     objective: str,
     *,
     fit_all: bool,
+    round_up: bool,
 ) -> tuple[Search, Point, Limit, NDArray[np.float64]]:
     """Find the limit that suffices for all clients but those unlike the rest.
 
@@ -233,16 +237,19 @@ def _fit(
     is; 0 if the limit is fitted to it.
     """
     owners = counted.owners.client_indices
+    # Few clients are no crowd, of which a busy one could be overlooked.
+    has_caps = not fit_all and len(np.unique(owners)) >= MIN_CLIENTS
 
     def fitted(unlike: NDArray[np.float64]) -> tuple[Search, Point, Limit]:
         is_fitted = is_chosen_on & (unlike[owners] == 0)
         search = Search(
             counted.events[is_fitted], max_denied, objective, family,
             counted.protected[is_fitted] if counted.protected.any() else None,
-            has_caps=not fit_all,
+            has_caps=has_caps,
         )  # fmt: skip
         best = search.smallest()
-        return search, best, search.rounded(best)
+        exact = search.limit(best.burst, best.count)
+        return search, best, search.rounded(best) if round_up else exact
 
     unlike = np.zeros(len(counted.owners.clients))
     if fit_all:
@@ -251,8 +258,8 @@ def _fit(
     unlike = np.maximum(found.brief, found.lasting)
     unlike[np.unique(owners[counted.protected])] = 0
     search, best, limit = fitted(unlike)
-    spared = (found.brief == 0) & counted.is_spared(limit, unlike)
-    if spared.any():
+    # A larger limit may spare more of them, so this is repeated; each time, there are fewer.
+    while (spared := (found.brief == 0) & counted.is_spared(limit, unlike)).any():
         unlike[spared] = 0
         search, best, limit = fitted(unlike)
     return search, best, limit, unlike

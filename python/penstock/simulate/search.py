@@ -141,6 +141,7 @@ class Search:
         is_uniform = costs is None or int(costs.min()) == int(costs.max())
         is_safe = is_uniform or self.max_denied == 0 or self._counts_clients
         self.is_monotone = is_safe and self.shape.is_monotone
+        # False once a smaller limit was not taken because of its counts or a busy client.
         self.is_exhausted = True
         self.points: dict[int, Point] = {}
         # Counts for which no burst suffices.
@@ -314,6 +315,7 @@ class Search:
             if self._caps is not None and len(denied) <= self.max_denied:
                 counts = np.bincount(denied, minlength=self._clients)
                 if (counts > self._caps).any():
+                    self.is_exhausted = False
                     return self.total + 1
             return len(denied)
         is_denied = np.zeros(self._clients, np.bool_)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from penstock.simulate.trace import Trace
 
 
-# Fewer clients are no crowd to compare with.
-_MIN_CLIENTS: Final = 5
+MIN_CLIENTS: Final = 5
+"""Fewer clients are no crowd to compare with."""
 # The clients that the limit of the rest is found with, and that the median is of.
 _MAX_PEERS: Final = 2_000
 # The share of clients that the limit of the rest may deny, because they may be unusual; of a few
@@ -71,7 +71,7 @@ def find_unusual(trace: Trace, period_ns: int) -> Unusual:
     """
     none = np.zeros(len(trace.clients))
     present = np.unique(trace.client_indices)
-    if len(present) < _MIN_CLIENTS:
+    if len(present) < MIN_CLIENTS:
         return Unusual(none, none)
     is_peer = np.zeros(len(none), np.bool_)
     # Every n-th one: the first clients of a log are the busy ones.

@@ -221,8 +221,8 @@ def _result(result: LimitResult, index: int, safe: Callable[[str], str]) -> dict
     if level is not None:
         label += f"; {bucket_title(level)}: tokens left"
         caption += (
-            " Below, the bucket of the client with the most denied events, or the most events; "
-            "marks are its denied events."
+            " Below, the bucket of the client with the most denied events, or the most events, "
+            "while it sent some; marks are its denied events."
         )
     draw = partial(draw_traffic, result, height=3.4 if level is None else 5.6)
     shown["traffic"] = _drawing(draw, f"traffic{index}", label, safe)

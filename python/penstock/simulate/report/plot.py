@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _MAX_POINTS: Final = 2_000
 _MAX_MARKS: Final = 500
+# A bucket that was used in less than this share of the time has a time axis of its own.
+_BRIEF: Final = 0.25
 _SECOND: Final = 1_000_000_000
 # The last time of any clock.
 _MAX_TIME: Final = 2**63 - 1
@@ -50,19 +52,32 @@ def plot_simulation(result: LimitResult, *, ax: Axes | None = None) -> Any:
 
 
 def draw_traffic(result: LimitResult, width: float, height: float) -> Figure:
-    """Draw the events, and the level of one bucket under the same time axis."""
+    """Draw the events, and the level of one bucket below.
+
+    It has the same time axis, or one of its own if its client was there only for a short time.
+    """
     level = result.level
     axis = time_axis(result.first_ns, result.last_ns)
+    is_brief = level is not None and _is_brief(level, result)
     ratios = [3, 2] if level is not None else [1]
     figure = new_figure(height, width)
     panels = figure.subplots(
-        len(ratios), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": ratios}
+        len(ratios), 1, sharex=not is_brief, squeeze=False, gridspec_kw={"height_ratios": ratios}
     )[:, 0]
     draw_bins(panels[0], result.bins, axis)
     if level is not None:
-        panels[0].set_xlabel("")
+        if is_brief:
+            axis = time_axis(int(level.times[0]), int(level.times[-1]))
+        else:
+            panels[0].set_xlabel("")
         draw_level(panels[1], level, axis)
     return figure
+
+
+def _is_brief(level: Level, result: LimitResult) -> bool:
+    """Whether a bucket was used in a small part of the time only."""
+    used = int(level.times[-1]) - int(level.times[0])
+    return 0 < used < _BRIEF * (result.last_ns - result.first_ns)
 
 
 def new_figure(height: float, width: float = 9.0) -> Figure:

@@ -38,12 +38,17 @@ def plot_comparison(results: Sequence[LimitResult]) -> Any:
     """Plot the denied events of each limit over time, and their shares."""
     import_optional("matplotlib", "plot()", PLOTTING)
     figure = draw_comparison(results, 3.4 + 0.7 * len(results))
-    figure.suptitle("Denied over time", x=0.01, ha="left", fontweight="bold")
+    figure.suptitle("Denied events", x=0.01, ha="left", fontweight="bold")
     return figure
 
 
 def draw_comparison(results: Sequence[LimitResult], height: float, width: float = 9.0) -> Figure:
-    """Draw the denied events of each limit over time, and their shares below."""
+    """Draw the denied events of a few limits over time, and the shares of all below."""
+    if len(results) > len(palette.SEVERAL):
+        # More lines cannot be told apart.
+        figure = new_figure(0.6 + 0.6 * len(results), width)
+        _draw_shares(figure.subplots(), results)
+        return figure
     figure = new_figure(height, width)
     ratios = [3, 0.6 + 0.75 * len(results)]
     above, below = figure.subplots(2, 1, gridspec_kw={"height_ratios": ratios})
