@@ -45,7 +45,7 @@ def plot_comparison(results: Sequence[LimitResult]) -> Any:
 def draw_comparison(results: Sequence[LimitResult], height: float, width: float = 9.0) -> Figure:
     """Draw the denied events of a few limits over time, and the shares of all below."""
     if len(results) > len(palette.SEVERAL):
-        # More lines cannot be told apart.
+        # More lines look alike.
         figure = new_figure(0.6 + 0.6 * len(results), width)
         _draw_shares(figure.subplots(), results)
         return figure
