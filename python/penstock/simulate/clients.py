@@ -51,8 +51,10 @@ def match_clients(named: AnyClients, clients: Sequence[str]) -> tuple[NDArray[np
     if isinstance(named, (str, bytes)):
         raise TypeError(f"clients must be a list of ids, found a single one: {named!r}")
     found = np.zeros(len(clients), np.bool_)
-    unknown = []
+    unknown: list[str] = []
     texts = [as_text(id) for id in named]
+    if not texts:
+        return found, unknown
     numbers: dict[str, list[int]] = {}
     for number, id in enumerate(clients):
         if (client := id.partition("\t")[0]) != id:

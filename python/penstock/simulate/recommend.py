@@ -339,6 +339,8 @@ class _Counted(NamedTuple):
 
     def is_spared(self, limit: Limit, unlike: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which of the clients unlike the rest a limit hardly denies anything."""
+        if not unlike.any():
+            return np.zeros(len(unlike), np.bool_)
         rows = self.unusual(limit, unlike).rows()
         spared = {row["id"] for row in rows if row["denied_share"] < _MAX_SPARED}
         return (unlike > 0) & np.array([id in spared for id in self.owners.clients], np.bool_)
@@ -353,7 +355,10 @@ class _Counted(NamedTuple):
         is_unusual = unlike[self.owners.client_indices] > 0
         if not is_unusual.any():
             return Table("Clients unlike the rest", columns)
-        times = dict(zip(self.owners.clients, unlike.tolist(), strict=True))
+        times = {
+            self.owners.clients[index]: float(unlike[index])
+            for index in unlike.nonzero()[0].tolist()
+        }
         counts = np.bincount(self.owners.client_indices[~is_unusual])
         median = float(np.median(counts[counts > 0]))
         unusual = self.owners[is_unusual]
