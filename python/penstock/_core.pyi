@@ -1300,8 +1300,8 @@ class Replies:
     ) -> Decision | asyncio.Future[Decision] | None:
         """Return a decision that needs no reply, or a future of `event_loop`.
 
-        `None` if the call must be made in a thread because the limiter has waiters or the call would
-        wait for another process. `verb` is spend, check, refund or acquire; an acquire is a spend
+        `None` if the call must be made in a thread because the limiter has waiters or it would wait
+        for another process. `verb` is spend, check, refund or acquire; an acquire is a spend
         that is refunded if the future is cancelled. Raises as `BoundLimit.spend` does, except for
         errors that depend on the reply.
         """
@@ -1314,9 +1314,9 @@ class Replies:
     ) -> Decision | asyncio.Future[Decision] | None:
         """Return the decision on several transactions, or a future of `event_loop`.
 
-        `None` if the call must be made in a thread because it needs several servers, the limiter has
-        waiters, or the call would wait for another process. Raises as `Limiter.spend_all` does,
-        except for errors that depend on the replies.
+        `None` if the call must be made in a thread because it needs several servers or would wait
+        for another process, or the limiter has waiters. Raises as `Limiter.spend_all` does, except
+        for errors that depend on the replies.
         """
 
 @final
@@ -1395,6 +1395,20 @@ def visible_names(instance: object) -> list[str]:
 
 def attach_hints(class_: type) -> None:
     """Add hints to a class for the method names that other rate limiters use."""
+
+def try_spend(bound: BoundLimit, id: Id, cost: int = 1) -> Decision | None:
+    """Take tokens as `BoundLimit.spend` does, if that need not wait for another process.
+
+    None if it would have to wait, or raise an error: nothing was taken, and `spend` is to be called
+    on another thread.
+    """
+
+def try_spend_all(limiter: Limiter, transactions: Iterable[AnyTransaction]) -> Decision | None:
+    """Decide transactions as `Limiter.spend_all` does, if that need not wait for another process.
+
+    None if it would have to wait: nothing was taken, and `spend_all` is to be called on another
+    thread.
+    """
 
 def unlimited_decision(now_ns: int, degraded: str | None = None) -> Decision:
     """Return the decision on a request that no limit counts, which is that of `spend_all([])`.

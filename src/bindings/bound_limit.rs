@@ -20,7 +20,7 @@ use crate::bindings::reservation::ReservedTokens;
 use crate::engine::factor::Factor;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
-use crate::limiter::{self, Call};
+use crate::limiter::{self, Answered, Call};
 use crate::store::Store;
 
 /// The active limit, and the generation it belongs to.
@@ -180,6 +180,25 @@ impl BoundLimit {
         })?;
         stale.drop(py);
         Some(decision)
+    }
+
+    /// Makes a call if it is valid and need not wait. Otherwise reads and writes nothing and returns
+    /// `None`.
+    fn call_now<'py>(
+        &self,
+        call: Call<'_>,
+        id: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, Decision>>> {
+        if let Some(decision) = self.try_call(call, id) {
+            return Ok(Some(decision));
+        }
+        let (bound, entry) = self.snapshot(id.py())?;
+        let mut answered = Answered::default();
+        if self.handle.core.try_answer(&bound, call, &mut answered).is_none() {
+            return Ok(None);
+        }
+        let data = DecisionData::new(answered, call.verb, call.cost, id, entry);
+        self.decisions.make(id.py(), data).map(Some)
     }
 
     /// Checks that this limit accepts the id.
@@ -377,4 +396,19 @@ impl BoundLimit {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(format!("<BoundLimit {}>", self.name.bind(py).repr()?))
     }
+}
+
+/// Take tokens as `BoundLimit.spend` does, if that need not wait for another process.
+///
+/// None if it would have to wait, or raise an error: nothing was taken, and `spend` is to be called
+/// on another thread.
+#[pyfunction]
+#[pyo3(signature = (bound, id, cost = 1))]
+pub(crate) fn try_spend<'py>(
+    bound: &Bound<'py, BoundLimit>,
+    id: &Bound<'py, PyAny>,
+    cost: i64,
+) -> PyResult<Option<Bound<'py, Decision>>> {
+    let text = id_text(id)?;
+    bound.get().call_now(Call::new(Verb::Spend, &text, cost), &kept_id(id, &text))
 }

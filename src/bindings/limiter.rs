@@ -666,3 +666,17 @@ impl Limiter {
         format!("<Limiter of {limits} limits at {}>", self.url())
     }
 }
+
+/// Decide transactions as `Limiter.spend_all` does, if that need not wait for another process.
+///
+/// None if it would have to wait: nothing was taken, and `spend_all` is to be called on another
+/// thread.
+#[pyfunction]
+pub(crate) fn try_spend_all<'py>(
+    limiter: &Bound<'py, Limiter>,
+    transactions: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, Decision>>> {
+    let (transactions, parts) = limiter.get().transactions(transactions)?;
+    let answered = limiter.get().handle().core.try_answer_all(Verb::Spend, &transactions)?;
+    answered.map(|answered| several(limiter.py(), Verb::Spend, answered, parts)).transpose()
+}

@@ -58,7 +58,7 @@ mod _core {
     #[pymodule_export]
     use super::arguments::timeout_ns;
     #[pymodule_export]
-    use super::bound_limit::BoundLimit;
+    use super::bound_limit::{BoundLimit, try_spend};
     #[pymodule_export]
     use super::clock::{ManualClock, SystemClock};
     #[pymodule_export]
@@ -80,7 +80,7 @@ mod _core {
     #[pymodule_export]
     use super::limit::{Limit, parse_duration};
     #[pymodule_export]
-    use super::limiter::Limiter;
+    use super::limiter::{Limiter, try_spend_all};
     #[pymodule_export]
     use super::limits::Limits;
     #[pymodule_export]

@@ -272,8 +272,8 @@ impl Replies {
 
     /// Return a decision that needs no reply, or a future of `event_loop`.
     ///
-    /// `None` if the call must be made in a thread because the limiter has waiters or the call would
-    /// wait for another process. `verb` is spend, check, refund or acquire; an acquire is a spend
+    /// `None` if the call must be made in a thread because the limiter has waiters or it would wait
+    /// for another process. `verb` is spend, check, refund or acquire; an acquire is a spend
     /// that is refunded if the future is cancelled. Raises as `BoundLimit.spend` does, except for
     /// errors that depend on the reply.
     #[pyo3(signature = (event_loop, verb, bound, id, cost = Argument::Missing, factor = None))]
@@ -317,9 +317,9 @@ impl Replies {
 
     /// Return the decision on several transactions, or a future of `event_loop`.
     ///
-    /// `None` if the call must be made in a thread because it needs several servers, the limiter has
-    /// waiters, or the call would wait for another process. Raises as `Limiter.spend_all` does,
-    /// except for errors that depend on the replies.
+    /// `None` if the call must be made in a thread because it needs several servers or would wait for
+    /// another process, or the limiter has waiters. Raises as `Limiter.spend_all` does, except for
+    /// errors that depend on the replies.
     fn call_all<'py>(
         &self,
         event_loop: &Bound<'py, PyAny>,

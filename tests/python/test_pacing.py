@@ -317,7 +317,10 @@ async def coroutine() -> str:
         ({"name": "PartnerAPI"}, "no limit is named 'PartnerAPI'; did you mean 'PartnerApi'?"),
         ({"timeout": "30"}, 'timeout: a duration must have a unit, found "30"; use 30s'),
         ({"timeout": -1}, "timeout must not be negative, found -1"),
-        ({"timeout": True}, "timeout must be a text such as '90s', seconds or a timedelta, found bool True"),
+        (
+            {"timeout": True},
+            "timeout must be a text such as '90s', seconds or a timedelta, found bool True",
+        ),
         ({"retries": -1}, "retries must be a whole number from 0 to 100, found -1"),
         ({"retries": True}, "retries must be a whole number from 0 to 100, found True"),
         ({"cost": -1}, "cost must be a whole number from 0 or a callable, found -1"),

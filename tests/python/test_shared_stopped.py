@@ -1,7 +1,8 @@
 """A shared table in which a stopped process holds locks.
 
 1. A call that has to wait leaves the event loop running; all other calls are answered at once.
-2. A reload leaves other threads running, and they use the new limits.
+2. So does a request whose limits have to wait, in every adapter on an event loop.
+3. A reload leaves other threads running, and they use the new limits.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
+from fastapi import Depends, FastAPI
 from loops import turn_over
 
 import penstock
 from penstock import AsyncLimiter, StoreUnavailable, Transaction
+from penstock.asgi import PenstockMiddleware
+from penstock.fastapi import RateLimit, install
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio
 
@@ -131,6 +138,51 @@ async def test_call_is_answered_when_the_process_goes_on(
     assert not task.done()
     holder.send_signal(signal.SIGCONT)
     assert (await task).remaining == 499
+
+
+def asgi_app(limiter: penstock.Limiter, limits: Sequence[str]) -> ASGIApp:
+    """Return an ASGI application under limits."""
+
+    async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    return PenstockMiddleware(hello, limiter, limit=limits)
+
+
+def fastapi_app(limiter: penstock.Limiter, limits: Sequence[str]) -> ASGIApp:
+    """Return a FastAPI application with a route under limits."""
+    app = FastAPI()
+    install(app, limiter=limiter)
+
+    @app.get("/", dependencies=[Depends(RateLimit(*limits))])
+    async def hello() -> str:
+        return "hello"
+
+    return app
+
+
+async def status_of(app: ASGIApp, peer: str) -> int:
+    """Return the status of a response to a request from an address."""
+    transport = httpx.ASGITransport(app, client=(peer, 50_000))
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as client:
+        return (await client.get("/")).status_code
+
+
+@pytest.mark.usefixtures("holder")
+@pytest.mark.parametrize("make_app", [asgi_app, fastapi_app])
+@pytest.mark.parametrize("limits", [("Orders",), ("Orders", "Pages")], ids=["one", "two"])
+async def test_request_that_waits_leaves_the_event_loop_running(
+    limiter: penstock.Limiter,
+    make_app: Callable[[penstock.Limiter, Sequence[str]], ASGIApp],
+    limits: tuple[str, ...],
+) -> None:
+    app = make_app(limiter, limits)
+    turns, status = await turns_of_loop(status_of(app, "198.51.100.7"))
+    # The store fails after 200 ms, and a request is allowed then.
+    assert status == 200
+    assert turns > 50
 
 
 @pytest.mark.usefixtures("holder")

@@ -81,7 +81,7 @@ def test_inspect_shows_the_table(url: str, tmp_path: Path, command: Command) -> 
         "refused": 0,
         "recovered_locks": 0,
         "reset_within": {"1s": 0, "1m": 2, "1h": 0, "1d": 1, "later": 0},
-        # A window of an hour is kept for 7 * 2**19 ms: lifetimes are rounded up by less than a quarter.
+        # A window of an hour is kept for 7 * 2**19 ms: lifetimes are rounded up.
         "slowest": [
             {"reset_after": 3670.016, "tally": 3, "bucket_key": None},
             {"reset_after": 60.0, "tally": None, "bucket_key": None},

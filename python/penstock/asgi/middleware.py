@@ -79,7 +79,7 @@ class PenstockMiddleware:
         self.guard: Final = _guard(limiter, guard_options)
         has_limit = limit is not None or "tiers" in limit_options
         self._limits: Final = self._compile(limit, limit_options) if has_limit else None
-        self._waits: Final = self.guard.limiter.is_remote or self._callables is not None
+        self._waits: Final = self.guard.limiter.may_wait or self._callables is not None
         if limit_options and not has_limit:
             raise ConfigError(f"{', '.join(sorted(limit_options))} need a limit, found limit=None")
         if limiter is None and not has_limit:

@@ -79,7 +79,7 @@ class DjangoLimits(adapter.AppLimits):
         super().__init__(guard, defaults)
         self.single_throttles: Final[dict[object, RouteLimits]] = {}
         self.single_views: Final[dict[ViewLimits, RouteLimits]] = {}
-        self._is_remote: Final = guard.limiter.is_remote
+        self._may_wait: Final = guard.limiter.may_wait
         self._compiled: Final[dict[tuple[object, ...], _Compiled]] = {}
 
     def limits_for_view(
@@ -184,7 +184,7 @@ class DjangoLimits(adapter.AppLimits):
         if state.deferred is None:
             return response
         call = partial(self.finish_deferred, response, http, state)
-        return await _on_loop(call, waits=self._is_remote)
+        return await _on_loop(call, waits=self._may_wait)
 
     def limits_for_rules(
         self, rules: tuple[Rule, ...], http: HttpRequest, state: State
@@ -319,7 +319,7 @@ class DjangoLimits(adapter.AppLimits):
     ) -> HttpResponseBase:
         """Do as `apply_headers` on an event loop."""
         call = partial(self.apply_headers, response, http, state)
-        return await _on_loop(call, waits=self._is_remote and state.is_open)
+        return await _on_loop(call, waits=self._may_wait and state.is_open)
 
     def registered_rules(self) -> Iterator[Rule]:
         """Yield the rules of all views and throttles, in the order of the URLconf."""

@@ -127,7 +127,7 @@ class FastapiLimits(adapter.AppLimits):
         self.needs_response = False
         self.may_be_late = False
         self._app: Final = app
-        self._is_remote: Final = guard.limiter.is_remote
+        self._may_wait: Final = guard.limiter.may_wait
         self._rules: Final[dict[tuple[RouteLimit, str], Rule]] = {}
         self._compiled: Final[dict[tuple[tuple[RouteLimit, ...], str], RouteLimits]] = {}
         self._trees: Final[dict[tuple[int, str, str], _Tree]] = {}
@@ -196,7 +196,7 @@ class FastapiLimits(adapter.AppLimits):
         else:
             # It is in an override of a dependency, or was called directly.
             limits = (limit,)
-        if self._is_remote or tree.is_async or limits is not tree.limits:
+        if self._may_wait or tree.is_async or limits is not tree.limits:
             return self._decide(limits, tree, request, state)
         if tree.compiled is None:
             tree.compiled = self._compile(limits, tree.scope)

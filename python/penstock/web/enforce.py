@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from penstock._core import Limiter, Transaction
+from penstock._core import Transaction, unlimited_decision
 from penstock.aio import AsyncLimiter
 from penstock.web.headers import strictest
 from penstock.web.outcome import Outcome
@@ -18,7 +18,7 @@ from penstock.web.penalty import denial
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    from penstock._core import Decision
+    from penstock._core import Decision, Limiter
     from penstock.errors import StoreError
     from penstock.types import AnyTransaction
     from penstock.web.observers import Observers
@@ -34,8 +34,7 @@ Steps: TypeAlias = "Generator[Call, Any, Outcome]"
 """Yields calls to the store, is sent their answers, and returns an outcome."""
 
 
-# As an empty batch is decided.
-NOTHING: Final = Limiter({}).spend_all(()).replace(settle=lambda _: None)
+NOTHING: Final = unlimited_decision(0).replace(settle=lambda _: None)
 """The decision of a request that no limit applies to: allowed, and unlimited."""
 UNLIMITED: Final = NOTHING.replace(degraded="the store failed; the request was allowed")
 """The decision of a request that a limit would have decided, if the store had not failed."""

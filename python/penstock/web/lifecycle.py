@@ -124,18 +124,41 @@ class Visit:
         except Error as error:
             return self._take(limits, limits.recover(self.request, id, error))
         self.limits, self.decision, self._id, self.is_decided = limits, decision, id, True
+        return self._followed(limits, id, decision)
+
+    async def enter_async(self, limits: RouteLimits) -> Outcome | None:
+        """Do as `enter` on an event loop, which waits for no server and no other process."""
+        if not limits.may_wait:
+            return self.enter(limits)
+        id = None if self.is_decided or limits.is_remote else self._id_under(limits)
+        if id is None:
+            steps = limits.steps(self.request, self.outcome)
+            return self._took(limits, await take_async(limits.limiter, steps))
+        try:
+            decision = limits.try_spend(id)
+            if decision is None:
+                decision = await asyncio.to_thread(limits.spend, id)
+        except Error as error:
+            return self._take(limits, limits.recover(self.request, id, error))
+        self.limits, self.decision, self._id, self.is_decided = limits, decision, id, True
+        return self._followed(limits, id, decision)
+
+    def _id_under(self, limits: RouteLimits) -> Id | None:
+        """Return the id under all of the limits; `None` if that takes the steps of each limit."""
+        try:
+            id = limits.known[self.peer] if self.peer in limits.known else limits.learn(self.peer)
+            return limits.id_of(self.request) if id is None and limits.id_of is not None else id
+        except Error:
+            # The steps meet it again, and treat it by the limits' policies.
+            return None
+
+    def _followed(self, limits: RouteLimits, id: Id, decision: Decision) -> Outcome | None:
+        """Do what follows from a decision, and return its outcome as `enter` does."""
         if limits.watch.is_awake:
             limits.watch.look(self.request)
         if limits.is_followed or not decision:
             return self.keep(limits.follow(self.request, id, decision))
         return None
-
-    async def enter_async(self, limits: RouteLimits) -> Outcome | None:
-        """Do as `enter` on an event loop, which never waits for a server."""
-        if not limits.is_remote:
-            return self.enter(limits)
-        steps = limits.steps(self.request, self.outcome)
-        return self._took(limits, await take_async(limits.limiter, steps))
 
     def _take(self, limits: RouteLimits, steps: Steps) -> Outcome | None:
         return self._took(limits, take(limits.limiter, steps))

@@ -6,6 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock._core import try_spend, try_spend_all
 from penstock.errors import (
     CostTooHigh,
     Error,
@@ -47,12 +48,16 @@ class RouteLimits:
         learn: Adds the id of a peer to `known`, and returns it.
         id_of: Reads that id; `None` if more of the request has to be read.
         spend: Decides all of them for that id.
+        try_spend: Does the same if that need not wait for another process; otherwise returns
+            `None`.
         fields: Returns the header fields of such a decision.
         encoded_fields: Returns the same as bytes.
         is_followed: Whether a decision has consequences beyond its header fields.
         watch: Looks at decided requests, while it is awake.
         limiter: The limiter that decides.
-        is_remote: Whether a server decides, so that an event loop must not call `spend`.
+        is_remote: Whether a server decides.
+        may_wait: Whether a decision may wait for a server or for another process, so that an event
+            loop must not call `spend`.
         needs_response: Whether a limit is settled or refunded after the response.
         refunds_on_error: Whether a limit is refunded if the view raises.
     """
@@ -71,6 +76,7 @@ class RouteLimits:
         self._has_shadow: Final = any(limit.is_shadow for limit in limits)
         self.limiter: Final = enforcer.store.limiter
         self.is_remote: Final = self.limiter.is_remote
+        self.may_wait: Final = self.limiter.may_wait
         self.watch: Final = enforcer.watch
         self._enforcer: Final = enforcer
         self.settings: Final = enforcer.settings
@@ -87,6 +93,7 @@ class RouteLimits:
         self.learn: Final[Callable[[str | None], Id | None]] = peers.learn
         self.id_of: Final = self._plain[0].id_of if len(self._plain) == 1 else None
         self.spend: Final = self._spend_of(self._plain)
+        self.try_spend: Final = self._try_spend_of(self._plain)
         writer = self.settings.writer
         is_one = len(self._plain) == 1
         self.fields: Final = writer.one if is_one else writer.together
@@ -105,6 +112,13 @@ class RouteLimits:
         if any(limit.factor is not None for limit in plain):
             return lambda id: spend_all([transaction((x, id, x.cost)) for x in plain])
         return lambda id: spend_all([(name, id, cost, "spend") for name, cost in calls])
+
+    def _try_spend_of(self, plain: tuple[CompiledLimit, ...]) -> Callable[[Id], Decision | None]:
+        if len(plain) == 1:
+            (limit,) = plain
+            return partial(try_spend, limit.bound, cost=limit.cost)
+        limiter = self.limiter
+        return lambda id: try_spend_all(limiter, [transaction((x, id, x.cost)) for x in plain])
 
     def admit(self, request: Request, earlier: Outcome | None = None) -> Outcome:
         """Return the outcome of a request, without a response to follow it.
