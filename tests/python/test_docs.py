@@ -78,7 +78,7 @@ ASSUMED = {
     "docs/django.md": ("# settings.py", DJANGO),
     "docs/coming-from.md": ("# views.py", DJANGO),
     "docs/replay.md": ("$ penstock replay access.log", LOG),
-    "docs/stores.md": ('url = "redis://cache.internal:6379/0"', SERVER),
+    "docs/redis.md": ('url = "redis://cache.internal:6379/0"', SERVER),
 }
 
 
@@ -299,7 +299,7 @@ def slug(heading: str) -> str:
 
 
 def test_python_page_names_every_public_name() -> None:
-    text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/index.md").read_text(encoding="utf-8")
     names = [name for name in penstock.__all__ if not name.startswith("__")]
     assert len(names) >= 20
     assert [name for name in names if f"`{name}" not in text] == []

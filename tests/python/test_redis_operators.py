@@ -96,7 +96,7 @@ def test_client_certificate_is_sent(start_server: StartServer, tmp_path: Path) -
 
 
 def test_rights_that_the_docs_name_suffice(redis_server: Server, command: Command) -> None:
-    page = (DOCS / "stores.md").read_text("utf-8")
+    page = (DOCS / "redis.md").read_text("utf-8")
     documented = re.search(r"^ACL (SETUSER limits .+)$", page, re.MULTILINE)
     for_commands = re.search(r"`penstock store` also needs `([^`]+)`", page)
     assert documented is not None

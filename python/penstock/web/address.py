@@ -283,7 +283,7 @@ class ClientAddress:
         found = f"the peer is {peer[:_MAX_NODE_LENGTH]!r}" if peer else "the socket has no address"
         if peer == "testclient":
             hint = (
-                "a test client has no address (P004, docs/setup-checks.md#p004); "
+                "a test client has no address (P004, docs/codes.md#p004); "
                 "use TestClient(app, client=('203.0.113.7', 50000))"
             )
         elif self._unix or self._hops:

@@ -1,6 +1,6 @@
 """Checks of a running set-up: mistakes that no option shows, found in the first requests.
 
-Each check has a code, which `docs/setup-checks.md` explains, and is logged once.
+Each check has a code, which `docs/codes.md` explains, and is logged once.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _FOREIGN: Final = "RATELIMIT_"
 
 def report(code: str, sentence: str, fix: str) -> None:
     """Log the finding of a check."""
-    _log.warning("%s: %s; %s (docs/setup-checks.md#%s)", code, sentence, fix, code.lower())
+    _log.warning("%s: %s; %s (docs/codes.md#%s)", code, sentence, fix, code.lower())
 
 
 def report_foreign_settings(names: Iterable[str]) -> None:
