@@ -1314,9 +1314,9 @@ class Replies:
     ) -> Decision | asyncio.Future[Decision] | None:
         """Return the decision on several transactions, or a future of `event_loop`.
 
-        `None` if the call must be made in a thread because it needs several servers or would wait for
-        another process, or the limiter has waiters. Raises as `Limiter.spend_all` does, except for
-        errors that depend on the replies.
+        `None` if the call must be made in a thread because it needs several servers or would wait
+        for another process, or the limiter has waiters. Raises as `Limiter.spend_all` does, except
+        for errors that depend on the replies.
         """
 
 @final

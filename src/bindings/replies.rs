@@ -317,9 +317,9 @@ impl Replies {
 
     /// Return the decision on several transactions, or a future of `event_loop`.
     ///
-    /// `None` if the call must be made in a thread because it needs several servers or would wait for
-    /// another process, or the limiter has waiters. Raises as `Limiter.spend_all` does, except for
-    /// errors that depend on the replies.
+    /// `None` if the call must be made in a thread because it needs several servers or would wait
+    /// for another process, or the limiter has waiters. Raises as `Limiter.spend_all` does, except
+    /// for errors that depend on the replies.
     fn call_all<'py>(
         &self,
         event_loop: &Bound<'py, PyAny>,
