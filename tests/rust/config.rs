@@ -151,7 +151,7 @@ fn names_of_limits_without_a_file_are_validated() {
     assert_eq!(registry.entry("b").unwrap().default_rule().limit, limit);
     assert_eq!(with_names(&[]).unwrap(), Registry::default());
     assert_eq!(with_names(&["a:b"]).unwrap_err().to_string(), {
-        r#"a:b: a limit's name must not contain a colon, found "a:b""#
+        r#""a:b": a limit's name must not contain a colon, found "a:b""#
     });
     assert_eq!(with_names(&["a", "a"]).unwrap_err().to_string(), "a: duplicate limit name");
 }
