@@ -154,21 +154,18 @@ mod without_lock {
     use crate::bindings::decision_data::DecisionData;
     use crate::sync::RwLock;
 
-    /// A pool that is always empty, because without the GIL it is unknown whether a decision is in use.
+    /// Creates decisions. Without the GIL it is unknown whether one is in use, so none is reused.
     #[derive(Debug, Default)]
     pub(crate) struct DecisionPool(());
 
-    /// An unused decision, which cannot exist.
-    pub(crate) enum Idle<'py> {
-        #[expect(dead_code, reason = "needed for the same interface as with the GIL")]
-        Never(std::convert::Infallible, std::marker::PhantomData<Python<'py>>),
-    }
+    /// The place of a new decision.
+    pub(crate) struct Idle<'py>(Python<'py>);
 
     impl DecisionPool {
-        /// Returns `None`.
+        /// Returns the place of a new decision.
         #[inline(always)]
-        pub(crate) fn idle<'py>(&self, _py: Python<'py>) -> Option<Idle<'py>> {
-            None
+        pub(crate) fn idle<'py>(&self, py: Python<'py>) -> Option<Idle<'py>> {
+            Some(Idle(py))
         }
 
         /// Creates a decision.
@@ -183,14 +180,18 @@ mod without_lock {
     }
 
     impl<'py> Idle<'py> {
-        /// Never called.
+        /// Calls `fill` with the data of the new decision. Returns the decision and the result of `fill`,
+        /// or `None` if `fill` returned `None` or there is no memory.
+        ///
+        /// `fill` must neither wait nor let other Python code run.
+        #[inline(always)]
         pub(crate) fn fill<R>(
             self,
-            _fill: impl FnOnce(&mut DecisionData) -> Option<R>,
+            fill: impl FnOnce(&mut DecisionData) -> Option<R>,
         ) -> Option<(Bound<'py, Decision>, R)> {
-            match self {
-                Idle::Never(never, _) => match never {},
-            }
+            let mut data = DecisionData::default();
+            let result = fill(&mut data)?;
+            Some((Bound::new(self.0, Decision::new(data)).ok()?, result))
         }
     }
 
