@@ -9,6 +9,7 @@
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod hash;
 pub mod latencies;
 pub mod limiter;
 pub mod log;

@@ -35,7 +35,6 @@ pub(crate) mod counting {
     //! Locks and atomics for counters and process-local data. They order no other access and affect no
     //! decision, so loom does not model them: every access would multiply the number of orders.
 
-    #[cfg(feature = "python")]
     pub(crate) use once_cell::race::OnceBox;
     #[cfg(unix)]
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};

@@ -29,13 +29,18 @@ pub struct BoundLimit {
     /// One keyspace for each of [`AlgorithmName::ALL`], because an override may have a different
     /// algorithm from the default.
     pub(super) keyspaces: [Keyspace; AlgorithmName::ALL.len()],
+    /// The highest cost that the default and all overrides allow.
+    max_cost_of_all: i64,
 }
 
 impl BoundLimit {
     fn new(entry: &Arc<Entry>, store: &impl Store, counters: Arc<Counters>) -> BoundLimit {
         let keyspaces =
             AlgorithmName::ALL.map(|algorithm| store.keyspace(algorithm, entry.prefix()));
-        BoundLimit { entry: Arc::clone(entry), keyspaces, counters }
+        let overrides = entry.overrides().iter().map(|found| &*found.rule);
+        let max_costs = overrides.chain([entry.default_rule()]).map(|rule| rule.limit.max_cost());
+        let max_cost_of_all = max_costs.fold(i64::MAX, i64::min);
+        BoundLimit { entry: Arc::clone(entry), keyspaces, counters, max_cost_of_all }
     }
 
     /// Returns the entry of the registry.
@@ -105,10 +110,21 @@ impl BoundLimit {
     #[inline(always)]
     pub(super) fn resolve<'a>(&'a self, call: Call<'a>) -> Result<Resolved<'a>, Failure> {
         let id = self.canonical(call.id)?;
-        let rule = self.entry.rule_for(&id);
+        let (rule, id_hash) = self.entry.rule_and_hash(&id);
         let effective_limit = self.effective_limit(rule, &id, call.factor)?;
         let cost = self.cost(effective_limit.as_deref().unwrap_or(&rule.limit), call.cost)?;
-        Ok(Resolved { id, rule, effective_limit, cost })
+        Ok(Resolved { id, id_hash, rule, effective_limit, cost })
+    }
+
+    /// Returns the error of [`BoundLimit::resolve`] for a call without a factor. Looks up a rule only for
+    /// a cost that some rule does not allow.
+    #[inline(always)]
+    pub(super) fn validate(&self, call: Call<'_>) -> Result<(), Failure> {
+        if (0..=self.max_cost_of_all).contains(&call.cost) {
+            self.canonical(call.id).map(|_| ())
+        } else {
+            self.resolve(call).map(|_| ())
+        }
     }
 }
 
@@ -116,6 +132,8 @@ impl BoundLimit {
 #[derive(Debug)]
 pub(super) struct Resolved<'a> {
     pub(super) id: Cow<'a, str>,
+    /// The hash of the id, if the search for its rule has computed it.
+    pub(super) id_hash: Option<u64>,
     pub(super) rule: &'a Rule,
     pub(super) effective_limit: Option<Box<Limit>>,
     pub(super) cost: Cost,

@@ -157,7 +157,8 @@ impl<'a> Prepared<'a> {
     fn operation(&self) -> Option<(Bucket<'_>, Operation<'_>)> {
         let Prepared { bound, call, resolved, .. } = self;
         let limit = resolved.limit();
-        let bucket = Bucket { keyspace: bound.keyspace(limit)?, id: &resolved.id };
+        let keyspace = bound.keyspace(limit)?;
+        let bucket = Bucket::of_hashed(keyspace, &resolved.id, resolved.id_hash);
         Some((bucket, Operation { verb: call.verb, limit, cost: resolved.cost }))
     }
 }
@@ -530,7 +531,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                     kind: transaction.kind,
                     shadow: call.rule.shadow,
                 });
-                buckets.push(Bucket { keyspace, id: &call.id });
+                buckets.push(Bucket::of_hashed(keyspace, &call.id, call.id_hash));
                 indices.push(index);
             }
         }
@@ -548,7 +549,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         match bound.keyspace(&rule.limit) {
             None => Ok(false),
             Some(keyspace) => {
-                let forgotten = self.store.forget(Bucket { keyspace, id: &id });
+                let forgotten = self.store.forget(Bucket::new(keyspace, &id));
                 forgotten.map_err(|error| bound.store_failed(error))
             }
         }

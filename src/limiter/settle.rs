@@ -107,7 +107,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let now = self.clock().now();
         let mut decision = Decision::unlimited(now);
         if let Some(keyspace) = bound.keyspace(limit) {
-            let bucket = Bucket { keyspace, id: &resolved.id };
+            let bucket = Bucket::of_hashed(keyspace, &resolved.id, resolved.id_hash);
             let operation = Operation { verb, limit, cost };
             let answer = self
                 .store()

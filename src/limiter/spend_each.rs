@@ -75,7 +75,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Result<(), (usize, Failure)> {
         let (mut index, mut failed) = (0, None);
         ids.try_for_each(|id| {
-            failed = bound.resolve(Call::spend(id, costs[index])).err();
+            failed = bound.validate(Call::spend(id, costs[index])).err();
             index += 1;
             failed.is_none().then_some(())
         });
@@ -101,7 +101,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let call = |at: usize| {
                 let (_, keyspace, one): &(usize, &Keyspace, Resolved<'_>) = &block[at];
                 let operation = Operation { verb: Verb::Spend, limit: one.limit(), cost: one.cost };
-                (Bucket { keyspace, id: &one.id }, operation)
+                (Bucket::of_hashed(keyspace, &one.id, one.id_hash), operation)
             };
             let mut allowed = 0;
             self.store().update_each(

@@ -1,7 +1,6 @@
 //! Stores, which map bucket keys to states. They do not know limits, decisions or algorithms.
 
 pub mod any;
-pub mod hash;
 pub mod inspect;
 pub mod memory;
 #[cfg(feature = "redis")]
@@ -22,7 +21,7 @@ use crate::engine::answer::Answer;
 pub use crate::engine::state::Write;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
-use crate::store::hash::HashKey;
+use crate::hash::HashKey;
 use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep};
 
 /// The number of calls of `update_each` that share the work of tidying.
@@ -117,8 +116,12 @@ impl From<Infallible> for StoreError {
 /// The buckets of one limit under one algorithm, for every kind of store.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
-    /// The key under which a store in memory hashes the ids of this limit.
-    pub(crate) hash: HashKey,
+    /// The key of the hashes of ids.
+    hash: HashKey,
+    /// Whether that is [`HashKey::of_process`].
+    is_in_process: bool,
+    /// Secret number that is different for each store and keyspace: one id has a bucket in each.
+    salt: u64,
     /// Whether its states have a tally.
     pub(crate) has_tally: bool,
     /// The limit's number or name and the algorithm, for a store that keeps keys as text.
@@ -131,10 +134,21 @@ impl Keyspace {
     pub fn new(key: HashKey, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
         // The algorithm contains no colon, so no two pairs have the same text.
         let text = format!("{algorithm}:{prefix}");
-        // One key per limit and algorithm, so that a call hashes only the id.
-        let (low, high) = key.hash(text.as_bytes());
-        let has_tally = algorithm.has_tally();
-        Keyspace { hash: HashKey(low, high), has_tally, text: text.into() }
+        let (salt, has_tally) = (key.hash64(text.as_bytes()), algorithm.has_tally());
+        Keyspace { hash: key, is_in_process: false, salt, has_tally, text: text.into() }
+    }
+
+    /// Hashes ids with [`HashKey::of_process`], as overrides do, so that a call hashes its id once. Only
+    /// for a store in the memory of this process.
+    pub(crate) fn in_process(self) -> Keyspace {
+        Keyspace { hash: HashKey::of_process(), is_in_process: true, ..self }
+    }
+
+    /// Returns the keyed hash that identifies the bucket of `id` within its store. Without the key, ids
+    /// with the same hash cannot be constructed.
+    #[inline(always)]
+    pub(crate) fn hash(&self, id: &[u8]) -> u64 {
+        self.hash.hash64(id) ^ self.salt
     }
 
     /// `algorithm:prefix`, which identifies the keyspace.
@@ -150,14 +164,34 @@ pub struct Bucket<'a> {
     pub keyspace: &'a Keyspace,
     /// The client's id, in canonical form.
     pub id: &'a str,
+    /// The hash of the id with [`HashKey::of_process`], if it is known and the keyspace uses it.
+    id_hash: Option<u64>,
 }
 
-impl Bucket<'_> {
-    /// Returns the hash of the id with the keyspace's key, which identifies the bucket within the
-    /// keyspace. Without the key, ids with the same hash cannot be constructed.
+impl<'a> Bucket<'a> {
+    /// Returns the bucket of an id in canonical form.
+    pub const fn new(keyspace: &'a Keyspace, id: &'a str) -> Bucket<'a> {
+        Bucket { keyspace, id, id_hash: None }
+    }
+
+    /// Returns the bucket of an id whose hash with [`HashKey::of_process`] may be known.
     #[inline(always)]
-    pub fn hash(&self) -> u64 {
-        self.keyspace.hash.hash64(self.id.as_bytes())
+    pub(crate) fn of_hashed(
+        keyspace: &'a Keyspace,
+        id: &'a str,
+        id_hash: Option<u64>,
+    ) -> Bucket<'a> {
+        let id_hash = id_hash.filter(|_| keyspace.is_in_process);
+        Bucket { keyspace, id, id_hash }
+    }
+
+    /// Returns the keyed hash that identifies the bucket within its store.
+    #[inline(always)]
+    pub(crate) fn hash(&self) -> u64 {
+        match self.id_hash {
+            Some(hash) => hash ^ self.keyspace.salt,
+            None => self.keyspace.hash(self.id.as_bytes()),
+        }
     }
 }
 

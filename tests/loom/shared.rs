@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Mutex, MutexGuard};
-use penstock::store::hash::HashKey;
+use penstock::hash::HashKey;
 use penstock::store::memory::Overflow;
 use penstock::store::shared::{
     Deadline, SLOTS_PER_LINE, SharedError, SharedSlot, SharedStore, TableCounters, TableMemory,

@@ -170,7 +170,7 @@ fn growth_and_sweeping_preserve_every_state() {
             let word = State::from_tally(at(now), random.below(1 << 20)).word();
             let verb = random.below(10);
             if verb == 0 {
-                let Ok(existed) = store.forget(Bucket { keyspace: &keyspace, id: &id });
+                let Ok(existed) = store.forget(Bucket::new(&keyspace, &id));
                 let expected = model.remove(&number);
                 assert!(!existed || expected.is_some());
                 continue;

@@ -95,11 +95,11 @@ fn guarantee_2_a_failed_step_changes_nothing<S: Store>(fresh: fn() -> S) {
     };
     for id in ["one", "new"] {
         breaks(&|| {
-            let bucket = Bucket { keyspace: &keyspace, id };
+            let bucket = Bucket::new(&keyspace, id);
             store.update(bucket, &Toy::Break, at(0)).map(|_| ()).map_err(Into::into)
         });
         for other in ["two", "newer"] {
-            let buckets = [id, other].map(|id| Bucket { keyspace: &keyspace, id });
+            let buckets = [id, other].map(|id| Bucket::new(&keyspace, id));
             for toys in [[Toy::Put(1, long()), Toy::Break], [Toy::Break, Toy::Put(1, long())]] {
                 breaks(&|| {
                     let outcome = store.update_all(&buckets, &Toys(toys.to_vec()), at(0), &clock);
@@ -110,7 +110,7 @@ fn guarantee_2_a_failed_step_changes_nothing<S: Store>(fresh: fn() -> S) {
         breaks(&|| {
             let (mut answered, mut outcome) = (0, Ok(()));
             let toys = [Toy::Look, Toy::Break, Toy::Look];
-            let bucket = Bucket { keyspace: &keyspace, id };
+            let bucket = Bucket::new(&keyspace, id);
             store.update_each(
                 3,
                 |index| (bucket, toys[index]),
@@ -341,7 +341,7 @@ fn several_calls_are_executed_in_order<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     let ids: Vec<String> = (0..200).map(|number| format!("bucket {}", number % 150)).collect();
-    let bucket = |index: usize| Bucket { keyspace: &keyspace, id: &ids[index] };
+    let bucket = |index: usize| Bucket::new(&keyspace, &ids[index]);
     let (mut answers, step) = (Vec::new(), Toy::Add(1, long()));
     store.update_each(
         ids.len(),
@@ -364,7 +364,7 @@ fn a_reset_bucket_is_full<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     let forget = |id: &str| {
-        let bucket = Bucket { keyspace: &keyspace, id };
+        let bucket = Bucket::new(&keyspace, id);
         store.forget(bucket).map_err(Into::into).expect("the store answers")
     };
     for number in 0..500 {
@@ -391,7 +391,7 @@ fn guarantee_2_a_failed_call_takes_at_most_its_cost() {
     let keyspace = keyspace(&store);
     let (mut answered, mut failed) = (0, 0);
     for _ in 0..300 {
-        let bucket = Bucket { keyspace: &keyspace, id: "a" };
+        let bucket = Bucket::new(&keyspace, "a");
         match store.update(bucket, &Toy::Add(1, long()), Timestamp::ORIGIN) {
             Ok(_) => answered += 1,
             Err(StoreError::Unavailable { .. } | StoreError::Timeout { .. }) => failed += 1,
@@ -400,8 +400,7 @@ fn guarantee_2_a_failed_call_takes_at_most_its_cost() {
     }
     assert_eq!((answered, failed), (200, 100));
     let word = loop {
-        if let Ok(answer) = store.update(Bucket { keyspace: &keyspace, id: "a" }, &Toy::Look, at(0))
-        {
+        if let Ok(answer) = store.update(Bucket::new(&keyspace, "a"), &Toy::Look, at(0)) {
             break Seen::from(answer).word.expect("a used bucket");
         }
     };

@@ -65,7 +65,7 @@ fn admitted<S: Store, T: RemoteStep>(
 ) -> [i64; 2] {
     let mut admitted = [0; 2];
     for (which, step, now) in calls {
-        let answer = store.update(Bucket { keyspace, id }, &step, now).map_err(Into::into);
+        let answer = store.update(Bucket::new(keyspace, id), &step, now).map_err(Into::into);
         admitted[which] += i64::from(answer.expect("the store answers").allowed());
     }
     admitted

@@ -13,6 +13,8 @@ use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::overrides::{Override, Overrides};
 use crate::engine::registry::rule::{Rule, Scope};
+#[cfg(doc)]
+use crate::hash::HashKey;
 
 /// A limit with its name, id format, default and overrides.
 // What every call reads comes first, on as few cache lines as possible.
@@ -128,9 +130,18 @@ impl Entry {
     /// and a network over the default.
     #[inline]
     pub fn rule_for(&self, canonical: &str) -> &Rule {
+        self.rule_and_hash(canonical).0
+    }
+
+    /// Does the same, and returns the hash of the id with [`HashKey::of_process`], if there are overrides.
+    #[inline(always)]
+    pub fn rule_and_hash(&self, canonical: &str) -> (&Rule, Option<u64>) {
         match &self.overrides {
-            None => &self.default,
-            Some(overrides) => overrides.rule_for(canonical).unwrap_or(&self.default),
+            None => (&self.default, None),
+            Some(overrides) => {
+                let (rule, hash) = overrides.rule_for(canonical);
+                (rule.unwrap_or(&self.default), Some(hash))
+            }
         }
     }
 

@@ -5,12 +5,13 @@ use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashTable};
 use ipnet::IpNet;
 
 use crate::engine::id::address::{lowest, mask};
 use crate::engine::id::{IdError, IdFormat, Target};
 use crate::engine::registry::rule::{Rule, Scope};
+use crate::hash::HashKey;
 
 /// A limit for listed ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,17 +23,27 @@ pub struct Override {
     /// The line of the id in the file, from 1; `rule.origin` has the line of the limit.
     pub line: Option<u32>,
     /// The rule for the target.
-    pub rule: Rule,
+    pub rule: Arc<Rule>,
 }
 
 /// The overrides of one limit by target.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
     list: Vec<Override>,
-    ids: HashMap<Box<str>, u32>,
+    ids: HashTable<ListedId>,
     accounts: HashMap<Box<str>, u32>,
     ipv4: Lengths<u32>,
     ipv6: Lengths<u128>,
+}
+
+/// An id with an override.
+#[derive(Clone, Debug)]
+struct ListedId {
+    /// The hash of the id with [`HashKey::of_process`], which identifies it as it does in a store: it is
+    /// also that of the bucket, so a call hashes its id once.
+    hash: u64,
+    index: u32,
+    rule: Arc<Rule>,
 }
 
 /// Networks in one table per mask length that occurs, the longest first.
@@ -86,30 +97,40 @@ impl Overrides {
         // No limits file has 2^32 ids.
         let index = self.list.len() as u32;
         rule.scope = match &target {
+            Target::Id(_) => Scope::Id,
+            Target::Account(account) => Scope::Account(account.clone()),
+            Target::Network(network) => Scope::Network(*network),
+        };
+        // A file lists the ids with one rule together.
+        let previous = self.list.last().map(|previous| &previous.rule);
+        let rule = match previous.filter(|&previous| {
+            **previous == rule && previous.scope == rule.scope && previous.origin == rule.origin
+        }) {
+            Some(previous) => Arc::clone(previous),
+            None => Arc::new(rule),
+        };
+        match &target {
             Target::Id(id) => {
-                self.ids.insert(id.clone(), index);
-                Scope::Id
+                let listed = ListedId { hash: hash(id), index, rule: Arc::clone(&rule) };
+                self.ids.insert_unique(listed.hash, listed, |listed| listed.hash);
             }
             Target::Account(account) => {
                 self.accounts.insert(account.clone(), index);
-                Scope::Account(account.clone())
             }
-            Target::Network(network) => {
-                let length = network.prefix_len();
-                match network {
-                    IpNet::V4(net) => self.ipv4.table(length).insert(net.addr().to_bits(), index),
-                    IpNet::V6(net) => self.ipv6.table(length).insert(net.addr().to_bits(), index),
-                };
-                Scope::Network(*network)
+            Target::Network(IpNet::V4(net)) => {
+                self.ipv4.table(net.prefix_len()).insert(net.addr().to_bits(), index);
             }
-        };
+            Target::Network(IpNet::V6(net)) => {
+                self.ipv6.table(net.prefix_len()).insert(net.addr().to_bits(), index);
+            }
+        }
         self.list.push(Override { target, written, line, rule });
         Ok(())
     }
 
     fn index_of(&self, target: &Target) -> Option<usize> {
         let index = match target {
-            Target::Id(id) => self.ids.get(id),
+            Target::Id(id) => self.listed(hash(id)).map(|listed| &listed.index),
             Target::Account(account) => self.accounts.get(account),
             Target::Network(IpNet::V4(net)) => {
                 self.ipv4.get(net.prefix_len(), net.addr().to_bits())
@@ -121,24 +142,30 @@ impl Overrides {
         index.map(|&index| index as usize)
     }
 
-    /// Returns the rule of the override that applies to a canonical id, if any.
+    /// Returns the rule of the override that applies to a canonical id, if any, and the id's hash.
     #[inline]
-    pub(super) fn rule_for(&self, id: &str) -> Option<&Rule> {
-        let index = self.applying_to(id)?;
-        Some(&self.list[index as usize].rule)
+    pub(super) fn rule_for(&self, id: &str) -> (Option<&Rule>, u64) {
+        let hash = hash(id);
+        let rule = match self.listed(hash) {
+            Some(listed) => Some(&*listed.rule),
+            None => self.wider(id).map(|index| &*self.list[index as usize].rule),
+        };
+        (rule, hash)
     }
 
-    #[inline]
     fn applying_to(&self, id: &str) -> Option<u32> {
-        match self.ids.get(id) {
-            Some(&index) => Some(index),
-            None => self.wider(id),
-        }
+        let listed = self.listed(hash(id)).map(|listed| listed.index);
+        listed.or_else(|| self.wider(id))
+    }
+
+    #[inline(always)]
+    fn listed(&self, hash: u64) -> Option<&ListedId> {
+        self.ids.find(hash, |listed| listed.hash == hash)
     }
 
     /// Returns whether an override names exactly this id.
     pub(super) fn names(&self, id: &str) -> bool {
-        self.ids.contains_key(id)
+        self.listed(hash(id)).is_some()
     }
 
     /// Returns the address that identifies a client: the lowest one with the same first `prefix`
@@ -188,12 +215,17 @@ impl Overrides {
     pub(super) fn host_or_covering<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
         // An error here is ignored, because the call below returns it as well.
         if let Ok(name) = IdFormat::IdentValue.canonical(raw)
-            && self.ids.contains_key(&*name)
+            && self.names(&name)
         {
             return Ok(name);
         }
         IdFormat::DomainOrCidrExact.canonical(raw)
     }
+}
+
+#[inline(always)]
+fn hash(id: &str) -> u64 {
+    HashKey::of_process().hash64(id.as_bytes())
 }
 
 impl PartialEq for Overrides {

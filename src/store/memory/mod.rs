@@ -12,8 +12,8 @@ use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
+use crate::hash::HashKey;
 use crate::prefetch::DISTANCE;
-use crate::store::hash::HashKey;
 use crate::store::memory::shard::{Access, Shard};
 use crate::store::memory::table::{Table, Tag, free_slots};
 use crate::store::remote::{RemoteBatch, RemoteStep};
@@ -60,11 +60,12 @@ pub enum Overflow {
 ///
 /// A bucket takes 16 bytes and is identified by the 64 bits of a keyed SipHash: 56 within its
 /// shard, which the other 8 choose (a bounded store with fewer shards uses fewer bits, and holds few
-/// buckets). The key is random for each store, so two ids that share a
+/// buckets). The key is random for each process, so two ids that share a
 /// bucket cannot be constructed; among ten million buckets the chance of any shared pair is below
 /// one in 300,000. Full buckets are dropped as others are added; no thread runs.
 #[derive(Debug)]
 pub struct MemoryStore {
+    /// The key of the salts of its keyspaces.
     key: HashKey,
     shards: Box<[Shard]>,
     /// The most buckets that one shard may hold.
@@ -361,7 +362,7 @@ impl Store for MemoryStore {
     type Error = Infallible;
 
     fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
-        Keyspace::new(self.key, algorithm, prefix)
+        Keyspace::new(self.key, algorithm, prefix).in_process()
     }
 
     #[inline(always)]
@@ -532,7 +533,7 @@ impl Store for MemoryStore {
 
 /// Returns the tag of the bucket that ids of `keyspace` share, the `nth` of them within one batch.
 fn shared_tag(keyspace: &Keyspace, nth: u64) -> Tag {
-    Tag::of(keyspace.hash.hash64(&nth.to_le_bytes()))
+    Tag::of(keyspace.hash(&nth.to_le_bytes()))
 }
 
 /// Writes a shared bucket. There are few, so the table may grow while it is locked.

@@ -33,8 +33,8 @@ use crate::engine::answer::{Answer, Outcome};
 use crate::engine::batch::Kind;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::time::{Nanos, Timestamp};
+use crate::hash::HashKey;
 use crate::latencies::Latencies;
-use crate::store::hash::HashKey;
 use crate::store::redis::client::{Client, Engine};
 use crate::store::redis::codec::{Held, Unit};
 use crate::store::redis::metrics::Metrics;
@@ -151,8 +151,13 @@ impl RedisStore {
         is_denied.then_some(denied)
     }
 
-    fn hash(&self, bucket: Bucket<'_>) -> (u64, u64) {
-        bucket.keyspace.hash.hash(bucket.id.as_bytes())
+    fn hash(&self, bucket: Bucket<'_>) -> deny_cache::Hash {
+        self.hash_of(bucket.keyspace.text(), bucket.id)
+    }
+
+    fn hash_of(&self, keyspace: &str, id: &str) -> deny_cache::Hash {
+        let (low, high) = self.key.hash(id.as_bytes());
+        (low ^ self.key.hash64(keyspace.as_bytes()), high)
     }
 
     fn key(&self, bucket: Bucket<'_>) -> Vec<u8> {

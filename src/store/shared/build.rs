@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use memmap2::MmapOptions;
 use rustix::fs::FallocateFlags;
 
-use crate::store::hash::HashKey;
+use crate::hash::HashKey;
 use crate::store::shared::TableOpenError;
 use crate::store::shared::bus_error::TableMap;
 use crate::store::shared::deadline::Deadline;

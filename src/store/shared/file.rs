@@ -8,7 +8,7 @@ use std::ptr;
 use smallvec::smallvec;
 
 use crate::engine::time::Timestamp;
-use crate::store::hash::HashKey;
+use crate::hash::HashKey;
 use crate::store::shared::build::{self, MappedTable, MappedTables};
 use crate::store::shared::bus_error::TableMap;
 use crate::store::shared::deadline::Deadline;

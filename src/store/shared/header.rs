@@ -10,7 +10,7 @@ use std::path::Path;
 use siphasher::sip::SipHasher13;
 
 use crate::clock::{self, Clock, SystemClock};
-use crate::store::hash::HashKey;
+use crate::hash::HashKey;
 use crate::store::shared::TableOpenError;
 use crate::store::shared::slot::SharedSlot;
 use crate::store::shared::table_memory::{SLOTS_PER_BUCKET, SLOTS_PER_LINE, TableCounters};

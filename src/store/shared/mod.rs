@@ -28,8 +28,8 @@ use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
+use crate::hash::HashKey;
 use crate::prefetch::DISTANCE;
-use crate::store::hash::HashKey;
 use crate::store::memory::Overflow;
 use crate::store::remote::{RemoteBatch, RemoteStep};
 use crate::store::url::SharedPlace;
@@ -99,7 +99,7 @@ impl<M: TableMemory> SharedStore<M> {
     #[cold]
     fn overflow_address(&self, bucket: Bucket<'_>) -> SlotAddress {
         let keyspace = bucket.keyspace;
-        SlotAddress::of(keyspace.hash.hash64(OVERFLOW_ID), keyspace.has_tally)
+        SlotAddress::of(keyspace.hash(OVERFLOW_ID), keyspace.has_tally)
     }
 }
 

@@ -114,7 +114,7 @@ pub fn keyspace_of_instants<S: Store>(store: &S) -> Keyspace {
 
 /// Makes one call with a toy, on a store that does not fail.
 pub fn play<S: Store>(store: &S, keyspace: &Keyspace, id: &str, toy: Toy, now: i64) -> Seen {
-    let outcome = store.update(Bucket { keyspace, id }, &toy, at(now));
+    let outcome = store.update(Bucket::new(keyspace, id), &toy, at(now));
     outcome.map_err(Into::into).expect("the store answers").into()
 }
 
@@ -125,7 +125,7 @@ pub fn play_all<S: Store>(
     calls: &[(&str, Toy)],
     now: i64,
 ) -> Vec<Seen> {
-    let buckets: Vec<_> = calls.iter().map(|&(id, _)| Bucket { keyspace, id }).collect();
+    let buckets: Vec<_> = calls.iter().map(|&(id, _)| Bucket::new(keyspace, id)).collect();
     let toys = Toys(calls.iter().map(|&(_, toy)| toy).collect());
     let clock = ManualClock::new(at(now));
     let outcome = store.update_all(&buckets, &toys, at(now), &clock);

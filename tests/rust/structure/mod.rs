@@ -21,6 +21,7 @@ struct Layer {
 /// All parts of the crate below the bindings.
 const PARTS: &[&str] = &[
     "engine",
+    "hash",
     "rate_limit_fields",
     "config",
     "store",
@@ -37,9 +38,10 @@ const PARTS: &[&str] = &[
 const LAYERS: &[Layer] = &[
     Layer {
         path: "engine/",
-        internal: &[],
+        internal: &["hash::HashKey"],
         external: &["ipnet", "psl2", "sha2", "hashbrown", "thiserror"],
     },
+    Layer { path: "hash.rs", internal: &["sync::counting"], external: &["siphasher"] },
     Layer { path: "rate_limit_fields.rs", internal: &["engine"], external: &[] },
     Layer { path: "prefetch.rs", internal: &[], external: &["std::arch"] },
     Layer {
@@ -78,9 +80,10 @@ const LAYERS: &[Layer] = &[
             "engine::key",
             "engine::limit::Limit",
             "engine::named_enum",
-            "engine::operation::Verb",
+            "engine::operation",
             "engine::state",
             "engine::time",
+            "hash::HashKey",
             "latencies",
             "store",
             "sync",
@@ -92,6 +95,7 @@ const LAYERS: &[Layer] = &[
             "humantime",
             "percent_encoding",
             "redis",
+            "sha2",
             "std::fs",
             "std::future",
             "std::process",
@@ -110,6 +114,7 @@ const LAYERS: &[Layer] = &[
             "engine::answer",
             "engine::state",
             "engine::time",
+            "hash::HashKey",
             "prefetch",
             "store",
             "sync",
@@ -153,10 +158,11 @@ const LAYERS: &[Layer] = &[
             "engine::key",
             "engine::state",
             "engine::time",
+            "hash::HashKey",
             "prefetch",
             "sync",
         ],
-        external: &["hashbrown", "siphasher", "smallvec", "thiserror"],
+        external: &["hashbrown", "smallvec", "thiserror"],
     },
     Layer {
         path: "config/",

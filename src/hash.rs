@@ -1,6 +1,8 @@
-//! The keyed hash that identifies buckets in the memory and shared-memory stores.
+//! The keyed hash that identifies ids: the buckets of a store, and overrides.
 
 use std::fmt;
+
+use crate::sync::counting::OnceBox;
 
 /// The key of a keyed hash. It is secret.
 #[derive(Clone, Copy)]
@@ -23,6 +25,13 @@ impl HashKey {
         use std::hash::{BuildHasher, Hasher, RandomState};
         let word = || RandomState::new().build_hasher().finish();
         HashKey(word(), word())
+    }
+
+    /// Returns the random key of this process, with which ids are hashed for everything in its memory.
+    #[inline]
+    pub fn of_process() -> HashKey {
+        static KEY: OnceBox<HashKey> = OnceBox::new();
+        *KEY.get_or_init(|| Box::new(HashKey::random()))
     }
 
     /// Returns SipHash-1-3 with 128 bits. Without the key, collisions cannot be constructed.
