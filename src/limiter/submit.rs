@@ -12,8 +12,8 @@ use crate::engine::operation::Verb;
 use crate::limiter::{
     Answered, AnsweredAll, BoundLimit, Call, Failure, Limiter, Prepared, Transaction, record,
 };
-use crate::store::remote::{RemoteBatch, RemoteCall, RemoteStep};
-use crate::store::{Store, StoreError};
+use crate::store::remote::{RemoteBatch, RemoteCall, RemoteOp, RemoteStep};
+use crate::store::{Bucket, Store, StoreError};
 
 /// A call on one bucket that awaits the server's reply.
 #[derive(Debug)]
@@ -24,8 +24,6 @@ pub struct Submitted {
     cost: i64,
     factor: Option<Factor>,
     stopwatch: Stopwatch,
-    /// The value that the store returned from `on_submit` and needs with the reply.
-    store_note: u64,
 }
 
 /// A call on several buckets that awaits the server's reply.
@@ -50,6 +48,11 @@ impl SubmittedAll {
     }
 }
 
+/// Returns an operation with the texts that identify its bucket.
+fn op(bucket: &Bucket<'_>, operation: RemoteOp) -> (Box<str>, Box<str>, RemoteOp) {
+    (bucket.keyspace.text().into(), bucket.id.into(), operation)
+}
+
 /// Returns the error for replies that do not match their call.
 fn mismatched_reply() -> StoreError {
     StoreError::BadReply { why: "the server's replies do not match the call" }
@@ -69,16 +72,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         // Every call is timed, because the cost is negligible compared with a round trip.
         let stopwatch = Stopwatch::start();
         let prepared = self.prepare(bound, call)?;
-        let (mut ops, mut store_note) = (Vec::new(), 0);
-        if let Some((bucket, operation)) = prepared.operation() {
-            let operation = operation.call();
-            store_note = self.store.on_submit(bucket, &operation);
-            ops.push((bucket.keyspace.text().into(), bucket.id.into(), operation));
-        }
+        let op = prepared.operation().map(|(bucket, operation)| op(&bucket, operation.call()));
+        let ops = Vec::from_iter(op);
         let (id, bound) = (prepared.resolved.id.into_owned(), Arc::clone(bound));
         let Call { verb, cost, factor, .. } = call;
         let factor = factor.cloned();
-        let call = Submitted { bound, verb, id, cost, factor, stopwatch, store_note };
+        let call = Submitted { bound, verb, id, cost, factor, stopwatch };
         Ok((RemoteCall { ops, now: Some(self.clock.now()) }, call))
     }
 
@@ -91,19 +90,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         call: Submitted,
         replies: Result<Vec<Answer>, StoreError>,
     ) -> Result<Answered, Failure> {
-        let Submitted { bound, verb, id, cost, factor, stopwatch, store_note } = call;
+        let Submitted { bound, verb, id, cost, factor, stopwatch } = call;
         let (bound, stopwatch) = (&*bound, Some(stopwatch));
         let call = Call { verb, id: &id, cost, factor: factor.as_ref() };
         let (stripe, resolved) = (self.stripe(bound), bound.resolve(call)?);
         let call = Prepared { bound, stripe, stopwatch, call, resolved };
         let answer = match call.operation() {
             None => Ok(Some(Answer::new(None, self.clock.now(), true))),
-            Some((bucket, step)) => {
-                let reply = replies.map(|replies| <[Answer; 1]>::try_from(replies).ok());
-                let found = reply.as_ref().ok().and_then(Option::as_ref).map(|[reply]| reply);
-                self.store.on_reply(bucket, &step.call(), found, store_note);
-                reply.map(|reply| reply.map(|[reply]| reply).filter(|reply| step.agrees(reply)))
-            }
+            Some((_, step)) => replies.map(|replies| {
+                let reply = <[Answer; 1]>::try_from(replies).ok();
+                reply.map(|[reply]| reply).filter(|reply| step.agrees(reply))
+            }),
         };
         let answer = answer.and_then(|answer| answer.ok_or_else(mismatched_reply));
         let answer = answer.map_err(|error| bound.store_failed(error))?;
@@ -124,14 +121,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let stopwatch = Stopwatch::start();
         let ops = self.with_batch(verb, &transactions, |_, _, buckets, batch| {
             let calls = buckets.iter().zip(batch.calls());
-            Ok::<_, Failure>(
-                calls
-                    .map(|(bucket, operation)| {
-                        self.store.on_submit(*bucket, &operation);
-                        (bucket.keyspace.text().into(), bucket.id.into(), operation)
-                    })
-                    .collect(),
-            )
+            Ok::<_, Failure>(calls.map(|(bucket, operation)| op(bucket, operation)).collect())
         })?;
         let call = RemoteCall { ops, now: Some(self.clock.now()) };
         Ok((call, SubmittedAll { verb, transactions, stopwatch }))
@@ -148,10 +138,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Result<AnsweredAll, Failure> {
         let transactions = &call.transactions;
         let failed = |error: StoreError| record::store_failed(transactions, error);
-        self.answer_all_by(call.verb, transactions, Some(call.stopwatch), |buckets, batch, _| {
-            for (bucket, operation) in buckets.iter().zip(batch.calls()) {
-                self.store.on_submit(*bucket, &operation);
-            }
+        self.answer_all_by(call.verb, transactions, Some(call.stopwatch), |_, batch, _| {
             batch.read(&replies.map_err(failed)?).ok_or_else(|| failed(mismatched_reply()))
         })
     }

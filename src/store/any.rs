@@ -11,7 +11,7 @@ use crate::store::memory::MemoryStore;
 use crate::store::memory::Overflow;
 #[cfg(feature = "redis")]
 use crate::store::redis::{Health, RedisStore, RedisUrl, StoreEvent};
-use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep, RemoteStore};
+use crate::store::remote::{RemoteBatch, RemoteStep, RemoteStore};
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
 use crate::store::url::StoreUrl;
@@ -98,6 +98,14 @@ impl AnyStore {
         match self {
             AnyStore::Redis(store) => store.take_events(),
             _ => Vec::new(),
+        }
+    }
+
+    /// Releases the connections to a server. No call follows.
+    pub fn close(&self) {
+        #[cfg(feature = "redis")]
+        if let AnyStore::Redis(store) = self {
+            store.close();
         }
     }
 
@@ -194,24 +202,6 @@ impl Store for AnyStore {
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), StoreError> {
         each_store!(self, store => Ok(store.raise_lifetimes(now, lifetime)?))
-    }
-
-    fn on_submit(&self, bucket: Bucket<'_>, operation: &RemoteOp) -> u64 {
-        each_store!(self, store => store.on_submit(bucket, operation))
-    }
-
-    fn on_reply(
-        &self,
-        bucket: Bucket<'_>,
-        operation: &RemoteOp,
-        reply: Option<&Answer>,
-        submitted: u64,
-    ) {
-        each_store!(self, store => store.on_reply(bucket, operation, reply, submitted))
-    }
-
-    fn close(&self) {
-        each_store!(self, store => store.close())
     }
 }
 

@@ -22,7 +22,7 @@ pub use crate::engine::state::Write;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::hash::HashKey;
-use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep};
+use crate::store::remote::{RemoteBatch, RemoteStep};
 
 /// The number of calls of `update_each` that share the work of tidying.
 pub(crate) const TIDIED_EVERY: usize = 256;
@@ -368,25 +368,4 @@ pub trait Store: Send + Sync {
         let _ = (now, lifetime);
         Ok(())
     }
-
-    /// Called before `operation` is submitted to a server, as
-    /// [`RemoteStore`](remote::RemoteStore) does; returns a number for [`Store::on_reply`].
-    fn on_submit(&self, bucket: Bucket<'_>, operation: &RemoteOp) -> u64 {
-        let _ = (bucket, operation);
-        0
-    }
-
-    /// Called when a submitted call has ended. `reply` is that of the server, if there is one.
-    fn on_reply(
-        &self,
-        bucket: Bucket<'_>,
-        operation: &RemoteOp,
-        reply: Option<&Answer>,
-        submitted: u64,
-    ) {
-        let _ = (bucket, operation, reply, submitted);
-    }
-
-    /// Releases connections and files. No call follows.
-    fn close(&self) {}
 }

@@ -124,7 +124,7 @@ struct Shared {
     batch: CallBatch,
     handoff: Arc<Handoff>,
     breaker: Breaker,
-    deny_cache: DenyCache,
+    deny_cache: Arc<DenyCache>,
     metrics: Arc<Metrics>,
 }
 
@@ -138,7 +138,7 @@ impl Engine {
             batch: CallBatch::new(),
             handoff: Arc::default(),
             breaker: Breaker::new(seed),
-            deny_cache: DenyCache::new(url.deny_cache),
+            deny_cache: Arc::new(DenyCache::new(url.deny_cache)),
             metrics: Arc::new(Metrics::new()),
         };
         Ok(Engine {
@@ -151,7 +151,7 @@ impl Engine {
     }
 
     /// Returns the cache of buckets that denied.
-    pub(super) fn deny_cache(&self) -> &DenyCache {
+    pub(super) fn deny_cache(&self) -> &Arc<DenyCache> {
         &self.shared.deny_cache
     }
 

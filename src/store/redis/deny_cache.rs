@@ -8,6 +8,8 @@
 use hashbrown::HashMap;
 
 use crate::clock::Stopwatch;
+use crate::engine::answer::{Answer, Outcome};
+use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
@@ -32,6 +34,15 @@ pub(super) struct DenyCache {
     hits: AtomicU64,
 }
 
+/// A call that was sent to the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Noted {
+    bucket: Hash,
+    verb: Verb,
+    /// The number of changes before.
+    changes: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Denied {
     state: State,
@@ -39,6 +50,11 @@ struct Denied {
     now: Timestamp,
     /// The time at which the reply arrived.
     received_at: Nanos,
+}
+
+/// Returns whether the state that denied an earlier call can deny a call with this verb.
+pub(super) fn may_deny(verb: Verb) -> bool {
+    matches!(verb, Verb::Spend | Verb::Check)
 }
 
 impl DenyCache {
@@ -105,6 +121,28 @@ impl DenyCache {
         self.len.store(denied.len(), Ordering::Relaxed);
     }
 
+    /// Prepares for a call that is sent to the server.
+    pub(super) fn on_submit(&self, bucket: Hash, verb: Verb) -> Noted {
+        if !may_deny(verb) {
+            self.forget(bucket);
+        }
+        Noted { bucket, verb, changes: self.changes() }
+    }
+
+    /// Keeps or drops the state of a bucket as the reply requires; `None` if there is no valid one.
+    pub(super) fn on_reply(&self, noted: Noted, reply: Option<&Answer>) {
+        let Noted { bucket, verb, changes } = noted;
+        match reply {
+            // Another caller may have read the state before this change.
+            _ if !may_deny(verb) => self.forget(bucket),
+            Some(&Answer { found: Some(state), now, outcome: Outcome::Denied }) => {
+                self.put(bucket, state, now, changes);
+            }
+            Some(_) if verb == Verb::Spend => self.on_spend(bucket),
+            _ => {}
+        }
+    }
+
     /// Drops a bucket with fewer tokens than before, so that the next denial has current numbers.
     #[inline]
     pub(super) fn on_spend(&self, bucket: Hash) {
@@ -117,7 +155,7 @@ impl DenyCache {
     }
 
     /// Drops a bucket before and after this process returns tokens to it.
-    pub(super) fn drop(&self, bucket: Hash) {
+    pub(super) fn forget(&self, bucket: Hash) {
         if self.max_buckets == 0 {
             return;
         }
@@ -147,7 +185,7 @@ mod tests {
         let (kept, now) = cache.get((1, 1)).expect("kept");
         assert!(kept == state() && now >= AT);
         assert_eq!(cache.get((1, 2)), None);
-        cache.drop((1, 1));
+        cache.forget((1, 1));
         assert_eq!(cache.get((1, 1)), None);
         // A reply from before the change.
         cache.put((1, 1), state(), AT, changes);

@@ -37,6 +37,7 @@ use crate::hash::HashKey;
 use crate::latencies::Latencies;
 use crate::store::redis::client::{Client, Engine};
 use crate::store::redis::codec::{Held, Unit};
+use crate::store::redis::deny_cache::may_deny;
 use crate::store::redis::metrics::Metrics;
 use crate::store::remote::{
     Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore,
@@ -125,12 +126,9 @@ impl RedisStore {
         self.client.engine().map_or_else(|_| Vec::new(), |engine| engine.metrics().take_events())
     }
 
-    /// Caches the state in a reply that denied a call, to deny the next calls without the server.
-    /// `changes` was read before the call was sent.
-    fn remember(&self, engine: &Engine, bucket: Bucket<'_>, reply: &Answer, changes: u64) {
-        if let Some(state) = reply.found {
-            engine.deny_cache().put(self.hash(bucket), state, reply.now, changes);
-        }
+    /// Releases the connections. No call follows.
+    pub fn close(&self) {
+        self.client.close();
     }
 
     /// Answers a call that is denied by the cached state of its bucket.
@@ -397,11 +395,6 @@ fn agrees(operation: &RemoteOp, reply: &Answer) -> bool {
     Operation { verb, limit, cost }.apply(reply.found, reply.now).0 == reply.allowed()
 }
 
-/// Returns whether the state that denied an earlier call can deny a call with this verb.
-fn may_deny(verb: Verb) -> bool {
-    matches!(verb, Verb::Spend | Verb::Check)
-}
-
 /// Returns the replies for the buckets with these keys.
 fn replies<K: AsRef<[u8]>>(
     metrics: &Metrics,
@@ -445,6 +438,17 @@ impl RemoteStore for RedisStore {
             Ok(engine) => engine,
             Err(error) => return done(Err(error)),
         };
+        let cache = Arc::clone(engine.deny_cache());
+        let noted = ops.iter().map(|(keyspace, id, operation)| {
+            cache.on_submit(self.hash_of(keyspace, id), operation.verb)
+        });
+        let noted: Vec<_> = noted.collect();
+        let done: Completion = Box::new(move |replies| {
+            for (index, noted) in noted.into_iter().enumerate() {
+                cache.on_reply(noted, replies.as_ref().ok().and_then(|replies| replies.get(index)));
+            }
+            done(replies);
+        });
         if let Err(error) = engine.admit() {
             return done(Err(error));
         }
@@ -488,30 +492,18 @@ impl Store for RedisStore {
     ) -> Result<Answer, StoreError> {
         let engine = self.client.engine()?;
         let operation = step.call();
-        let may_deny = may_deny(operation.verb);
-        if may_deny {
-            if let Some(denied) = self.deny(engine, bucket, step, now) {
-                return Ok(denied);
-            }
-        } else {
-            engine.deny_cache().drop(self.hash(bucket));
+        if may_deny(operation.verb)
+            && let Some(denied) = self.deny(engine, bucket, step, now)
+        {
+            return Ok(denied);
         }
-        let changes = engine.deny_cache().changes();
+        let noted = engine.deny_cache().on_submit(self.hash(bucket), operation.verb);
         let replies = self.ask(engine, &[bucket], slice::from_ref(&operation), self.given(now));
-        if !may_deny {
-            // Another thread may have read the state before this change.
-            engine.deny_cache().drop(self.hash(bucket));
-        }
-        let reply = replies?[0];
-        if !step.agrees(&reply) {
-            return Err(disagreed());
-        }
-        if may_deny && !reply.allowed() {
-            self.remember(engine, bucket, &reply, changes);
-        } else if operation.verb == Verb::Spend {
-            engine.deny_cache().on_spend(self.hash(bucket));
-        }
-        Ok(reply)
+        let reply = replies.and_then(|replies| {
+            Some(replies[0]).filter(|reply| step.agrees(reply)).ok_or_else(disagreed)
+        });
+        engine.deny_cache().on_reply(noted, reply.as_ref().ok());
+        reply
     }
 
     #[cold]
@@ -545,7 +537,7 @@ impl Store for RedisStore {
         };
         for (&bucket, operation) in buckets.iter().zip(&operations) {
             match operation.verb {
-                Verb::Refund => engine.deny_cache().drop(self.hash(bucket)),
+                Verb::Refund => engine.deny_cache().forget(self.hash(bucket)),
                 _ => engine.deny_cache().on_spend(self.hash(bucket)),
             }
         }
@@ -610,13 +602,13 @@ impl Store for RedisStore {
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {
         let engine = self.client.engine()?;
-        engine.deny_cache().drop(self.hash(bucket));
+        engine.deny_cache().forget(self.hash(bucket));
         engine.admit()?;
         let mut command = redis::cmd("DEL");
         command.arg(self.key(bucket));
         let reply = engine.call(CallKind::Reset, &command);
         // Another thread may have read the state before the bucket was deleted.
-        engine.deny_cache().drop(self.hash(bucket));
+        engine.deny_cache().forget(self.hash(bucket));
         match reply? {
             Value::Int(deleted) => Ok(deleted > 0),
             _ => Err(not_understood()),
@@ -626,37 +618,5 @@ impl Store for RedisStore {
     fn stats(&self, _now: Timestamp) -> Result<Stats, StoreError> {
         // Counting the buckets would read every key of the server.
         self.client.engine().map(|_| Stats::default())
-    }
-
-    fn on_submit(&self, bucket: Bucket<'_>, operation: &RemoteOp) -> u64 {
-        let Ok(engine) = self.client.engine() else { return 0 };
-        if !may_deny(operation.verb) {
-            engine.deny_cache().drop(self.hash(bucket));
-        }
-        engine.deny_cache().changes()
-    }
-
-    fn on_reply(
-        &self,
-        bucket: Bucket<'_>,
-        operation: &RemoteOp,
-        reply: Option<&Answer>,
-        submitted: u64,
-    ) {
-        let Ok(engine) = self.client.engine() else { return };
-        let verb = operation.verb;
-        match reply {
-            // Another caller may have read the state before this change.
-            _ if !may_deny(verb) => engine.deny_cache().drop(self.hash(bucket)),
-            Some(reply) if !reply.allowed() => {
-                self.remember(engine, bucket, reply, submitted);
-            }
-            Some(_) if verb == Verb::Spend => engine.deny_cache().on_spend(self.hash(bucket)),
-            _ => {}
-        }
-    }
-
-    fn close(&self) {
-        self.client.close();
     }
 }
