@@ -1,8 +1,8 @@
 //! Steps as messages, for stores whose server decides.
 //!
-//! The server decides on its state and returns that state and the instant of the decision. The
-//! client runs the same step on both to compute the complete answer, and compares the results, so
-//! that any disagreement between the two implementations is detected.
+//! The server decides on its state and returns that state, the instant and the outcome. The client
+//! runs the same step on the state and compares the outcomes, so that any disagreement between the two
+//! implementations is detected.
 
 use smallvec::{SmallVec, smallvec};
 

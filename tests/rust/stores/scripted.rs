@@ -168,7 +168,7 @@ impl Store for Scripted {
             });
         }
         let replies = self.wait(&[bucket], vec![operation], now)?;
-        assert!(step.agrees(&replies[0]), "the verdicts agree");
+        assert!(step.agrees(&replies[0]), "the outcomes agree");
         Ok(replies[0])
     }
 
@@ -201,7 +201,7 @@ impl Store for Scripted {
             });
         }
         let replies = self.wait(buckets, operations, now)?;
-        Ok(batch.read(&replies).expect("the verdicts agree"))
+        Ok(batch.read(&replies).expect("the outcomes agree"))
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {
