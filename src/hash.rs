@@ -42,6 +42,7 @@ impl HashKey {
     /// # Source
     /// Aumasson and Bernstein, SipHash: a fast short-input PRF (2012), with one round for each word
     /// and three at the end; the form with 128 bits is the one of their reference implementation.
+    #[cfg(any(test, feature = "redis"))]
     #[inline(always)]
     pub(crate) fn hash(self, bytes: &[u8]) -> (u64, u64) {
         let mut state = self.initial_state();
