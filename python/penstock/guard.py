@@ -4,10 +4,10 @@ from penstock.web.guard import Guard
 from penstock.web.observers import used_share
 from penstock.web.options import GuardOptions
 from penstock.web.outcome import Outcome
+from penstock.web.replacements import force_enabled, replace_limits, reset_guards
 from penstock.web.request import EnvironRequest, MissingId, Request
 from penstock.web.route_limits import RouteLimits
 from penstock.web.rule import Rule, make_rule
-from penstock.web.test_overrides import force_enabled, replace_limits, reset_guards
 
 __all__ = [
     "EnvironRequest",

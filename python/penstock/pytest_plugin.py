@@ -195,13 +195,13 @@ def _marked_limits(item: pytest.Item) -> Limits:
 
 
 def _replace_limits(limits: Limits | None) -> bool:
-    from penstock.web.test_overrides import replace_limits  # noqa: PLC0415  most suites never need it
+    from penstock.web.replacements import replace_limits  # noqa: PLC0415  most suites never need it
 
     return replace_limits(limits)
 
 
 def _force_enabled(enabled: bool | None) -> bool | None:
-    from penstock.web.test_overrides import force_enabled  # noqa: PLC0415  most suites never need it
+    from penstock.web.replacements import force_enabled  # noqa: PLC0415  most suites never need it
 
     return force_enabled(enabled)
 
@@ -242,7 +242,7 @@ def penstock_clock(pytestconfig: pytest.Config) -> Iterator[ManualClock]:
 def _system_limiters() -> list[Limiter]:
     """Return the limiters of existing guards that keep the time of the system."""
     # Without this module, there are no guards.
-    switch = sys.modules.get("penstock.web.test_overrides")
+    switch = sys.modules.get("penstock.web.replacements")
     guards = [] if switch is None else switch.switch.guards()
     return [g.limiter for g in guards if isinstance(g.limiter.clock, SystemClock)]
 
@@ -357,7 +357,7 @@ def reset_limits(*limiters: Limiter) -> None:
         True
     """
     if not limiters:
-        from penstock.web.test_overrides import reset_guards  # noqa: PLC0415  most suites never need it
+        from penstock.web.replacements import reset_guards  # noqa: PLC0415  most suites never need it
 
         reset_guards()
     for limiter in limiters:

@@ -105,8 +105,15 @@ def test_plot_shows_the_limit_and_units(trace: Trace) -> None:
 
 
 def test_the_bucket_is_under_the_same_time_axis(trace: Trace) -> None:
-    above, below = simulate(LIMIT, trace).plot(f"{HOSTILE}-1").axes
+    client = simulate(LIMIT, trace).by_client()["id"][-1]
+    above, below = simulate(LIMIT, trace).plot(str(client)).axes
     assert above.get_xlim() == below.get_xlim()
+
+
+def test_bucket_of_a_brief_client_has_a_time_axis_of_its_own(trace: Trace) -> None:
+    above, below = simulate(LIMIT, trace).plot(f"{HOSTILE}-1").axes
+    assert above.get_xlim()[0] < 1
+    assert below.get_xlim()[1] - below.get_xlim()[0] < 130
 
 
 def test_plot_shows_an_id_literally(trace: Trace) -> None:

@@ -28,9 +28,9 @@ from penstock.web.options import (
     policies_of,
 )
 from penstock.web.outcome import Outcome, ResponseSettings
+from penstock.web.replacements import switch
 from penstock.web.route_limits import RouteLimits
 from penstock.web.setup_checks import ProcessCheck, SetupChecks, Watch
-from penstock.web.test_overrides import switch
 
 if TYPE_CHECKING:
     import enum
