@@ -1,4 +1,4 @@
-//! Deliberate bugs in the protocol, each of which a loom model must detect. The code calls [`has`],
+//! Deliberate bugs in the protocol, each of which a loom model must detect. The code calls `has`,
 //! which is false and compiled away outside the models.
 
 /// A bug: one step of the protocol is missing or wrong.
