@@ -106,7 +106,7 @@ def test_all_limits_of_the_routes_are_written_as_a_limits_file(
     text = written.read_text(encoding="utf-8")
     assert 'description: "all pages"' in text
     assert "# Pages: 203.0.113.66 makes" in text
-    # The new file passes the check that it was made for, but for the client that it names.
+    # The new file passes the check that it was made for, except for the client that it names.
     checked = replayed(folder, "new.yaml", "--routes", str(routes), "--protect", "192.0.2.*")
     assert command.run(*checked) == 0
 
