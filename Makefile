@@ -150,8 +150,8 @@ docs-serve: $(VENV)/.dev ## show the site on http://127.0.0.1:8000, and again af
 demo: $(VENV)/.extension ## start a server with example limits and show its responses
 	penstock demo
 
-bench: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run all benchmarks and write docs/speed.md and benches/README.md
-	python benches/python/all.py
+bench: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run all benchmarks, or BENCH="peers served", and write the pages
+	python benches/python/all.py $(BENCH)
 
 bench-smoke: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run every benchmark briefly, to see that it works
 	python benches/python/all.py --quick

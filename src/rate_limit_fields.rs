@@ -8,7 +8,7 @@
 
 use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
-use crate::engine::time::Nanos;
+use crate::engine::time::{Nanos, Timestamp};
 
 /// The largest Integer of a structured field, which has 15 digits (RFC 9651, section 3.3.1).
 pub const LARGEST_INTEGER: i64 = 999_999_999_999_999;
@@ -30,23 +30,28 @@ pub fn string(text: &str) -> Option<String> {
     Some(written)
 }
 
-/// Returns the window of a limit in whole seconds, rounded up and at least 1.
-pub fn window_seconds(limit: &Limit) -> i64 {
-    seconds(limit.time_to_refill()).max(1)
+/// Returns the window of a limit at `now` in whole seconds, rounded up and at least 1; `None` if its
+/// quota is not one per time.
+pub fn window_seconds(limit: &Limit, now: Timestamp) -> Option<i64> {
+    limit.slots().is_none().then(|| seconds(limit.window_length(now)).max(1))
 }
 
 /// Serializes the item of `RateLimit-Policy`, or returns `None` if the quota exceeds an Integer.
 ///
 /// `label` is the limit's name, serialized with [`string`].
-pub fn policy(label: &str, limit: &Limit) -> Option<String> {
-    let (quota, window) = (limit.capacity(), window_seconds(limit));
+pub fn policy(label: &str, limit: &Limit, now: Timestamp) -> Option<String> {
+    let quota = limit.capacity();
     if quota > LARGEST_INTEGER {
         return None;
     }
     let mut item = format!("{label};q={quota}");
-    if window <= LARGEST_INTEGER {
-        item.push_str(";w=");
-        push(&mut item, window);
+    match window_seconds(limit, now) {
+        None => item.push_str(";qu=\"concurrent-requests\""),
+        Some(window) if window <= LARGEST_INTEGER => {
+            item.push_str(";w=");
+            push(&mut item, window);
+        }
+        Some(_) => {}
     }
     Some(item)
 }
@@ -87,7 +92,6 @@ fn seconds(time: Nanos) -> i64 {
 mod tests {
     use super::*;
     use crate::engine::algorithm::window::Anchor;
-    use crate::engine::time::Timestamp;
 
     fn decision(remaining: i64, next_token_after: i64) -> Decision {
         let next_token_after = Nanos::clamped(next_token_after);
@@ -136,12 +140,22 @@ mod tests {
             (Limit::leaky_bucket(5, half, 2), r#""L";q=5;w=2"#),
             (Limit::leaky_bucket(4, second, 2), r#""L";q=4;w=2"#),
         ] {
-            assert_eq!(policy("\"L\"", &limit.unwrap()).as_deref(), Some(expected));
+            assert_eq!(
+                policy("\"L\"", &limit.unwrap(), Timestamp::ORIGIN).as_deref(),
+                Some(expected)
+            );
         }
+        let slots = Limit::in_flight(5, Nanos::from_millis(30_000), second).unwrap();
+        let policy_of_slots = policy("\"L\"", &slots, Timestamp::ORIGIN);
+        assert_eq!(policy_of_slots.as_deref(), Some(r#""L";q=5;qu="concurrent-requests""#));
+        assert_eq!(item("\"L\"", &slots, &decision(0, 9)).as_deref(), Some(r#""L";r=0"#));
         let largest = Limit::token_bucket(LARGEST_INTEGER, 1_000_000_000, second).unwrap();
-        assert_eq!(policy("\"L\"", &largest).unwrap(), r#""L";q=999999999999999;w=1000000"#);
+        assert_eq!(
+            policy("\"L\"", &largest, Timestamp::ORIGIN).unwrap(),
+            r#""L";q=999999999999999;w=1000000"#
+        );
         let larger = Limit::token_bucket(LARGEST_INTEGER + 1, 1_000_000_000, second).unwrap();
-        assert_eq!(policy("\"L\"", &larger), None);
+        assert_eq!(policy("\"L\"", &larger, Timestamp::ORIGIN), None);
     }
 
     #[test]

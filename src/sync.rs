@@ -5,9 +5,9 @@
 
 mod try_lock;
 
-pub(crate) use try_lock::TryLock;
-#[cfg(all(unix, feature = "python"))]
+#[cfg(all(unix, any(feature = "python", feature = "redis")))]
 pub(crate) use try_lock::count_forks;
+pub(crate) use try_lock::{TryLock, TryLockGuard, forks};
 
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};

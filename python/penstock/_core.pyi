@@ -19,6 +19,7 @@ from penstock.types import (
     Anchor,
     AnyLimits,
     AnyTransaction,
+    CalendarPeriod,
     Counts,
     DeniedBucket,
     Factor,
@@ -161,6 +162,44 @@ class Limit:
             Limit.fixed_rate_window(count=5, period='1s', burst=0)
         """
     @staticmethod
+    def in_flight(count: int, lease: Period = 30, retry_after: Period = 1) -> Limit:
+        """Create a limit of `count` requests in flight, whose slots are given back.
+
+        `Limiter.reserve` takes a slot. One that is held for longer is renewed, so the lease is only
+        the time after which the slots of a killed process are free again: one to two leases.
+
+        Args:
+            count: Slots, 1 to 16,383.
+            lease: A time from 2 seconds to 24 hours.
+            retry_after: The `Retry-After` of a denied client; it is unknown when a slot is free.
+
+        Raises:
+            LimitError: A number or a time is out of range.
+
+        Examples:
+            >>> penstock.Limit.in_flight(5)
+            Limit.in_flight(count=5, lease='30s', retry_after='1s')
+        """
+    @staticmethod
+    def calendar_window(*, count: int, period: CalendarPeriod, zone: str = "UTC") -> Limit:
+        """Create a calendar window: `count` tokens in each day, week, month or year of a time zone.
+
+        A window begins with the first instant of a local day, so a day may have 23 or 25 hours.
+
+        Args:
+            count: Tokens per window, 1 to 999,999,999.
+            period: `"day"`, `"week"` (from Monday on), `"month"` or `"year"`.
+            zone: Name of the time zone, such as `"Europe/Berlin"`. The time zone data are those of
+                this package, not of the machine.
+
+        Raises:
+            LimitError: The count is out of range, or the period or zone is unknown.
+
+        Examples:
+            >>> penstock.Limit.calendar_window(count=10_000, period="month")
+            Limit.calendar_window(count=10000, period='month', zone='UTC')
+        """
+    @staticmethod
     def unlimited() -> Limit:
         """Create a limit that allows every request."""
     @staticmethod
@@ -169,7 +208,10 @@ class Limit:
 
         The result is a token bucket, whose burst equals the count unless given. With
         `, fixed window` or `, fixed-rate window` it is a window, which `, aligned` aligns. Units
-        are second, minute, hour, day and week, with their plurals and short forms.
+        are second, minute, hour, day and week, with their plurals and short forms. `5 in flight`
+        limits requests in flight; `, lease 2m` sets the lease. `1000 per calendar month,
+        Europe/Berlin` is a calendar window: per day, week, month or year of a time zone, by default
+        UTC.
 
         Raises:
             LimitError: The text is not a valid rate. The message marks the error.
@@ -186,10 +228,13 @@ class Limit:
         """Tokens in a full bucket; for a fixed-rate window, requests allowed early."""
     @property
     def count(self) -> int:
-        """Tokens added per period."""
+        """Tokens added per period; for a limit on requests in flight, slots."""
     @property
-    def period(self) -> float:
-        """The period in which `count` tokens are added, in seconds."""
+    def zone(self) -> str:
+        """The time zone of a calendar window."""
+    @property
+    def period(self) -> float | str:
+        """The period in which `count` tokens are added, in seconds; a calendar window's word."""
     @property
     def period_ns(self) -> int:
         """The period in which `count` tokens are added, in nanoseconds."""
@@ -217,6 +262,18 @@ class Limit:
     @property
     def drip_size(self) -> int:
         """Requests that a leaky bucket drains with each drip."""
+    @property
+    def lease(self) -> float:
+        """The time for which a slot is kept at least, in seconds."""
+    @property
+    def lease_ns(self) -> int:
+        """The time for which a slot is kept at least, in nanoseconds."""
+    @property
+    def retry_after(self) -> float:
+        """The `Retry-After` of a client that is denied a slot, in seconds."""
+    @property
+    def retry_after_ns(self) -> int:
+        """The `Retry-After` of a client that is denied a slot, in nanoseconds."""
     @property
     def anchor(self) -> Anchor:
         """Start of a window: `"first"` (first request) or `"aligned"` (multiples of period)."""
@@ -260,7 +317,7 @@ class Limit:
         '{count} per {period}, {burst} at once'
         """
     def describe(self) -> LimitFacts | None:
-        """Return how much the limit admits, or `None` if it is unlimited.
+        """Return how much the limit admits, or `None` if it is unlimited or on requests in flight.
 
         Returns:
             A dict with stable keys: `at_once`, the tokens that a full bucket allows at one instant;
@@ -528,20 +585,42 @@ class ManualClock:
 
 @final
 class ReservedTokens:
-    """Tokens of a `penstock.Reservation`, and the limit under which they were taken."""
+    """Tokens and slots of a `penstock.Reservation`, and the limits under which they were taken."""
 
     @property
     def decision(self) -> Decision:
-        """The decision about the estimate."""
+        """The decision about the estimates."""
     @property
     def stage(self) -> Literal["open", "settled", "cancelled", "denied", "unknown"]:
         """`"open"`, `"settled"`, `"cancelled"`, `"denied"`, or `"unknown"` if a reply was lost."""
-    def keep(self) -> None:
-        """Settle at the estimate, if it is open."""
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server executes the end of the reservation."""
+    @property
+    def is_pending(self) -> bool:
+        """Whether slots or tokens are held that the end of the reservation may change."""
     def settle(self, actual: int) -> Decision:
         """See `Reservation.settle`."""
-    def cancel(self) -> bool:
-        """See `Reservation.cancel`."""
+    def settle_later(self, name: str, actual: int) -> None:
+        """See `Reservation.settle`."""
+    def end(self, is_cancelled: bool, waits: bool) -> bool:
+        """Return slots, and charge what was settled; return whether the reservation was open.
+
+        Args:
+            is_cancelled: Whether tokens that were not settled are refunded.
+            waits: Whether to wait for the store. If not, the call never blocks.
+        """
+    def abandon(self) -> None:
+        """See `Reservation.abandon`."""
+
+@final
+class Renewal:
+    """Renews the slots of a limiter while it exists."""
+
+    def __new__(cls, limiter: Limiter) -> Self: ...
+    def due_in(self) -> float | None:
+        """Return the seconds until slots are due; `None` if none are held, and the renewal ends."""
+    def __call__(self) -> None: ...
 
 @final
 class Transaction:
@@ -555,6 +634,7 @@ class Transaction:
             `"spend_only"`, which does not affect the decision and takes tokens if the others are
             allowed and enough tokens are available.
         factor: Divisor of a leaky bucket's size.
+        keep: Tokens that must be left, as in `Limiter.spend`.
 
     Examples:
         >>> penstock.Transaction("Orders", "ada", 2)
@@ -568,6 +648,7 @@ class Transaction:
         cost: int = 1,
         kind: TransactionKind = "spend",
         factor: Factor | None = None,
+        keep: int = 0,
     ) -> Self: ...
     @property
     def name(self) -> str:
@@ -584,6 +665,9 @@ class Transaction:
     @property
     def factor(self) -> Factor | None:
         """Divisor of a leaky bucket's size, as given."""
+    @property
+    def keep(self) -> int:
+        """Tokens that must be left, as given."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -786,11 +870,23 @@ class Decision:
     def header_quota(self) -> int:
         """The tokens that header fields show as the limit's quota."""
     @property
-    def header_window(self) -> int:
-        """The seconds that header fields show as the quota's window, rounded up."""
+    def header_window(self) -> int | None:
+        """The seconds that header fields show as the quota's window, rounded up.
+
+        `None` if the limit is on requests in flight.
+        """
     @property
-    def header_wait_ns(self) -> int:
-        """The wait that the `RateLimit` field shows, in nanoseconds; 0 if it shows none."""
+    def header_retry_ns(self) -> int:
+        """The wait of a denied client, in nanoseconds; at least that of the `RateLimit` field.
+
+        For a limit on requests in flight, its field `retry_after`.
+        """
+    @property
+    def header_reset_ns(self) -> int:
+        """The time until the bucket is full that header fields show, in nanoseconds.
+
+        For a limit on requests in flight, its field `retry_after`.
+        """
     def __bool__(self) -> bool: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -866,7 +962,9 @@ class BoundLimit:
     @property
     def name(self) -> str:
         """The limit's name."""
-    def spend(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
+    def spend(
+        self, id: Id, cost: int = 1, factor: Factor | None = None, *, keep: int = 0
+    ) -> Decision:
         """Take `cost` tokens from the bucket of `id`, if available.
 
         The same as `Limiter.spend` without the name.
@@ -877,7 +975,9 @@ class BoundLimit:
             >>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
             (True, False)
         """
-    def check(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
+    def check(
+        self, id: Id, cost: int = 1, factor: Factor | None = None, *, keep: int = 0
+    ) -> Decision:
         """Return the decision that `spend` would return, without taking tokens.
 
         The same as `Limiter.check` without the name.
@@ -905,7 +1005,9 @@ class BoundLimit:
 
         The same as `Limiter.peek` without the name.
         """
-    def reserve(self, id: Id, estimate: int = 1, *, factor: Factor | None = None) -> Reservation:
+    def reserve(
+        self, id: Id, estimate: int = 1, *, factor: Factor | None = None, keep: int = 0
+    ) -> Reservation:
         """Take `estimate` tokens before the cost is known, to be settled later.
 
         The same as `Limiter.reserve` without the name.
@@ -915,7 +1017,9 @@ class BoundLimit:
 
         The same as `Limiter.acquire` without the name.
         """
-    def spend_each(self, ids: Iterable[Id], costs: int | Iterable[int] | None = None) -> Decisions:
+    def spend_each(
+        self, ids: Iterable[Id], costs: int | Iterable[int] | None = None, *, keep: int = 0
+    ) -> Decisions:
         """Take tokens for many ids in one call, as independent decisions.
 
         The same as `Limiter.spend_each` without the name.
@@ -966,7 +1070,9 @@ class Limiter:
     @property
     def may_wait(self) -> bool:
         """Whether a call may wait for a server or for another process."""
-    def spend(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
+    def spend(
+        self, name: str, id: Id, cost: int = 1, factor: Factor | None = None, *, keep: int = 0
+    ) -> Decision:
         """Take `cost` tokens from the bucket of `id` under the limit `name`, if available.
 
         A denied spend takes no tokens.
@@ -976,6 +1082,8 @@ class Limiter:
             id: The client. Any spelling: it is normalized here (`2001:DB8::1` is `2001:db8::1`).
             cost: Tokens, from 0 to the limit's `max_cost`; 0 takes none.
             factor: The divisor of a leaky bucket's size; 0 lifts the limit for this call.
+            keep: Tokens that must be left after this call, for more important requests. `remaining`
+                does not include them.
 
         Returns:
             The decision.
@@ -983,8 +1091,8 @@ class Limiter:
         Raises:
             UnknownLimit: No limit has this name.
             InvalidId: The id does not fit the limit's format.
-            CostTooHigh: `cost` exceeds what the limit can ever allow.
-            CostNegative: `cost` is below 0.
+            CostTooHigh: `cost`, or `cost` and `keep` together, exceed what the limit can hold.
+            CostNegative: `cost` or `keep` is below 0.
             LimitError: `factor` is negative, or the limit is not a leaky bucket.
             StoreError: The store failed, or the limiter is closed.
 
@@ -997,7 +1105,9 @@ class Limiter:
             >>> limiter.spend("Orders", "ada").allowed
             True
         """
-    def check(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
+    def check(
+        self, name: str, id: Id, cost: int = 1, factor: Factor | None = None, *, keep: int = 0
+    ) -> Decision:
         """Return the decision that `spend` would return, without taking tokens.
 
         Its numbers are those **after** the spend: use `peek` for the bucket as it is now. Raises as
@@ -1062,18 +1172,26 @@ class Limiter:
             0
         """
     def reserve(
-        self, name: str, id: Id, estimate: int = 1, *, factor: Factor | None = None
+        self,
+        name: str,
+        id: Id,
+        estimate: int = 1,
+        *,
+        factor: Factor | None = None,
+        keep: int = 0,
     ) -> Reservation:
-        """Take `estimate` tokens before the cost is known, to be settled later.
+        """Take `estimate` tokens before the cost is known, or slots for requests in flight.
 
-        A denied reservation takes no tokens. A reservation is settled under the limit that was
-        active when it was made, even after a `reload`. Raises as `spend` does.
+        Tokens are settled later; slots are given back at the end of the reservation. A denied
+        reservation takes nothing. A reservation is settled under the limit that was active when it
+        was made, even after a `reload`. Raises as `spend` does.
 
         Args:
             name: Name of a loaded limit.
             id: The client.
             estimate: Tokens, from 0 to the limit's `max_cost`.
             factor: As in `spend`.
+            keep: As in `spend`. Settling may take these tokens.
 
         Examples:
             >>> clock = penstock.ManualClock()
@@ -1081,6 +1199,28 @@ class Limiter:
             >>> reservation = limiter.reserve("Tokens", "ada", 600)
             >>> bool(reservation), reservation.settle(450).remaining
             (True, 550)
+        """
+    def reserve_all(self, transactions: Iterable[AnyTransaction]) -> Reservation:
+        """Take tokens and slots of several limits in one decision: all of them or none.
+
+        The end of the reservation is one call, too: slots are given back, and what was settled is
+        charged. Tokens that were not settled stay spent, or are refunded if the body raises.
+
+        Args:
+            transactions: As for `spend_all`.
+
+        Raises:
+            TransactionError: Two transactions have the same bucket.
+            Error: As `reserve` raises. Nothing is taken then.
+
+        Examples:
+            >>> limiter = penstock.Limiter(
+            ...     {"Tokens": "1000/minute", "Calls": "5 in flight"}, clock=penstock.ManualClock()
+            ... )
+            >>> with limiter.reserve_all([("Tokens", "ada", 600), ("Calls", "ada")]) as reservation:
+            ...     reservation.settle("Tokens", 450)
+            >>> limiter.peek("Tokens", "ada").remaining, limiter.peek("Calls", "ada").remaining
+            (550, 5)
         """
     def acquire(
         self,
@@ -1146,7 +1286,12 @@ class Limiter:
     def refund_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
         """Return tokens to several buckets, as independent refunds. Raises as `spend_all` does."""
     def spend_each(
-        self, name: str, ids: Iterable[Id], costs: int | Iterable[int] | None = None
+        self,
+        name: str,
+        ids: Iterable[Id],
+        costs: int | Iterable[int] | None = None,
+        *,
+        keep: int = 0,
     ) -> Decisions:
         """Take tokens for many ids under one limit in one call, as independent decisions.
 
@@ -1156,6 +1301,7 @@ class Limiter:
             name: Name of a loaded limit.
             ids: The clients.
             costs: One cost for all, one per id, or `None` for 1 each.
+            keep: As in `spend`, for each id.
 
         Raises:
             ValueError: `ids` and `costs` differ in length.
@@ -1227,6 +1373,10 @@ class Limiter:
         not counted. In a call about several limits, each limit counts its own decision. Also works
         on a closed limiter.
 
+        Of a limit on requests in flight, `held` is how many slots this process holds, `expired` how
+        often slots had expired when they were given back, and `renewed_late` when they were
+        renewed.
+
         `timed` has the latencies, in real time, of about 1 in 256 calls of `spend`, `check` and
         `refund`, including calls about several limits; `spend_each` is not timed.
 
@@ -1297,6 +1447,7 @@ class Replies:
         id: Id,
         cost: int = 1,
         factor: Factor | None = None,
+        keep: int = 0,
     ) -> Decision | asyncio.Future[Decision] | None:
         """Return a decision that needs no reply, or a future of `event_loop`.
 
@@ -1304,6 +1455,13 @@ class Replies:
         for another process. `verb` is spend, check, refund or acquire; an acquire is a spend
         that is refunded if the future is cancelled. Raises as `BoundLimit.spend` does, except for
         errors that depend on the reply.
+        """
+    def end(
+        self, event_loop: asyncio.AbstractEventLoop, reserved: ReservedTokens, is_cancelled: bool
+    ) -> asyncio.Future[Decision]:
+        """End a reservation; return a future of `event_loop` that is done when the server replies.
+
+        What was sent is executed even if the future is cancelled.
         """
     def call_all(
         self,
@@ -1403,10 +1561,16 @@ def try_spend(bound: BoundLimit, id: Id, cost: int = 1) -> Decision | None:
     on another thread.
     """
 
-def try_spend_all(limiter: Limiter, transactions: Iterable[AnyTransaction]) -> Decision | None:
-    """Decide transactions as `Limiter.spend_all` does, if that need not wait for another process.
+def restore_limit(limiter: Limiter, name: str, limits: Limits) -> bool:
+    """Add the limit `name` of `limits`, with its overrides, if the limiter has none of this name.
 
-    None if it would have to wait: nothing was taken, and `spend_all` is to be called on another
+    The next `reload` removes it. Returns whether it was added.
+    """
+
+def try_reserve_all(limiter: Limiter, transactions: Iterable[AnyTransaction]) -> Reservation | None:
+    """Take what `Limiter.reserve_all` takes, if that need not wait for another process.
+
+    None if it would have to wait: nothing was taken, and `reserve_all` is to be called on another
     thread.
     """
 
@@ -1533,6 +1697,7 @@ class Simulator:
         remaining: numpy.typing.NDArray[numpy.int64] | None = None,
         retry_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
         reset_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
+        durations: numpy.typing.NDArray[numpy.int64] | None = None,
     ) -> None:
         """Evaluate events, and write the requested columns of the decisions into arrays.
 
@@ -1546,10 +1711,13 @@ class Simulator:
             remaining: Receives the remaining tokens; optional.
             retry_after_ns: Receives the wait for the same cost; optional.
             reset_after_ns: Receives the wait until the bucket is full; optional.
+            durations: How long each request takes, in nanoseconds, which limits on requests in
+                flight need.
 
         Raises:
             CostError: A cost is impossible under this limit.
-            ValueError: Times are not ascending, a client does not exist, or lengths differ.
+            ValueError: Times are not ascending, a client does not exist, lengths differ, or there
+                are no durations where they are needed.
             RuntimeError: The simulator is in use by another thread, or stopped at an error.
         """
 
@@ -1605,6 +1773,7 @@ class RouteSimulator:
         remaining: numpy.typing.NDArray[numpy.int64] | None = None,
         retry_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
         reset_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
+        durations: numpy.typing.NDArray[numpy.int64] | None = None,
     ) -> None:
         """Evaluate events by their plans. The next call continues with the same buckets.
 
@@ -1617,10 +1786,13 @@ class RouteSimulator:
             remaining: Receives the remaining tokens of the strictest limit; optional.
             retry_after_ns: Receives its wait for the same cost; optional.
             reset_after_ns: Receives the wait until its bucket is full; optional.
+            durations: How long each request takes, in nanoseconds, which limits on requests in
+                flight need.
 
         Raises:
             CostError: A cost is impossible under a limit.
-            ValueError: Times are not ascending, a plan does not exist, or lengths differ.
+            ValueError: Times are not ascending, a plan does not exist, lengths differ, or there are
+                no durations where they are needed.
         """
 
 def factorise(ids: list[Any]) -> tuple[Buffer, list[str]]:
@@ -1637,20 +1809,53 @@ def factorise_fixed(items: numpy.typing.NDArray[numpy.uint32], width: int) -> tu
         ValueError: The length is not a multiple of `width`.
     """
 
-def largest_within(
-    times: numpy.typing.NDArray[numpy.int64],
-    kept: numpy.typing.NDArray[numpy.uint8],
-    costs: numpy.typing.NDArray[numpy.int64] | None,
-    width_ns: int,
-) -> tuple[int, int]:
-    """Return the maximum weight within any interval, and the index of its first event.
+@final
+class Totals:
+    """Totals of decisions in order of time, added part by part; used by `penstock.simulate`.
 
     Args:
-        times: Nanoseconds, in ascending order.
-        kept: 0 for events to ignore.
-        costs: The weight of each event; `None` for 1 each.
-        width_ns: The length of the interval, which excludes its end.
+        bounds: The upper bounds of the ranges of waits, in nanoseconds.
+        widths: The widths of the intervals whose most admitted tokens are wanted, in nanoseconds.
     """
+
+    def __new__(cls, bounds: Sequence[int], widths: Sequence[int]) -> Totals: ...
+    @property
+    def waits(self) -> list[int]:
+        """The number of denied events by range of their wait; the last range has no bound."""
+
+    @property
+    def peaks(self) -> list[int]:
+        """The most tokens admitted within any interval of each width, which excludes its end."""
+
+    def add(
+        self,
+        times: numpy.typing.NDArray[numpy.int64],
+        clients: numpy.typing.NDArray[numpy.uint32] | None,
+        costs: numpy.typing.NDArray[numpy.int64] | None,
+        allowed: numpy.typing.NDArray[numpy.uint8],
+        retry_after_ns: numpy.typing.NDArray[numpy.int64],
+        durations: numpy.typing.NDArray[numpy.int64] | None,
+    ) -> None:
+        """Add decisions, none of them earlier than those before.
+
+        Args:
+            times: Nanoseconds, in ascending order.
+            clients: Client numbers; `None` for the first client.
+            costs: Tokens; `None` for 1 each.
+            allowed: 0 for each denied event.
+            retry_after_ns: The wait of each denied event.
+            durations: How long each request takes, in nanoseconds; `None` if not known.
+
+        Raises:
+            ValueError: Lengths differ.
+        """
+
+    @property
+    def most_in_flight(self) -> int:
+        """The most requests in flight at once, of all clients together; 0 without durations."""
+
+    def clients(self) -> list[Buffer]:
+        """Return columns of clients: events, denied events, longest wait, most in flight."""
 
 _LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]]]
 
@@ -1665,7 +1870,8 @@ def load_routes(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 class LogParser:
     """Parses blocks of a log's text to columns of events; used by `penstock.simulate`.
 
-    The parts of an event have slots: 0 is the time, 1 the cost, 2 and above the fields of the id.
+    The parts of an event have slots: 0 is the time, 1 the cost, 2 to 7 the fields of the id, 8 the
+    duration.
     The parts of requests are `method`, `target` and `path`. `take` counts lines read, skipped,
     without an id and late, the units of epochs as bits, and returns the first lines left out.
     """
@@ -1698,7 +1904,7 @@ class LogParser:
         """Parse one more block; return the number of events to take."""
     def finish(self) -> None:
         """Parse the last line, which may have no line end."""
-    def take(self) -> tuple[bytes, bytes, bytes, _LogCounts]:
+    def take(self) -> tuple[bytes, bytes, bytes, bytes, _LogCounts]:
         """Return the columns and counts of the events since the last call."""
     def ids(self, first: int) -> list[str]:
         """Return the ids from number `first` on, in order of their codes."""

@@ -23,6 +23,7 @@ from typing import (
     ParamSpec,
     TypeAlias,
     TypeVar,
+    overload,
 )
 
 from penstock._core import (
@@ -39,7 +40,7 @@ from penstock._core import (
 from penstock.errors import ConfigError, ReservationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from concurrent.futures import Future
     from types import TracebackType
     from typing import Never, NoReturn, Self
@@ -105,17 +106,40 @@ async def _here(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> 
     return call(*args, **kwargs)
 
 
-_Verb: TypeAlias = Literal["spend", "check", "refund", "acquire"]
-_Answer: TypeAlias = "Decision | asyncio.Future[Decision] | None"
+_Verb: TypeAlias = Literal["spend", "check", "refund"]
+_Answer: TypeAlias = "Decision | asyncio.Future[Decision]"
 _Plain = TypeVar("_Plain", Limiter, BoundLimit)
 
 
-def _ask(
-    verb: _Verb, bound: BoundLimit, id: Id, cost: int = 1, factor: Factor | None = None
+# Not `async def`: the garbage collector counts the objects of all callers that wait at the same
+# time, so a caller awaits the future itself.
+def ask(
+    verb: _Verb,
+    bound: BoundLimit,
+    id: Id,
+    cost: int = 1,
+    factor: Factor | None = None,
+    *,
+    keep: int = 0,
 ) -> _Answer:
-    """Ask the store about one bucket; `None` if the call needs a thread."""
+    """Make a call about one bucket; return its decision, or a future of the running loop."""
     loop = asyncio.get_running_loop()
-    return _replies_of(loop).call(loop, verb, bound, id, cost, factor)
+    answer = _replies_of(loop).call(loop, verb, bound, id, cost, factor, keep)
+    if answer is None:
+        # A refund has no such argument.
+        kept = {"keep": keep} if keep else {}
+        call = functools.partial(getattr(bound, verb), id, cost, factor, **kept)
+        return loop.run_in_executor(None, call)
+    return answer
+
+
+def ask_all(verb: _Verb, limiter: Limiter, transactions: Sequence[AnyTransaction]) -> _Answer:
+    """Make a call about several buckets, as `ask` does."""
+    loop = asyncio.get_running_loop()
+    answer = _replies_of(loop).call_all(loop, verb, limiter, transactions)
+    if answer is None:
+        return loop.run_in_executor(None, getattr(limiter, f"{verb}_all"), transactions)
+    return answer
 
 
 class _Call(Coroutine[Any, Any, _T]):
@@ -244,12 +268,7 @@ def _decision(
         if not self._may_wait:
             return method(self._plain, *args, **kwargs)
         answer = self._ask(verb, *args, **kwargs)
-        if isinstance(answer, Decision):
-            return answer
-        if answer is None:
-            in_thread = _in_thread(method, self._plain, *args, **kwargs)
-            return (yield from in_thread.__await__())
-        return (yield from answer)
+        return answer if isinstance(answer, Decision) else (yield from answer)
 
     return _awaitable(steps, method)
 
@@ -264,15 +283,9 @@ def _decision_on_several(
     ) -> Generator[Any, Any, Decision]:
         if not self._may_wait:
             return method(self.limiter, transactions)
-        loop = asyncio.get_running_loop()
         # They may be iterated twice.
-        transactions = [*transactions]
-        answer = _replies_of(loop).call_all(loop, verb, self.limiter, transactions)
-        if isinstance(answer, Decision):
-            return answer
-        if answer is None:
-            return (yield from _in_thread(method, self.limiter, transactions).__await__())
-        return (yield from answer)
+        answer = ask_all(verb, self.limiter, [*transactions])
+        return answer if isinstance(answer, Decision) else (yield from answer)
 
     return _awaitable(steps, method)
 
@@ -294,15 +307,15 @@ def _coroutine(
 
 
 class AsyncReservation:
-    """Tokens taken before their cost is known, to be settled in a coroutine.
+    """Tokens taken before their cost is known, or slots, to be ended in a coroutine.
 
     True if they were allowed. `AsyncLimiter.reserve` returns one, to be awaited or entered:
 
         async with limiter.reserve("Tokens", "ada", 600) as reservation:
             await reservation.settle(450)
 
-    A denied reservation raises `RateLimited` on entry. It is settled at the estimate if the body
-    does not settle it, and cancelled if the body raises.
+    A denied reservation raises `RateLimited` on entry. At the end of the body, slots are given
+    back, and tokens that were not settled stay spent; if it raises, they are refunded.
     """
 
     def __init__(self, reserve: Callable[[], Reservation], *, may_wait: bool = False) -> None:
@@ -341,15 +354,34 @@ class AsyncReservation:
         """Tokens that were reserved."""
         return self.reservation.estimate
 
+    if TYPE_CHECKING:
+
+        @overload
+        async def settle(self, actual: int, /) -> Decision: ...
+        @overload
+        async def settle(self, name: str, actual: int, /) -> None: ...
+        async def settle(self, *args: Any) -> Decision | None:
+            """Settle as `Reservation.settle` does."""
+    else:
+
+        @_awaited
+        async def settle(self, *args: Any) -> Decision | None:
+            """Settle as `Reservation.settle` does."""
+            return await self._run(self.reservation.settle, *args)
+
     @_awaited
-    async def settle(self, actual: int) -> Decision:
-        """Take `actual` tokens in place of the estimate, as `Reservation.settle` does."""
-        return await self._run(self.reservation.settle, actual)
+    async def release(self) -> bool:
+        """End the reservation, as `Reservation.release` does."""
+        return await self._run(self.reservation.release)
 
     @_awaited
     async def cancel(self) -> bool:
-        """Return everything; whether there was anything to return."""
+        """Return everything that was not settled; whether the reservation was open."""
         return await self._run(self.reservation.cancel)
+
+    def release_nowait(self, *, is_cancelled: bool = False) -> bool:
+        """End the reservation without waiting, as `Reservation.release_nowait` does."""
+        return self.reservation.release_nowait(is_cancelled=is_cancelled)
 
     def __bool__(self) -> bool:
         return bool(self.reservation)
@@ -366,7 +398,10 @@ class AsyncReservation:
         traceback: TracebackType | None,
         /,
     ) -> None:
-        await self._run(self.reservation.__exit__, exc_type, exc, traceback)
+        # Begun before the first `await`, so that it is completed even if this task is cancelled.
+        ended = self.reservation._end_in(_replies_of, is_cancelled=exc is not None)  # noqa: SLF001
+        if ended is not None:
+            await ended
 
     def __repr__(self) -> str:
         if self._reservation is None:
@@ -384,7 +419,7 @@ async def _reserved(reserve: Callable[[], Reservation]) -> Reservation:
 
         def cancel(done: asyncio.Future[Reservation]) -> None:
             if not done.cancelled() and done.exception() is None:
-                loop.run_in_executor(None, done.result().cancel)
+                done.result().release_nowait(is_cancelled=True)
 
         reserving.add_done_callback(cancel)
         raise
@@ -407,7 +442,7 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
         return self.bound.name
 
     def _ask(self, verb: _Verb, *args: Any, **kwargs: Any) -> _Answer:
-        return _ask(verb, self.bound, *args, **kwargs)
+        return ask(verb, self.bound, *args, **kwargs)
 
     spend = _decision(BoundLimit.spend, "spend")
     check = _decision(BoundLimit.check, "check")
@@ -426,11 +461,12 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
     spend_each = _coroutine(BoundLimit.spend_each)
 
     def reserve(
-        self, id: Id, estimate: int = 1, *, factor: Factor | None = None
+        self, id: Id, estimate: int = 1, *, factor: Factor | None = None, keep: int = 0
     ) -> AsyncReservation:
         """Take `estimate` tokens before the cost is known; to be awaited, or entered."""
         return AsyncReservation(
-            lambda: self.bound.reserve(id, estimate, factor=factor), may_wait=self._may_wait
+            lambda: self.bound.reserve(id, estimate, factor=factor, keep=keep),
+            may_wait=self._may_wait,
         )
 
     @_awaited
@@ -505,7 +541,7 @@ class AsyncLimiter(_Verbs[Limiter]):
         return self.limiter.is_shared
 
     def _ask(self, verb: _Verb, name: str, *args: Any, **kwargs: Any) -> _Answer:
-        return _ask(verb, self.limiter.limit(name), *args, **kwargs)
+        return ask(verb, self.limiter.limit(name), *args, **kwargs)
 
     spend = _decision(Limiter.spend, "spend")
     check = _decision(Limiter.check, "check")
@@ -528,15 +564,31 @@ class AsyncLimiter(_Verbs[Limiter]):
         return await self.check(name, id, 0)
 
     def reserve(
-        self, name: str, id: Id, estimate: int = 1, *, factor: Factor | None = None
+        self,
+        name: str,
+        id: Id,
+        estimate: int = 1,
+        *,
+        factor: Factor | None = None,
+        keep: int = 0,
     ) -> AsyncReservation:
         """Take `estimate` tokens before the cost is known; to be awaited, or entered.
 
         It raises as `Limiter.reserve` does, when it is awaited.
         """
         return AsyncReservation(
-            lambda: self.limiter.reserve(name, id, estimate, factor=factor),
+            lambda: self.limiter.reserve(name, id, estimate, factor=factor, keep=keep),
             may_wait=self._may_wait,
+        )
+
+    def reserve_all(self, transactions: Iterable[AnyTransaction]) -> AsyncReservation:
+        """Take tokens and slots of several limits in one decision; to be awaited, or entered.
+
+        As `Limiter.reserve_all`.
+        """
+        transactions = [*transactions]
+        return AsyncReservation(
+            lambda: self.limiter.reserve_all(transactions), may_wait=self._may_wait
         )
 
     @_awaited
@@ -711,7 +763,7 @@ async def _acquire_waiting(
             await callers.first_has_asked.wait()
         else:
             try:
-                answer = _ask("acquire", bound, id, cost)
+                answer = _replies_of(loop).call(loop, "acquire", bound, id, cost)
                 if answer is not None:
                     decision = answer if isinstance(answer, Decision) else await answer
                     if decision:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock._core import Decision, Limit, Limits
 
 
+UNNAMED: Final = "Limit"
+"""The name of a limit that was given without one."""
 # More rows are not readable in a notebook.
 _MAX_ROWS: Final = 100
 _MAX_TEXT: Final = 200

@@ -45,6 +45,15 @@ class ConfigProblem(str):  # noqa: SLOT000  see below
     limit_name: str | None = None
     message: str = ""
 
+    def to_dict(self) -> dict[str, object]:
+        """Return the problem for programs, as the commands print it with `--json`."""
+        return {
+            "file": self.file,
+            "line": self.line,
+            "limit": self.limit_name,
+            "message": self.message or str(self),
+        }
+
 
 class ConfigError(Error, ValueError):
     """Invalid limits file, overrides file or option.
@@ -134,11 +143,11 @@ class StoreError(Error, RuntimeError):
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be reached."""
+    """The store did not do the call: its server does not answer, or its table cannot be used."""
 
 
 class StoreTimeout(StoreError):
-    """The store did not answer in time."""
+    """The store did not answer in time; it may have done the call."""
 
 
 class ReservationError(Error, RuntimeError):

@@ -1,7 +1,8 @@
 """Guards: what every framework's integration is built on, for people who write an adapter."""
 
+from penstock.web.enforce import used_share
 from penstock.web.guard import Guard
-from penstock.web.observers import used_share
+from penstock.web.lifecycle import admit
 from penstock.web.options import GuardOptions
 from penstock.web.outcome import Outcome
 from penstock.web.replacements import force_enabled, replace_limits, reset_guards
@@ -18,6 +19,7 @@ __all__ = [
     "Request",
     "RouteLimits",
     "Rule",
+    "admit",
     "force_enabled",
     "make_rule",
     "replace_limits",

@@ -18,6 +18,9 @@ _log: Final = logging.getLogger("penstock")
 
 DENIED: Final = "Too many {what}: at most {limit}. Try again at {time} UTC."
 DENIED_FOR: Final = "Too many {what} for {client}: at most {limit}. Try again at {time} UTC."
+DENIED_IN_FLIGHT: Final = (
+    "Too many {what} at the same time. The limit is {count}. Try again when one of them has ended."
+)
 SEE: Final = "See {docs}"
 STORE_FAILED: Final = "Rate limits cannot be checked at the moment. Try again shortly."
 COST_TOO_HIGH: Final = "The cost of this request is {cost}, more than {limit} can ever allow."
@@ -29,6 +32,7 @@ TEMPLATES: Final = (
     "Too many requests",
     DENIED,
     DENIED_FOR,
+    DENIED_IN_FLIGHT,
     SEE,
     "requests",
     "Temporarily unavailable",
@@ -44,6 +48,11 @@ TEMPLATES: Final = (
     "{count} per {period}, evenly spaced",
     "{count} per {period}, evenly spaced, {burst} early",
     "{size} at once, {drip_size} more every {drip_rate}",
+    "{count} in flight",
+    "{count} per calendar day ({zone})",
+    "{count} per calendar week ({zone})",
+    "{count} per calendar month ({zone})",
+    "{count} per calendar year ({zone})",
     "week",
     "day",
     "hour",
@@ -153,9 +162,11 @@ class Translator:
         if self._translations is None:
             numbers = {name: value for name, value in values.items() if isinstance(value, int)}
             values |= {name: f"{number:,}" for name, number in numbers.items()}
-        for name in ("period", "drip_rate"):
-            if name in values:
-                values[name] = self.duration(getattr(limit, f"{name}_ns"))
+        for name in ("period", "drip_rate", "lease", "retry_after"):
+            # A calendar window has a period without a fixed length.
+            length_ns = getattr(limit, f"{name}_ns", None)
+            if length_ns is not None:
+                values[name] = self.duration(length_ns)
         return self.translate(limit.summary_template, **values)
 
     def _plural(self, number: int, one: str, many: str) -> str:
@@ -206,8 +217,11 @@ def explain_limit(limit: Limit) -> str:
     """
     facts = limit.describe()
     if facts is None:
-        return "no limit"
-    then = _every(facts["refill_count"], facts["refill_interval_ns"])
+        return describe_limit(limit)
+    if hasattr(limit, "zone"):
+        then = f"{facts['refill_count']:,} every calendar {limit.period} ({limit.zone})"
+    else:
+        then = _every(facts["refill_count"], facts["refill_interval_ns"])
     spacing = ", evenly spaced" if facts["evenly_spaced"] else ""
     return (
         f"{facts['at_once']:,} at once, then {then}{spacing}, {facts['per_day']:,} a day; "

@@ -18,6 +18,7 @@ __all__ = [
     "Anchor",
     "AnyLimits",
     "AnyTransaction",
+    "CalendarPeriod",
     "Counts",
     "DeniedBucket",
     "Factor",
@@ -47,8 +48,17 @@ AnyLimits: TypeAlias = Limits | Mapping[str, Limit | str] | str | os.PathLike[st
 Anchor: TypeAlias = Literal["first", "aligned"]
 """Where a window starts: at a bucket's first request, or at multiples of the period."""
 
+CalendarPeriod: TypeAlias = Literal["day", "week", "month", "year"]
+"""The period of a calendar window. A week begins on Monday."""
+
 Algorithm: TypeAlias = Literal[
-    "token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window", "unlimited"
+    "token-bucket",
+    "leaky-bucket",
+    "fixed-window",
+    "fixed-rate-window",
+    "calendar-window",
+    "in-flight",
+    "unlimited",
 ]
 """An algorithm, as a limits file spells it."""
 
@@ -87,6 +97,9 @@ class Counts(TypedDict):
     checks: Outcomes
     refunds: int
     store_errors: int
+    expired: int
+    renewed_late: int
+    held: int
     timed: Latencies
 
 

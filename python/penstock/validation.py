@@ -13,7 +13,7 @@ from penstock.errors import ConfigError, InvalidId, UnknownLimit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock._core import Limits
+    from penstock._core import Limit, Limits
     from penstock.types import Id, Period
 
 
@@ -80,8 +80,8 @@ def check_call(limits: Limits, name: str, id: object, cost: object) -> None:
     """Check the limit that calls use, and their id and cost, unless these are callables.
 
     Raises:
-        ConfigError: There is no such limit, it can never allow the cost, the id does not fit it, or
-            a callable is a coroutine function.
+        ConfigError: There is no such limit, it is on requests in flight, it can never allow the
+            cost, the id does not fit it, or a callable is a coroutine function.
     """
     try:
         default = limits.default(name)
@@ -97,11 +97,27 @@ def check_call(limits: Limits, name: str, id: object, cost: object) -> None:
             f"{name}: cost must be at most {default.max_cost}, found {cost}, "
             f"which could never be allowed"
         )
+    limit = default
     if id is not None and not callable(id):
         try:
-            limits.resolve(name, cast("Id", id))
+            limit = limits.resolve(name, cast("Id", id))
         except (InvalidId, TypeError) as error:
             raise ConfigError(f"{name}: {error}") from error
+    if has_slots(limit):
+        raise slots_error(name)
+
+
+def has_slots(limit: Limit | None) -> bool:
+    """Return whether a limit is on requests in flight: what it admits has to be given back."""
+    return hasattr(limit, "lease")
+
+
+def slots_error(limit: object) -> ConfigError:
+    """Return the error of a limit on requests in flight where nothing would return its slots."""
+    return ConfigError(
+        f"{limit} limits requests in flight, whose slots nothing would return here; use a rate, "
+        f"such as '30/minute', or hold a slot yourself with limiter.reserve"
+    )
 
 
 def duration_ns(given: Period, option: str) -> int:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
-from penstock.web.adapter import (
-    check_on_denied,
-    check_routeless,
-    refusal_body,
-    split_limit,
-    split_options,
-)
 from penstock.web.enforce import NOTHING
 from penstock.web.guard import Guard
 from penstock.web.lifecycle import Visit
-from penstock.web.options import GuardOptions
+from penstock.web.options import (
+    GuardOptions,
+    check_on_denied,
+    check_routeless,
+    split_limit,
+    split_options,
+)
 from penstock.web.request import EnvironRequest, Response
 from penstock.web.rule import LimitOptions, RuleOptions, make_rule
 
@@ -94,22 +93,23 @@ class PenstockMiddleware:
         if outcome.refusal is not None:
             return self._refuse(outcome, environ, request.start)
         request.has_started = False
-        request.request.watch_body()
+        if outcome.needs_response:
+            request.request.watch_body()
         try:
             body = app(environ, request.start)
         except Exception:
             request.failed()
             raise
-        if request.has_started and not self._limits.refunds_on_error:
+        if request.has_started and not request.needs_end:
             return body
-        return request.watched(body)
+        return request.watched(body, environ)
 
     def _refuse(self, outcome: Outcome, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         answer = self.guard.custom_response(outcome)
         if callable(answer):
             response: Iterable[bytes] = answer(environ, start)
             return response
-        fields, body = refusal_body(outcome, answer, "a WSGI application")
+        fields, body = outcome.body(answer, "a WSGI application")
         status = HTTPStatus(outcome.status)
         start(f"{status.value} {status.phrase}", [*fields, ("Content-Length", str(len(body)))])
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]

@@ -11,7 +11,7 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 use crate::bindings::errors::{limit_error, raise, raise_with, shown};
 use crate::bindings::once::Once;
 use crate::config;
-use crate::engine::factor::Factor;
+use crate::engine::factor::{Adjustment, Factor};
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
 
@@ -152,6 +152,17 @@ pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
         return Err(wrong_type("factor", "an int, str, float, Decimal or Fraction", given));
     };
     Ok(Some(text.parse::<Factor>().map_err(LimitError::from)?))
+}
+
+/// Returns what the arguments `factor` and `keep` change in a limit; `None` if they change nothing.
+pub(crate) fn adjustment(
+    given_factor: Option<&Bound<'_, PyAny>>,
+    keep: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<Adjustment>> {
+    let factor = given_factor.map_or(Ok(None), factor)?;
+    let keep = keep.map_or(Ok(0), |keep| saturating("keep", keep))?;
+    let changes_limit = factor.is_some() || keep != 0;
+    Ok(changes_limit.then_some(Adjustment { factor, keep }))
 }
 
 /// Returns the repr that the built-in class `T` gives a number. A subclass, such as an enumeration, may

@@ -11,13 +11,14 @@ use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::{not_picklable, with_cost};
+use crate::bindings::fastcall;
 use crate::bindings::hints::visible_names;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::ReservedTokens;
-use crate::engine::factor::Factor;
+use crate::engine::factor::Adjustment;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Answered, Call};
@@ -117,10 +118,10 @@ impl BoundLimit {
         verb: Verb,
         id: &Bound<'py, PyAny>,
         cost: i64,
-        factor: Option<&Factor>,
+        adjustment: Option<&Adjustment>,
     ) -> PyResult<Bound<'py, Decision>> {
         let text = id_text(id)?;
-        let call = Call { verb, id: &text, cost, factor };
+        let call = Call { verb, id: &text, cost, adjustment };
         self.call_text(call, &kept_id(id, &text))
     }
 
@@ -154,8 +155,7 @@ impl BoundLimit {
         text: &str,
         id: &Bound<'py, PyAny>,
     ) -> Option<Bound<'py, Decision>> {
-        let verb = if VERB == Verb::Spend as u8 { Verb::Spend } else { Verb::Check };
-        self.try_call_here(Call::new(verb, text, 1), id)
+        self.try_call_here(Call::new(fastcall::verb(VERB), text, 1), id)
     }
 
     #[inline(always)]
@@ -245,8 +245,8 @@ impl BoundLimit {
         factor: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Decision>> {
         let tokens = cost.or_int("cost", 1)?;
-        let factor = factor.map_or(Ok(None), arguments::factor)?;
-        let decision = self.call(verb, id, tokens, factor.as_ref());
+        let adjustment = arguments::adjustment(factor, None)?;
+        let decision = self.call(verb, id, tokens, adjustment.as_ref());
         decision.map_err(|error| with_cost(error, cost.given()))
     }
 }
@@ -327,37 +327,41 @@ impl BoundLimit {
     /// Take tokens for many ids in one call, as independent decisions.
     ///
     /// The same as `Limiter.spend_each` without the name.
-    #[pyo3(signature = (ids, costs = None))]
+    #[pyo3(signature = (ids, costs = None, *, keep = None))]
+    #[pyo3(text_signature = "($self, ids, costs=None, *, keep=0)")]
     pub(crate) fn spend_each<'py>(
         &self,
         ids: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
+        keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Decisions> {
-        Decisions::spend(&self.handle, || self.snapshot(ids.py()), ids, costs)
+        Decisions::spend(&self.handle, || self.snapshot(ids.py()), ids, costs, keep)
     }
 
     /// Take `estimate` tokens before the cost is known, to be settled later.
     ///
     /// The same as `Limiter.reserve` without the name.
-    #[pyo3(signature = (id, estimate = Argument::Missing, *, factor = None))]
-    #[pyo3(text_signature = "($self, id, estimate=1, *, factor=None)")]
+    #[pyo3(signature = (id, estimate = Argument::Missing, *, factor = None, keep = None))]
+    #[pyo3(text_signature = "($self, id, estimate=1, *, factor=None, keep=0)")]
     pub(crate) fn reserve<'py>(
         &self,
         id: &Bound<'py, PyAny>,
         estimate: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
+        keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let estimate = estimate.or_int("estimate", 1)?;
-        let factor = factor.map_or(Ok(None), arguments::factor)?;
+        let adjustment = arguments::adjustment(factor, keep)?;
         let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
-        let call = Call { factor: factor.as_ref(), ..Call::spend(&text, estimate) };
+        let verb = Verb::Reserve;
+        let call = Call { verb, id: &text, cost: estimate, adjustment: adjustment.as_ref() };
         let answered = self.handle.run(id.py(), |core| core.answer(&snapshot.0, call))?;
-        ReservedTokens::reservation(
+        ReservedTokens::of_one(
             &self.handle,
             snapshot,
             &kept_id(id, &text),
             estimate,
-            factor,
+            adjustment.and_then(Adjustment::after_spend),
             answered,
         )
     }

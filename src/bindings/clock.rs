@@ -11,7 +11,7 @@ use crate::bindings::arguments::{self, Argument};
 use crate::bindings::errors::not_picklable;
 use crate::clock::{self, AnyClock, Clock};
 use crate::engine::time::Timestamp;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, RwLock};
 
 /// Returns the clock that the caller passed.
 pub(crate) fn clock_of(given: &Bound<'_, PyAny>) -> PyResult<AnyClock> {
@@ -21,6 +21,34 @@ pub(crate) fn clock_of(given: &Bound<'_, PyAny>) -> PyResult<AnyClock> {
         Ok(AnyClock::System(clock.get().clock))
     } else {
         Err(arguments::wrong_type("clock", "a SystemClock or a ManualClock", given))
+    }
+}
+
+/// The clock that replaces the system clock, if any. It is read only when a limiter is created, so it
+/// adds no cost to decisions.
+static DEFAULT: RwLock<Option<Py<PyAny>>> = RwLock::new(None);
+
+/// Set the clock of limiters that are created without one, and return the previous one.
+///
+/// `None` is the system clock.
+#[pyfunction]
+#[pyo3(signature = (clock, /))]
+pub(crate) fn set_default_clock(clock: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {
+    if let Some(clock) = &clock {
+        clock_of(clock)?;
+    }
+    let mut clock = clock.map(Bound::unbind);
+    // The previous clock is dropped outside the lock, because dropping may run Python code.
+    std::mem::swap(&mut *DEFAULT.write(), &mut clock);
+    Ok(clock)
+}
+
+/// Returns the clock for a limiter that is created without one.
+pub(crate) fn default_clock(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    let clock = DEFAULT.read().as_ref().map(|clock| clock.clone_ref(py));
+    match clock {
+        Some(clock) => Ok(clock),
+        None => py.get_type::<SystemClock>().call0().map(Bound::unbind),
     }
 }
 
@@ -89,6 +117,11 @@ struct Timers {
 }
 
 impl ManualClock {
+    /// Returns the time.
+    pub(crate) fn instant(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     /// Moves the clock forwards, stopping at the instant of each timer to call it.
     fn advance_through_timers(&self, py: Python<'_>, by: i64) -> PyResult<()> {
         let now = self.clock.now().get();

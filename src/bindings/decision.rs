@@ -54,13 +54,13 @@ impl Decision {
             return Ok(PyList::empty(py));
         };
         let (policy, item) = self.data.with_limit(py, |limit, is_default| {
-            let policy = if is_default {
-                entry.policy.as_ref().map(|policy| Ok(policy.get(py, form)))
-            } else {
-                rate_limit_fields::policy(label, limit)
-                    .map(|policy| form.field(py, Name::Policy, &policy))
+            let decision = self.data.decision(py);
+            let policy = match &entry.policy {
+                Some(policy) if is_default => Some(Ok(policy.get(py, form))),
+                _ => rate_limit_fields::policy(label, limit, decision.now)
+                    .map(|policy| form.field(py, Name::Policy, &policy)),
             };
-            let item = rate_limit_fields::item(label, limit, &self.data.decision(py));
+            let item = rate_limit_fields::item(label, limit, &decision);
             (policy, item.map(|item| form.field(py, Name::Item, &item)))
         })?;
         match (policy.transpose()?, item.transpose()?) {
@@ -250,15 +250,28 @@ impl Decision {
     }
 
     /// The seconds that header fields show as the quota's window, rounded up.
+    ///
+    /// `None` if the limit is on requests in flight.
     #[getter]
-    fn header_window(&self, py: Python<'_>) -> PyResult<i64> {
-        self.data.with_limit(py, |limit, _| rate_limit_fields::window_seconds(limit))
+    fn header_window(&self, py: Python<'_>) -> PyResult<Option<i64>> {
+        let now = self.data.decision(py).now;
+        self.data.with_limit(py, |limit, _| rate_limit_fields::window_seconds(limit, now))
     }
 
-    /// The wait that the `RateLimit` field shows, in nanoseconds; 0 if it shows none.
+    /// The wait of a denied client, in nanoseconds; at least that of the `RateLimit` field.
+    ///
+    /// For a limit on requests in flight, its field `retry_after`.
     #[getter]
-    fn header_wait_ns(&self, py: Python<'_>) -> PyResult<i64> {
-        self.data.with_limit(py, |limit, _| limit.shown_wait(&self.data.decision(py)).get())
+    fn header_retry_ns(&self, py: Python<'_>) -> PyResult<i64> {
+        self.data.with_limit(py, |limit, _| limit.shown_retry(&self.data.decision(py)).get())
+    }
+
+    /// The time until the bucket is full that header fields show, in nanoseconds.
+    ///
+    /// For a limit on requests in flight, its field `retry_after`.
+    #[getter]
+    fn header_reset_ns(&self, py: Python<'_>) -> PyResult<i64> {
+        self.data.with_limit(py, |limit, _| limit.shown_reset(&self.data.decision(py)).get())
     }
 
     /// Return the `ietf` fields of this limit alone, as a list of names and values.
@@ -538,7 +551,7 @@ pub(crate) fn _unpickled_decision(py: Python<'_>, state: PickledDecision) -> PyR
 }
 
 /// The id, the cost and the limit of a transaction, as the decision shows them.
-pub(crate) type Part = (Py<PyAny>, i64, Py<LimitEntry>);
+pub(crate) type DecisionPart = (Py<PyAny>, i64, Py<LimitEntry>);
 
 /// Return the decision on a request that no limit counts, which is that of `spend_all([])`.
 ///
@@ -565,7 +578,7 @@ pub(crate) fn several(
     py: Python<'_>,
     verb: Verb,
     answered: AnsweredAll,
-    parts: Vec<Part>,
+    parts: Vec<DecisionPart>,
 ) -> PyResult<Bound<'_, Decision>> {
     let AnsweredAll { binding, now, parts: answers } = answered;
     let parts = answers.into_iter().zip(parts).map(|(answered, (id, cost, entry))| {

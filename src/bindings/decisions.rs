@@ -75,7 +75,7 @@ pub(crate) struct PickledDecisions {
 }
 
 /// The columns while they are written.
-struct Rows {
+struct DecisionRows {
     now: Timestamp,
     flags: [Vec<bool>; FLAGS.len()],
     /// The integer columns, one after another. They are one allocation, because glibc returns freed
@@ -84,10 +84,10 @@ struct Rows {
     numbers: Vec<i64>,
 }
 
-impl Rows {
-    fn new(len: usize) -> Rows {
+impl DecisionRows {
+    fn new(len: usize) -> DecisionRows {
         let flags = FLAGS.map(|_| vec![false; len]);
-        Rows { now: Timestamp::ORIGIN, flags, numbers: vec![0; NUMBERS.len() * len] }
+        DecisionRows { now: Timestamp::ORIGIN, flags, numbers: vec![0; NUMBERS.len() * len] }
     }
 
     #[inline(always)]
@@ -111,12 +111,15 @@ impl Decisions {
         limit: impl Fn() -> PyResult<ActiveLimit>,
         ids: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
+        keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Decisions> {
         let py = ids.py();
+        let adjustment = arguments::adjustment(None, keep)?;
+        let adjustment = adjustment.as_ref();
         let ids = convert_ids(ids)?;
         let costs = convert_costs(costs, ids.len())?;
         let (bound, mut entry) = limit()?;
-        let mut rows = Rows::new(costs.len());
+        let mut rows = DecisionRows::new(costs.len());
         // Many ids of type `str` are decided without a list of their texts. If one is of another type,
         // nothing has been spent yet.
         let mut outcome = Ok(());
@@ -127,6 +130,7 @@ impl Decisions {
                     &bound,
                     &StrIds::new(&ids),
                     &costs,
+                    adjustment,
                     #[inline(always)]
                     |index, decision, shadow| rows.set(index, decision, shadow),
                 )
@@ -137,11 +141,12 @@ impl Decisions {
             let bound;
             (bound, entry) = limit()?;
             let set = |index, decision: &_, shadow| rows.set(index, decision, shadow);
-            outcome = handle.run(py, |core| core.decide_each(&bound, &texts[..], &costs, set));
+            outcome = handle
+                .run(py, |core| core.decide_each(&bound, &texts[..], &costs, adjustment, set));
         }
         outcome
             .map_err(|(index, error)| at_position(py, error.into(), "id", index, costs.len()))?;
-        let Rows { now, flags, numbers } = rows;
+        let DecisionRows { now, flags, numbers } = rows;
         let (flags, numbers) = (flags.map(Column::from), Column::split(numbers));
         let (flags, numbers) = (columns(py, flags)?, columns(py, numbers)?);
         Ok(Decisions { now, ids: ids.unbind(), costs, entry, flags, numbers })

@@ -13,7 +13,7 @@ use crate::engine::cost::CostError;
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::BeforeOrigin;
 use crate::limiter::{CallError, Failure, LimitConflict};
-use crate::simulate::Fault;
+use crate::simulate::EventFault;
 use crate::store::StoreError;
 use crate::store::any::OpenError;
 use crate::store::url_parts::UrlError;
@@ -100,6 +100,8 @@ impl From<Failure> for PyErr {
                 let (class, cost) = match source {
                     CostError::Negative { found } => ("CostNegative", found),
                     CostError::TooHigh { found, .. } => ("CostTooHigh", found),
+                    CostError::KeepNegative { found } => ("CostNegative", found),
+                    CostError::KeepTooHigh { cost, .. } => ("CostTooHigh", cost),
                 };
                 raise_with(class, &message, |error| {
                     error.setattr("cost", cost)?;
@@ -110,6 +112,7 @@ impl From<Failure> for PyErr {
                 error.setattr("field", source.field())?;
                 error.setattr("limit_name", limit)
             }),
+            CallError::Slots { limit } => about_limit("LimitError", &message, &limit),
             CallError::DuplicateBucket { limit, key, .. } => {
                 raise_with("TransactionError", &message, |error| {
                     error.setattr("limit_name", limit)?;
@@ -142,7 +145,9 @@ impl From<StoreError> for PyErr {
         let class = match error {
             StoreError::Unavailable { .. } | StoreError::Refused { .. } => "StoreUnavailable",
             StoreError::Timeout { .. } | StoreError::ReplyLost { .. } => "StoreTimeout",
-            StoreError::BadReply { .. } | StoreError::Closed => "StoreError",
+            StoreError::BadReply { .. } | StoreError::Closed | StoreError::WouldWait => {
+                "StoreError"
+            }
         };
         raise(class, &error.to_string())
     }
@@ -202,10 +207,10 @@ impl From<BeforeOrigin> for PyErr {
     }
 }
 
-impl From<Fault> for PyErr {
-    fn from(error: Fault) -> PyErr {
+impl From<EventFault> for PyErr {
+    fn from(error: EventFault) -> PyErr {
         match error {
-            Fault::Call(error) => error.into(),
+            EventFault::Call(error) => error.into(),
             _ => PyValueError::new_err(error.to_string()),
         }
     }

@@ -3,8 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::bindings::clock::clock_of;
-use crate::bindings::default_clock::default_clock;
+use crate::bindings::clock::{clock_of, default_clock};
 use crate::bindings::limiter::Limiter;
 use crate::bindings::stats;
 use crate::clock::Clock;

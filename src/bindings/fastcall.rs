@@ -26,9 +26,9 @@ use crate::engine::operation::Verb;
 use crate::limiter::Call;
 use crate::sync::Ordering;
 
-type Object = *mut ffi::PyObject;
+type RawObject = *mut ffi::PyObject;
 
-const SPEND_OF_BOUND: &CStr = cr#"spend($self, id, cost=1, factor=None)
+const SPEND_OF_BOUND: &CStr = cr#"spend($self, id, cost=1, factor=None, *, keep=0)
 --
 
 Take `cost` tokens from the bucket of `id`, if available.
@@ -40,13 +40,13 @@ Examples:
     >>> orders = limiter.limit("Orders")
     >>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
     (True, False)"#;
-const CHECK_OF_BOUND: &CStr = cr#"check($self, id, cost=1, factor=None)
+const CHECK_OF_BOUND: &CStr = cr#"check($self, id, cost=1, factor=None, *, keep=0)
 --
 
 Return the decision that `spend` would return, without taking tokens.
 
 The same as `Limiter.check` without the name."#;
-const SPEND_OF_LIMITER: &CStr = cr#"spend($self, name, id, cost=1, factor=None)
+const SPEND_OF_LIMITER: &CStr = cr#"spend($self, name, id, cost=1, factor=None, *, keep=0)
 --
 
 Take `cost` tokens from the bucket of `id` under the limit `name`, if available.
@@ -58,6 +58,8 @@ Args:
     id: The client. Any spelling: it is normalized here (`2001:DB8::1` is `2001:db8::1`).
     cost: Tokens, from 0 to the limit's `max_cost`; 0 takes none.
     factor: The divisor of a leaky bucket's size; 0 lifts the limit for this call.
+    keep: Tokens that must be left after this call, for more important requests. `remaining`
+        does not include them.
 
 Returns:
     The decision.
@@ -65,8 +67,8 @@ Returns:
 Raises:
     UnknownLimit: No limit has this name.
     InvalidId: The id does not fit the limit's format.
-    CostTooHigh: `cost` exceeds what the limit can ever allow.
-    CostNegative: `cost` is below 0.
+    CostTooHigh: `cost`, or `cost` and `keep` together, exceed what the limit can hold.
+    CostNegative: `cost` or `keep` is below 0.
     LimitError: `factor` is negative, or the limit is not a leaky bucket.
     StoreError: The store failed, or the limiter is closed.
 
@@ -78,7 +80,7 @@ Examples:
     >>> clock.advance(30)
     >>> limiter.spend("Orders", "ada").allowed
     True"#;
-const CHECK_OF_LIMITER: &CStr = cr#"check($self, name, id, cost=1, factor=None)
+const CHECK_OF_LIMITER: &CStr = cr#"check($self, name, id, cost=1, factor=None, *, keep=0)
 --
 
 Return the decision that `spend` would return, without taking tokens.
@@ -94,11 +96,11 @@ Examples:
 /// Adds the methods to their classes.
 pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
     let bound = py.get_type::<BoundLimit>();
-    add(&bound, c"spend", bound_call::<{ Verb::Spend as u8 }>, SPEND_OF_BOUND)?;
-    add(&bound, c"check", bound_call::<{ Verb::Check as u8 }>, CHECK_OF_BOUND)?;
+    add(&bound, c"spend", bound_call::<SPEND>, SPEND_OF_BOUND)?;
+    add(&bound, c"check", bound_call::<CHECK>, CHECK_OF_BOUND)?;
     let limiter = py.get_type::<Limiter>();
-    add(&limiter, c"spend", limiter_call::<{ Verb::Spend as u8 }>, SPEND_OF_LIMITER)?;
-    add(&limiter, c"check", limiter_call::<{ Verb::Check as u8 }>, CHECK_OF_LIMITER)
+    add(&limiter, c"spend", limiter_call::<SPEND>, SPEND_OF_LIMITER)?;
+    add(&limiter, c"check", limiter_call::<CHECK>, CHECK_OF_LIMITER)
 }
 
 fn add(
@@ -126,17 +128,21 @@ fn add(
     class.setattr(name, descriptor)
 }
 
-const fn verb(number: u8) -> Verb {
-    if number == Verb::Spend as u8 { Verb::Spend } else { Verb::Check }
+/// The verbs of the compiled calls.
+const SPEND: u8 = 0;
+const CHECK: u8 = 1;
+
+pub(crate) const fn verb(number: u8) -> Verb {
+    if number == SPEND { Verb::Spend } else { Verb::Check }
 }
 
-/// `BoundLimit.spend(id, cost=1, factor=None)` and `check`.
+/// `BoundLimit.spend(id, cost=1, factor=None, *, keep=0)` and `check`.
 unsafe extern "C" fn bound_call<const VERB: u8>(
-    slf: Object,
-    arguments: *const Object,
+    slf: RawObject,
+    arguments: *const RawObject,
     count: ffi::Py_ssize_t,
-    keywords: Object,
-) -> Object {
+    keywords: RawObject,
+) -> RawObject {
     enter(|py| {
         // SAFETY: the method's descriptor has checked the class of `slf`.
         let slf = unsafe { Borrowed::from_ptr(py, slf).cast_unchecked::<BoundLimit>() };
@@ -161,25 +167,25 @@ unsafe extern "C" fn bound_call<const VERB: u8>(
 unsafe fn bound_call_with<'py>(
     slf: &Bound<'py, BoundLimit>,
     verb: Verb,
-    arguments: *const Object,
+    arguments: *const RawObject,
     count: ffi::Py_ssize_t,
-    keywords: Object,
+    keywords: RawObject,
 ) -> PyResult<Bound<'py, Decision>> {
-    let Names { id, cost, factor, .. } = Names::interned(slf.py());
-    let names = [id, cost, factor];
+    let ParameterNames { id, cost, factor, keep, .. } = ParameterNames::interned(slf.py());
+    let names = [id, cost, factor, keep];
     // SAFETY: guaranteed by the caller.
-    let [id, cost, factor] = unsafe { parse(slf.py(), arguments, count, keywords, names)? };
+    let [id, cost, factor, keep] = unsafe { parse(slf.py(), arguments, count, keywords, names)? };
     let Some(id) = id else { return Err(missing("id")) };
-    call(slf.get(), verb, &id, cost, factor)
+    call(slf.get(), verb, &id, cost, (factor, keep))
 }
 
-/// `Limiter.spend(name, id, cost=1, factor=None)` and `check`.
+/// `Limiter.spend(name, id, cost=1, factor=None, *, keep=0)` and `check`.
 unsafe extern "C" fn limiter_call<const VERB: u8>(
-    slf: Object,
-    arguments: *const Object,
+    slf: RawObject,
+    arguments: *const RawObject,
     count: ffi::Py_ssize_t,
-    keywords: Object,
-) -> Object {
+    keywords: RawObject,
+) -> RawObject {
     enter(|py| {
         // SAFETY: as in `bound_call`.
         let slf = unsafe { Borrowed::from_ptr(py, slf).cast_unchecked::<Limiter>() };
@@ -207,21 +213,22 @@ unsafe extern "C" fn limiter_call<const VERB: u8>(
 unsafe fn limiter_call_with<'py>(
     slf: &Bound<'py, Limiter>,
     verb: Verb,
-    arguments: *const Object,
+    arguments: *const RawObject,
     count: ffi::Py_ssize_t,
-    keywords: Object,
+    keywords: RawObject,
 ) -> PyResult<Bound<'py, Decision>> {
-    let Names { name, id, cost, factor } = Names::interned(slf.py());
-    let names = [name, id, cost, factor];
+    let ParameterNames { name, id, cost, factor, keep } = ParameterNames::interned(slf.py());
+    let names = [name, id, cost, factor, keep];
     // SAFETY: guaranteed by the caller.
-    let [name, id, cost, factor] = unsafe { parse(slf.py(), arguments, count, keywords, names)? };
+    let [name, id, cost, factor, keep] =
+        unsafe { parse(slf.py(), arguments, count, keywords, names)? };
     let (Some(name), Some(id)) = (name, id) else { return Err(missing("name and id")) };
     if let Some(last) = last_bound(slf, &name) {
-        return call(last.get(), verb, &id, cost, factor);
+        return call(last.get(), verb, &id, cost, (factor, keep));
     }
     let bound = slf.get().bound(&name)?;
     slf.get().last.store(bound.as_ptr(), Ordering::Release);
-    call(bound.get(), verb, &id, cost, factor)
+    call(bound.get(), verb, &id, cost, (factor, keep))
 }
 
 /// Returns the limit of the previous call, if it has this name.
@@ -255,16 +262,16 @@ fn call<'py>(
     verb: Verb,
     id: &Bound<'py, PyAny>,
     cost: Option<Borrowed<'_, 'py, PyAny>>,
-    factor: Option<Borrowed<'_, 'py, PyAny>>,
+    (factor, keep): (Option<Borrowed<'_, 'py, PyAny>>, Option<Borrowed<'_, 'py, PyAny>>),
 ) -> PyResult<Bound<'py, Decision>> {
     let tokens = match cost {
         None => 1,
         Some(cost) => arguments::saturating("cost", &cost)?,
     };
-    let decision = match (factor, utf8(id)) {
+    let adjustment = arguments::adjustment(factor.as_deref(), keep.as_deref())?;
+    let decision = match (adjustment, utf8(id)) {
         (None, Some(text)) => bound.call_text(Call::new(verb, text, tokens), id),
-        (None, None) => bound.call(verb, id, tokens, None),
-        (Some(factor), _) => bound.call(verb, id, tokens, arguments::factor(&factor)?.as_ref()),
+        (adjustment, _) => bound.call(verb, id, tokens, adjustment.as_ref()),
     };
     decision.map_err(|error| with_cost(error, cost.as_deref()))
 }
@@ -272,7 +279,7 @@ fn call<'py>(
 /// Runs the body of a method. Raises its error, or an exception for a panic, which must not unwind into
 /// the interpreter.
 #[inline(always)]
-fn enter<'py>(body: impl FnOnce(Python<'py>) -> PyResult<Bound<'py, Decision>>) -> Object {
+fn enter<'py>(body: impl FnOnce(Python<'py>) -> PyResult<Bound<'py, Decision>>) -> RawObject {
     // SAFETY: the interpreter calls its methods with the thread attached.
     let py = unsafe { Python::assume_attached() };
     // The closure returns a pointer, because moving a whole result is slower.
@@ -291,7 +298,7 @@ fn enter<'py>(body: impl FnOnce(Python<'py>) -> PyResult<Bound<'py, Decision>>) 
 /// PyO3 does not know that this thread is attached, so it defers the release of references until the next
 /// time it attaches. This function attaches; otherwise an application whose calls all fail would leak.
 #[cold]
-fn raise_error(error: PyErr) -> Object {
+fn raise_error(error: PyErr) -> RawObject {
     let mut error = Some(error);
     Python::try_attach(|py| error.take().map(|error| error.restore(py)));
     if let Some(error) = error {
@@ -308,22 +315,24 @@ fn missing(what: &str) -> PyErr {
 
 /// The interned names of the parameters. The interpreter also interns the keywords in source code, so they
 /// are almost always the same objects.
-struct Names {
+struct ParameterNames {
     name: Py<PyString>,
     id: Py<PyString>,
     cost: Py<PyString>,
     factor: Py<PyString>,
+    keep: Py<PyString>,
 }
 
-impl Names {
-    fn interned(py: Python<'_>) -> &'static Names {
-        static NAMES: Once<Names> = Once::new();
+impl ParameterNames {
+    fn interned(py: Python<'_>) -> &'static ParameterNames {
+        static NAMES: Once<ParameterNames> = Once::new();
         let interned = |name| PyString::intern(py, name).unbind();
-        NAMES.get_or_init(py, || Names {
+        NAMES.get_or_init(py, || ParameterNames {
             name: interned("name"),
             id: interned("id"),
             cost: interned("cost"),
             factor: interned("factor"),
+            keep: interned("keep"),
         })
     }
 }
@@ -336,14 +345,16 @@ impl Names {
 #[inline(always)]
 unsafe fn parse<'a, 'py, const PARAMETERS: usize>(
     py: Python<'py>,
-    arguments: *const Object,
+    arguments: *const RawObject,
     count: ffi::Py_ssize_t,
-    keywords: Object,
+    keywords: RawObject,
     names: [&Py<PyString>; PARAMETERS],
 ) -> PyResult<[Option<Borrowed<'a, 'py, PyAny>>; PARAMETERS]> {
     let count = count as usize;
-    if count > PARAMETERS {
-        let message = format!("at most {PARAMETERS} arguments can be given, found {count}");
+    // The last parameter, `keep`, can only be named.
+    let most = PARAMETERS - 1;
+    if count > most {
+        let message = format!("at most {most} arguments can be given, found {count}");
         return Err(PyTypeError::new_err(message));
     }
     let mut values = [None; PARAMETERS];
@@ -365,8 +376,8 @@ unsafe fn parse<'a, 'py, const PARAMETERS: usize>(
 /// `arguments` must point to one valid object for each name in the tuple `keywords`.
 unsafe fn parse_keywords<'a, 'py, const PARAMETERS: usize>(
     py: Python<'py>,
-    arguments: *const Object,
-    keywords: Object,
+    arguments: *const RawObject,
+    keywords: RawObject,
     names: [&Py<PyString>; PARAMETERS],
     values: &mut [Option<Borrowed<'a, 'py, PyAny>>; PARAMETERS],
 ) -> PyResult<()> {

@@ -4,7 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bindings::array::{Array, Number};
+use crate::bindings::arrays::{Array, Number};
 use crate::bindings::column::Column;
 use crate::bindings::errors::at_position;
 use crate::bindings::id_text::id_text;

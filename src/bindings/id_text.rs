@@ -1,4 +1,4 @@
-//! Conversion of Python ids to text.
+//! Conversion of Python ids and addresses to text.
 
 use std::borrow::Cow;
 use std::{array, mem, slice};
@@ -10,7 +10,8 @@ use pyo3::types::{PyBool, PyBytes, PyInt, PyString, PyTuple};
 use crate::bindings::arguments::{as_integer, builtin_repr, wrong_type};
 use crate::bindings::errors::{at_position, raise, shown};
 use crate::bindings::once::Once;
-use crate::limiter::Ids;
+use crate::engine::id::client_address;
+use crate::limiter::IdList;
 use crate::prefetch::prefetch;
 
 /// The approximate offset of the text in a `str` object. If an interpreter uses a different layout, the
@@ -166,7 +167,7 @@ impl<'a, 'py> StrIds<'a, 'py> {
     }
 }
 
-impl Ids for StrIds<'_, '_> {
+impl IdList for StrIds<'_, '_> {
     #[inline(always)]
     fn id(&self, index: usize) -> &str {
         self.text(index).unwrap_or_default()
@@ -197,4 +198,22 @@ pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, 
         }
     };
     (0..ids.len()).map(text).collect()
+}
+
+/// Return the canonical form of a client address from a header; `None` if it is not an address.
+///
+/// Brackets, a port and a zone are removed. IPv4-mapped addresses and addresses in the NAT64 prefix
+/// `64:ff9b::/96` become IPv4. Other IPv6 addresses, except link-local ones, are truncated to their
+/// first `ipv6_prefix` bits.
+///
+/// Args:
+///     text: The address, at most 128 bytes.
+///     ipv6_prefix: Leading bits that identify one client, from 1 to 128.
+///
+/// >>> penstock._core.canonical_address("[2001:DB8::1]:443", 64)
+/// '2001:db8::'
+/// >>> penstock._core.canonical_address("unknown", 64)
+#[pyfunction]
+pub(crate) fn canonical_address(text: &str, ipv6_prefix: u8) -> Option<Cow<'_, str>> {
+    client_address(text, ipv6_prefix)
 }

@@ -10,8 +10,10 @@ use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 use crate::bindings::arguments::{self, Argument, seconds};
 use crate::bindings::errors::{limit_error, raise_with, shown};
 use crate::config;
+use crate::engine::algorithm::calendar::Zone;
 use crate::engine::algorithm::description::FieldValue;
 use crate::engine::algorithm::gcra::TokenBucket;
+use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
 use crate::engine::limit::{self};
@@ -238,6 +240,70 @@ impl Limit {
         ))
     }
 
+    /// Create a limit of `count` requests in flight, whose slots are given back.
+    ///
+    /// `Limiter.reserve` takes a slot. One that is held for longer is renewed, so the lease is only
+    /// the time after which the slots of a killed process are free again: one to two leases.
+    ///
+    /// Args:
+    ///     count: Slots, 1 to 16,383.
+    ///     lease: A time from 2 seconds to 24 hours.
+    ///     retry_after: The `Retry-After` of a denied client; it is unknown when a slot is free.
+    ///
+    /// Raises:
+    ///     LimitError: A number or a time is out of range.
+    ///
+    /// Examples:
+    ///     >>> penstock.Limit.in_flight(5)
+    ///     Limit.in_flight(count=5, lease='30s', retry_after='1s')
+    #[staticmethod]
+    #[pyo3(signature = (count, lease = Argument::Missing, retry_after = Argument::Missing))]
+    #[pyo3(text_signature = "(count, lease=30, retry_after=1)")]
+    fn in_flight(
+        count: &Bound<'_, PyAny>,
+        lease: Argument<'_>,
+        retry_after: Argument<'_>,
+    ) -> PyResult<Limit> {
+        let lease = lease.given().map_or(Ok(InFlight::LEASE), |lease| time("lease", lease))?;
+        let retry_after = retry_after.given();
+        let retry_after =
+            retry_after.map_or(Ok(InFlight::RETRY_AFTER), |wait| time("retry_after", wait))?;
+        to_python(limit::Limit::in_flight(number("count", count)?, lease, retry_after))
+    }
+
+    /// Create a calendar window: `count` tokens in each day, week, month or year of a time zone.
+    ///
+    /// A window begins with the first instant of a local day, so a day may have 23 or 25 hours.
+    ///
+    /// Args:
+    ///     count: Tokens per window, 1 to 999,999,999.
+    ///     period: `"day"`, `"week"` (from Monday on), `"month"` or `"year"`.
+    ///     zone: Name of the time zone, such as `"Europe/Berlin"`. The time zone data are those of
+    ///         this package, not of the machine.
+    ///
+    /// Raises:
+    ///     LimitError: The count is out of range, or the period or zone is unknown.
+    ///
+    /// Examples:
+    ///     >>> penstock.Limit.calendar_window(count=10_000, period="month")
+    ///     Limit.calendar_window(count=10000, period='month', zone='UTC')
+    #[staticmethod]
+    #[pyo3(signature = (*, count, period, zone = Argument::Missing))]
+    #[pyo3(text_signature = "(*, count, period, zone='UTC')")]
+    fn calendar_window(
+        count: &Bound<'_, PyAny>,
+        period: &Bound<'_, PyAny>,
+        zone: Argument<'_>,
+    ) -> PyResult<Limit> {
+        let count = number("count", count)?;
+        let unit = config::unit(arguments::string("period", period)?.to_str()?)?;
+        let zone = match zone.given() {
+            None => Zone::utc(),
+            Some(zone) => config::zone(arguments::string("zone", zone)?.to_str()?)?,
+        };
+        to_python(limit::Limit::calendar_window(count, unit, zone))
+    }
+
     /// Create a limit that allows every request.
     #[staticmethod]
     fn unlimited() -> Limit {
@@ -248,7 +314,10 @@ impl Limit {
     ///
     /// The result is a token bucket, whose burst equals the count unless given. With
     /// `, fixed window` or `, fixed-rate window` it is a window, which `, aligned` aligns. Units
-    /// are second, minute, hour, day and week, with their plurals and short forms.
+    /// are second, minute, hour, day and week, with their plurals and short forms. `5 in flight`
+    /// limits requests in flight; `, lease 2m` sets the lease. `1000 per calendar month,
+    /// Europe/Berlin` is a calendar window: per day, week, month or year of a time zone, by default
+    /// UTC.
     ///
     /// Raises:
     ///     LimitError: The text is not a valid rate. The message marks the error.
@@ -273,16 +342,29 @@ impl Limit {
         self.integer("burst")
     }
 
-    /// Tokens added per period.
+    /// Tokens added per period; for a limit on requests in flight, slots.
     #[getter]
     fn count(&self) -> PyResult<i64> {
         self.integer("count")
     }
 
-    /// The period in which `count` tokens are added, in seconds.
+    /// The period in which `count` tokens are added, in seconds; a calendar window's word.
     #[getter]
-    fn period(&self) -> PyResult<f64> {
-        self.nanos("period", "period").map(seconds)
+    fn period<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.limit.calendar() {
+            Some(calendar) => Ok(PyString::intern(py, calendar.unit.as_str()).into_any()),
+            None => {
+                let period = self.nanos("period", "period").map(seconds)?;
+                Ok(period.into_pyobject(py)?.into_any())
+            }
+        }
+    }
+
+    /// The time zone of a calendar window.
+    #[getter]
+    fn zone(&self) -> PyResult<&'static str> {
+        let calendar = self.limit.calendar().ok_or_else(|| self.missing_field("zone"))?;
+        Ok(calendar.zone.name())
     }
 
     /// The period in which `count` tokens are added, in nanoseconds.
@@ -338,6 +420,30 @@ impl Limit {
     #[getter]
     fn drip_size(&self) -> PyResult<i64> {
         self.integer("drip_size")
+    }
+
+    /// The time for which a slot is kept at least, in seconds.
+    #[getter]
+    fn lease(&self) -> PyResult<f64> {
+        self.nanos("lease", "lease").map(seconds)
+    }
+
+    /// The time for which a slot is kept at least, in nanoseconds.
+    #[getter]
+    fn lease_ns(&self) -> PyResult<i64> {
+        self.nanos("lease", "lease_ns")
+    }
+
+    /// The `Retry-After` of a client that is denied a slot, in seconds.
+    #[getter]
+    fn retry_after(&self) -> PyResult<f64> {
+        self.nanos("retry_after", "retry_after").map(seconds)
+    }
+
+    /// The `Retry-After` of a client that is denied a slot, in nanoseconds.
+    #[getter]
+    fn retry_after_ns(&self) -> PyResult<i64> {
+        self.nanos("retry_after", "retry_after_ns")
     }
 
     /// Start of a window: `"first"` (first request) or `"aligned"` (multiples of period).
@@ -423,7 +529,7 @@ impl Limit {
         self.limit.summary()
     }
 
-    /// Return how much the limit admits, or `None` if it is unlimited.
+    /// Return how much the limit admits, or `None` if it is unlimited or on requests in flight.
     ///
     /// Returns:
     ///     A dict with stable keys: `at_once`, the tokens that a full bucket allows at one instant;

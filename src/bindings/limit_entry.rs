@@ -7,6 +7,7 @@ use pyo3::types::PyString;
 
 use crate::bindings::header_field::{HeaderField, Name};
 use crate::engine::registry::Entry;
+use crate::engine::time::Timestamp;
 use crate::limiter::{BoundLimit, Snapshot};
 use crate::rate_limit_fields;
 
@@ -23,7 +24,8 @@ pub(crate) struct LimitEntry {
     pub(crate) entry: Arc<Entry>,
     /// The name as a quoted header value; `None` if header fields cannot represent it.
     pub(crate) label: Option<String>,
-    /// The `RateLimit-Policy` field of the default limit; `None` if it cannot represent it.
+    /// The `RateLimit-Policy` field of the default limit; `None` if it cannot represent it, or if
+    /// it changes from window to window.
     pub(crate) policy: Option<HeaderField>,
 }
 
@@ -35,7 +37,9 @@ impl LimitEntry {
     ) -> PyResult<LimitEntry> {
         let label = rate_limit_fields::string(entry.name().as_str());
         let limit = &entry.default_rule().limit;
-        let policy = label.as_ref().and_then(|label| rate_limit_fields::policy(label, limit));
+        let label_of_fixed = label.as_ref().filter(|_| limit.calendar().is_none());
+        let policy = label_of_fixed
+            .and_then(|label| rate_limit_fields::policy(label, limit, Timestamp::ORIGIN));
         let policy = policy.map(|policy| HeaderField::new(py, Name::Policy, &policy));
         Ok(LimitEntry { name, entry, label, policy: policy.transpose()? })
     }

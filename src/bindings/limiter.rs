@@ -9,19 +9,18 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::bindings::any_limiter::AnyLimiter;
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::BoundLimit;
-use crate::bindings::clock::{SystemClock, clock_of};
-use crate::bindings::decision::{Decision, Part, several};
+use crate::bindings::clock::{SystemClock, clock_of, default_clock};
+use crate::bindings::decision::{Decision, DecisionPart, several};
 use crate::bindings::decisions::Decisions;
-use crate::bindings::default_clock::default_clock;
 use crate::bindings::errors::not_picklable;
 use crate::bindings::hints::visible_names;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::limit_or_text;
-use crate::bindings::limiter_handle::LimiterHandle;
+use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::limits::Limits;
+use crate::bindings::reservation::ReservedTokens;
 use crate::bindings::stats;
 use crate::bindings::transaction::CallArgs;
 use crate::clock::AnyClock;
@@ -133,28 +132,28 @@ impl Limiter {
     pub(crate) fn transactions(
         &self,
         given: &Bound<'_, PyAny>,
-    ) -> PyResult<(Vec<Transaction>, Vec<Part>)> {
+    ) -> PyResult<(Vec<Transaction>, Vec<DecisionPart>)> {
         let py = given.py();
         self.handle.check_open()?;
         let converted = given
             .try_iter()?
             .map(|transaction| {
-                let CallArgs { name, id, cost, kind, factor } = CallArgs::of(&transaction?)?;
+                let CallArgs { name, id, cost, kind, adjustment } = CallArgs::of(&transaction?)?;
                 let bound = self.bound(name.as_any())?;
                 let text = id_text(&id)?;
                 let cost = cost.map_or(Ok(1), |cost| arguments::saturating("cost", &cost))?;
-                let factor = factor.map_or(Ok(None), |factor| arguments::factor(&factor))?;
                 let shown = kept_id(&id, &text).unbind();
-                Ok((bound, shown, text.into_owned(), cost, kind, factor))
+                Ok((bound, shown, text.into_owned(), cost, kind, adjustment))
             })
             .collect::<PyResult<Vec<_>>>()?;
         // After all conversions, which may run Python code that reloads or closes.
         self.handle.check_open()?;
         let active = self.handle.core.snapshot();
-        let transactions = converted.into_iter().map(|(bound, shown, id, cost, kind, factor)| {
-            let (limit, entry) = bound.get().snapshot_of(py, &active)?;
-            Ok((Transaction { limit, id, cost, kind, factor }, (shown, cost, entry)))
-        });
+        let transactions =
+            converted.into_iter().map(|(bound, shown, id, cost, kind, adjustment)| {
+                let (limit, entry) = bound.get().snapshot_of(py, &active)?;
+                Ok((Transaction { limit, id, cost, kind, adjustment }, (shown, cost, entry)))
+            });
         transactions.collect()
     }
 
@@ -184,8 +183,13 @@ impl Limiter {
         };
         // Imported now, so that no call imports a module: a child process that is forked while another
         // thread imports a module would wait for that import forever.
-        for module in ["logging", "penstock.headers", "penstock.reservation", "penstock.wait_queue"]
-        {
+        for module in [
+            "logging",
+            "penstock.headers",
+            "penstock.leases",
+            "penstock.reservation",
+            "penstock.wait_queue",
+        ] {
             py.import(module)?;
         }
         let url: StoreUrl = store.parse()?;
@@ -268,16 +272,18 @@ impl Limiter {
         self.bound(name)?.get().refund(id, cost, factor)
     }
 
-    /// Take `estimate` tokens before the cost is known, to be settled later.
+    /// Take `estimate` tokens before the cost is known, or slots for requests in flight.
     ///
-    /// A denied reservation takes no tokens. A reservation is settled under the limit that was
-    /// active when it was made, even after a `reload`. Raises as `spend` does.
+    /// Tokens are settled later; slots are given back at the end of the reservation. A denied
+    /// reservation takes nothing. A reservation is settled under the limit that was active when it
+    /// was made, even after a `reload`. Raises as `spend` does.
     ///
     /// Args:
     ///     name: Name of a loaded limit.
     ///     id: The client.
     ///     estimate: Tokens, from 0 to the limit's `max_cost`.
     ///     factor: As in `spend`.
+    ///     keep: As in `spend`. Settling may take these tokens.
     ///
     /// Examples:
     ///     >>> clock = penstock.ManualClock()
@@ -285,16 +291,44 @@ impl Limiter {
     ///     >>> reservation = limiter.reserve("Tokens", "ada", 600)
     ///     >>> bool(reservation), reservation.settle(450).remaining
     ///     (True, 550)
-    #[pyo3(signature = (name, id, estimate = Argument::Missing, *, factor = None))]
-    #[pyo3(text_signature = "($self, name, id, estimate=1, *, factor=None)")]
+    #[pyo3(signature = (name, id, estimate = Argument::Missing, *, factor = None, keep = None))]
+    #[pyo3(text_signature = "($self, name, id, estimate=1, *, factor=None, keep=0)")]
     fn reserve<'py>(
         &self,
         name: &Bound<'py, PyAny>,
         id: &Bound<'py, PyAny>,
         estimate: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
+        keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.bound(name)?.get().reserve(id, estimate, factor)
+        self.bound(name)?.get().reserve(id, estimate, factor, keep)
+    }
+
+    /// Take tokens and slots of several limits in one decision: all of them or none.
+    ///
+    /// The end of the reservation is one call, too: slots are given back, and what was settled is
+    /// charged. Tokens that were not settled stay spent, or are refunded if the body raises.
+    ///
+    /// Args:
+    ///     transactions: As for `spend_all`.
+    ///
+    /// Raises:
+    ///     TransactionError: Two transactions have the same bucket.
+    ///     Error: As `reserve` raises. Nothing is taken then.
+    ///
+    /// Examples:
+    ///     >>> limiter = penstock.Limiter(
+    ///     ...     {"Tokens": "1000/minute", "Calls": "5 in flight"}, clock=penstock.ManualClock()
+    ///     ... )
+    ///     >>> with limiter.reserve_all([("Tokens", "ada", 600), ("Calls", "ada")]) as reservation:
+    ///     ...     reservation.settle("Tokens", 450)
+    ///     >>> limiter.peek("Tokens", "ada").remaining, limiter.peek("Calls", "ada").remaining
+    ///     (550, 5)
+    fn reserve_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = transactions.py();
+        let (transactions, parts) = self.transactions(transactions)?;
+        let answered = self.handle.run(py, |core| core.answer_all(Verb::Reserve, &transactions))?;
+        ReservedTokens::of_several(py, &self.handle, transactions, parts, answered)
     }
 
     /// Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
@@ -450,6 +484,7 @@ impl Limiter {
     ///     name: Name of a loaded limit.
     ///     ids: The clients.
     ///     costs: One cost for all, one per id, or `None` for 1 each.
+    ///     keep: As in `spend`, for each id.
     ///
     /// Raises:
     ///     ValueError: `ids` and `costs` differ in length.
@@ -460,14 +495,16 @@ impl Limiter {
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
     ///     >>> limiter.spend_each("Orders", ["ada", "ada", "ada", "grace"]).remaining.tolist()
     ///     [1, 0, 0, 1]
-    #[pyo3(signature = (name, ids, costs = None))]
+    #[pyo3(signature = (name, ids, costs = None, *, keep = None))]
+    #[pyo3(text_signature = "($self, name, ids, costs=None, *, keep=0)")]
     fn spend_each<'py>(
         &self,
         name: &Bound<'py, PyAny>,
         ids: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
+        keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Decisions> {
-        self.bound(name)?.get().spend_each(ids, costs)
+        self.bound(name)?.get().spend_each(ids, costs, keep)
     }
 
     /// Return one limit, with the same methods without the name: the fast path.
@@ -521,6 +558,7 @@ impl Limiter {
         self.handle.check_open()?;
         let registry = Limits::registry_or_file(limits)?;
         self.handle.run(limits.py(), |core| core.reload(registry))?;
+        self.handle.renew_after_reload(limits.py());
         self.handle.wake_after_reload(limits.py())
     }
 
@@ -563,6 +601,10 @@ impl Limiter {
     /// not counted. In a call about several limits, each limit counts its own decision. Also works
     /// on a closed limiter.
     ///
+    /// Of a limit on requests in flight, `held` is how many slots this process holds, `expired` how
+    /// often slots had expired when they were given back, and `renewed_late` when they were
+    /// renewed.
+    ///
     /// `timed` has the latencies, in real time, of about 1 in 256 calls of `spend`, `check` and
     /// `refund`, including calls about several limits; `spend_each` is not timed.
     ///
@@ -574,8 +616,12 @@ impl Limiter {
     ///     {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
+        let held = self.handle.slots.held();
         for (name, limit_counts) in self.handle.core.counts() {
-            counts.set_item(name.as_str(), stats::counts(py, &limit_counts)?)?;
+            let held = held.iter().find(|(other, _)| other == name.as_str());
+            let figures = stats::counts(py, &limit_counts)?;
+            figures.set_item("held", held.map_or(0, |&(_, held)| held))?;
+            counts.set_item(name.as_str(), figures)?;
         }
         Ok(counts)
     }
@@ -667,16 +713,21 @@ impl Limiter {
     }
 }
 
-/// Decide transactions as `Limiter.spend_all` does, if that need not wait for another process.
+/// Add the limit `name` of `limits`, with its overrides, if the limiter has none of this name.
 ///
-/// None if it would have to wait: nothing was taken, and `spend_all` is to be called on another
-/// thread.
+/// The next `reload` removes it. Returns whether it was added.
 #[pyfunction]
-pub(crate) fn try_spend_all<'py>(
-    limiter: &Bound<'py, Limiter>,
-    transactions: &Bound<'py, PyAny>,
-) -> PyResult<Option<Bound<'py, Decision>>> {
-    let (transactions, parts) = limiter.get().transactions(transactions)?;
-    let answered = limiter.get().handle().core.try_answer_all(Verb::Spend, &transactions)?;
-    answered.map(|answered| several(limiter.py(), Verb::Spend, answered, parts)).transpose()
+pub(crate) fn restore_limit(
+    limiter: &Bound<'_, Limiter>,
+    name: &str,
+    limits: &Bound<'_, Limits>,
+) -> PyResult<bool> {
+    let (py, handle) = (limiter.py(), limiter.get().handle());
+    handle.check_open()?;
+    let Some(entry) = limits.get().registry().entry(name) else { return Ok(false) };
+    let is_added = handle.run(py, |core| core.restore(entry));
+    if is_added {
+        handle.wake_after_reload(py)?;
+    }
+    Ok(is_added)
 }

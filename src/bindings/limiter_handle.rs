@@ -1,17 +1,23 @@
 //! `LimiterHandle`, which the Python objects of one limiter share.
 
 use std::fmt;
+use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::bindings::any_limiter::AnyLimiter;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::store_log::log_events;
 use crate::bindings::wait_queues::WaitQueues;
+use crate::clock::AnyClock;
+use crate::limiter::{Limiter, OpenSlots};
+use crate::store::any::AnyStore;
 #[cfg(all(feature = "redis", not(Py_GIL_DISABLED)))]
 use crate::store::redis::Relay;
 use crate::store::{Store, StoreError};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Mutex, Ordering};
+
+/// A limiter whose store and clock are chosen at run time.
+pub(crate) type AnyLimiter = Limiter<AnyStore, AnyClock>;
 
 /// A limiter of the core, shared by the `Limiter` and its `BoundLimit`s.
 pub(crate) struct LimiterHandle {
@@ -19,6 +25,12 @@ pub(crate) struct LimiterHandle {
     closed: AtomicBool,
     pub(crate) clock: Py<PyAny>,
     pub(crate) waiting: WaitQueues,
+    /// The slots that this process holds.
+    pub(crate) slots: Arc<OpenSlots>,
+    /// Lets the thread that renews them look again.
+    pub(crate) wake_renewal: Mutex<Option<Py<PyAny>>>,
+    /// The timer that renews them on a manual clock.
+    pub(crate) renewal_timer: Mutex<Option<(i64, u64)>>,
     /// The store's URL without its password.
     pub(crate) url: String,
 }
@@ -37,7 +49,9 @@ impl fmt::Debug for LimiterHandle {
 impl LimiterHandle {
     pub(crate) fn new(core: AnyLimiter, clock: &Bound<'_, PyAny>, url: String) -> LimiterHandle {
         let (closed, clock) = (AtomicBool::new(false), clock.clone().unbind());
-        LimiterHandle { core, closed, clock, waiting: WaitQueues::new(), url }
+        let (waiting, slots) = (WaitQueues::new(), Arc::default());
+        let (wake_renewal, renewal_timer) = (Mutex::new(None), Mutex::new(None));
+        LimiterHandle { core, closed, clock, waiting, slots, wake_renewal, renewal_timer, url }
     }
 
     /// Returns an error if the limiter is closed.

@@ -10,7 +10,6 @@ use pyo3::types::{IntoPyDict, PyDict, PyIterator, PyList, PyMapping, PyString, P
 
 use crate::bindings::arguments;
 use crate::bindings::errors::{raise, raise_with, shown};
-use crate::bindings::explanation::explanation;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::{Limit, limit_or_text};
 use crate::config::{self, Names};
@@ -124,6 +123,24 @@ impl Limits {
             .map(|entry| &**entry)
             .ok_or_else(|| limiter::unknown_limit(&self.registry, name).into())
     }
+}
+
+/// Returns the explanation for an id in canonical form.
+fn explanation<'py>(py: Python<'py>, entry: &Entry, id: &str) -> PyResult<Bound<'py, PyAny>> {
+    let Rule { limit, shadow, description, docs, comment, origin, scope } = entry.rule_for(id);
+    let facts = PyDict::new(py);
+    facts.set_item("name", entry.name().as_str())?;
+    facts.set_item("id", id)?;
+    facts.set_item("bucket_key", entry.bucket_key(id))?;
+    facts.set_item("limit", Bound::new(py, Limit::from(*limit))?)?;
+    facts.set_item("rule", scope.to_string())?;
+    facts.set_item("file", origin.as_ref().map(|origin| &*origin.file))?;
+    facts.set_item("line", origin.as_ref().map(|origin| origin.line))?;
+    facts.set_item("shadow", *shadow)?;
+    facts.set_item("description", description.as_deref())?;
+    facts.set_item("docs", docs.as_deref())?;
+    facts.set_item("comment", comment.as_deref())?;
+    py.import("penstock.explanation")?.getattr("Explanation")?.call1((facts,))
 }
 
 /// Returns the names of an `IntEnum` class, whose members may have an `id_format`.

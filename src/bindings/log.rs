@@ -7,14 +7,16 @@ use pyo3::types::PyBytes;
 
 use crate::bindings::arguments::Items;
 use crate::log::{
-    Classes, CsvColumns, Envelope, Events, FieldKind, Format, LineField, LineFormat, MAX_PATTERNS,
-    MAX_SLOTS, Names, ParseOptions, Parser, RequestPart, TimeZone, Unit,
+    Classes, CsvColumns, Envelope, EpochUnit, FieldKind, FieldNames, Format, LineField, LineFormat,
+    MAX_ID_FIELDS, MAX_PATTERNS, MAX_SLOTS, ParseOptions, ParsedEvents, Parser, RequestPart,
+    TimeZone,
 };
 use crate::sync::Mutex;
 
 /// Parses blocks of a log's text to columns of events; used by `penstock.simulate`.
 ///
-/// The parts of an event have slots: 0 is the time, 1 the cost, 2 and above the fields of the id.
+/// The parts of an event have slots: 0 is the time, 1 the cost, 2 to 7 the fields of the id, 8 the
+/// duration.
 /// The parts of requests are `method`, `target` and `path`. `take` counts lines read, skipped,
 /// without an id and late, the units of epochs as bits, and returns the first lines left out.
 #[pyclass(frozen, module = "penstock._core", name = "LogParser")]
@@ -25,8 +27,9 @@ pub(crate) struct LogParser {
 
 /// The options of all formats, as attributes of an object.
 #[derive(FromPyObject)]
-struct Options {
+struct LogOptions {
     has_cost: bool,
+    duration_unit: Option<i64>,
     id_fields: usize,
     zone: String,
     time_unit: Option<String>,
@@ -39,14 +42,28 @@ struct Options {
     classes: Items<(usize, Vec<String>)>,
 }
 /// The columns of one step and its counts.
-type Taken<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Counts);
+type Taken<'py> = (
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    TakenCounts,
+);
 /// `(lines_read, skipped, without_id, late, units, [(line, reason, text)])`.
-type Counts = (u64, u64, u64, u64, u8, Vec<(u64, String, String)>);
+type TakenCounts = (u64, u64, u64, u64, u8, Vec<(u64, String, String)>);
 
 impl LogParser {
-    fn new(format: Format, options: Options) -> PyResult<LogParser> {
-        let Options { has_cost, id_fields, window, ipv6_prefix, has_comments, .. } = options;
-        if id_fields > MAX_SLOTS - 2 || !(1..=128).contains(&ipv6_prefix) {
+    fn new(format: Format, options: LogOptions) -> PyResult<LogParser> {
+        let LogOptions {
+            has_cost,
+            duration_unit,
+            id_fields,
+            window,
+            ipv6_prefix,
+            has_comments,
+            ..
+        } = options;
+        if id_fields > MAX_ID_FIELDS || !(1..=128).contains(&ipv6_prefix) {
             let message =
                 format!("found {id_fields} id fields and an IPv6 prefix of {ipv6_prefix}");
             return Err(PyValueError::new_err(message));
@@ -62,6 +79,7 @@ impl LogParser {
             options.parts.0.iter().map(|(slot, part)| Ok((slot_of(*slot)?, part_of(part)?)));
         let options = ParseOptions {
             has_cost,
+            duration_unit,
             id_fields,
             zone: zone_of(&options.zone)?,
             unit: options.time_unit.as_deref().map(unit_of).transpose()?,
@@ -85,12 +103,12 @@ fn zone_of(name: &str) -> PyResult<TimeZone> {
     }
 }
 
-fn unit_of(unit: &str) -> PyResult<Unit> {
+fn unit_of(unit: &str) -> PyResult<EpochUnit> {
     match unit {
-        "s" => Ok(Unit::Seconds),
-        "ms" => Ok(Unit::Millis),
-        "us" => Ok(Unit::Micros),
-        "ns" => Ok(Unit::Nanos),
+        "s" => Ok(EpochUnit::Seconds),
+        "ms" => Ok(EpochUnit::Millis),
+        "us" => Ok(EpochUnit::Micros),
+        "ns" => Ok(EpochUnit::Nanos),
         _ => Err(PyValueError::new_err(format!("unit must be s, ms, us or ns, found {unit:?}"))),
     }
 }
@@ -117,11 +135,11 @@ fn kind_of(kind: &str) -> PyResult<FieldKind> {
     }
 }
 
-fn names_of(wanted: Vec<(String, usize)>) -> PyResult<Names> {
+fn names_of(wanted: Vec<(String, usize)>) -> PyResult<FieldNames> {
     for &(_, slot) in &wanted {
         slot_of(slot)?;
     }
-    Ok(Names { wanted })
+    Ok(FieldNames { wanted })
 }
 
 fn slot_of(slot: usize) -> PyResult<usize> {
@@ -156,7 +174,7 @@ impl LogParser {
         fields: Items<(String, String, Items<usize>)>,
         tail: String,
         is_open: bool,
-        options: Options,
+        options: LogOptions,
     ) -> PyResult<LogParser> {
         let fields = fields.0.into_iter().map(|(before, kind, slots)| {
             let slots = slots.0.into_iter().map(slot_of).collect::<PyResult<_>>()?;
@@ -169,13 +187,13 @@ impl LogParser {
 
     /// Make a parser of pairs `name=value`; a first word without `=` has an empty name.
     #[staticmethod]
-    fn of_pairs(wanted: Items<(String, usize)>, options: Options) -> PyResult<LogParser> {
+    fn of_pairs(wanted: Items<(String, usize)>, options: LogOptions) -> PyResult<LogParser> {
         LogParser::new(Format::Logfmt(names_of(wanted.0)?), options)
     }
 
     /// Make a parser of lines that are JSON objects.
     #[staticmethod]
-    fn of_objects(wanted: Items<(String, usize)>, options: Options) -> PyResult<LogParser> {
+    fn of_objects(wanted: Items<(String, usize)>, options: LogOptions) -> PyResult<LogParser> {
         LogParser::new(Format::Json(names_of(wanted.0)?), options)
     }
 
@@ -186,7 +204,7 @@ impl LogParser {
         count: usize,
         has_header: bool,
         wanted: Items<(usize, usize)>,
-        options: Options,
+        options: LogOptions,
     ) -> PyResult<LogParser> {
         let wanted = wanted.0;
         for &(column, slot) in &wanted {
@@ -215,7 +233,7 @@ impl LogParser {
 
     /// Return the columns and counts of the events since the last call.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Taken<'py>> {
-        let events: Events = py.detach(|| self.parser.lock().take());
+        let events: ParsedEvents = py.detach(|| self.parser.lock().take());
         let examples = events.examples.into_iter();
         let examples = examples.map(|example| (example.line, example.reason, example.text));
         let counts = (
@@ -230,6 +248,7 @@ impl LogParser {
             bytes_of(py, &events.times, i64::to_ne_bytes)?,
             bytes_of(py, &events.codes, u32::to_ne_bytes)?,
             bytes_of(py, &events.costs, i64::to_ne_bytes)?,
+            bytes_of(py, &events.durations, i64::to_ne_bytes)?,
             counts,
         ))
     }

@@ -1,24 +1,19 @@
 //! The Python API.
 //!
 //! LAW: convert, call, convert. Only this folder uses pyo3, and it contains no logic of its own. All
-//! `unsafe` code of the Python side is in `array.rs`, `column.rs`, `fastcall.rs`, `id_text.rs`,
+//! `unsafe` code of the Python side is in `arrays.rs`, `column.rs`, `fastcall.rs`, `id_text.rs`,
 //! `interpreter.rs` and `pool.rs`.
 
-mod address;
-mod any_limiter;
 mod arguments;
-mod array;
+mod arrays;
 mod bound_limit;
 mod clock;
 mod column;
 mod decision;
 mod decision_data;
 mod decisions;
-mod default_clock;
 mod errors;
-mod event_columns;
 mod existing_store;
-mod explanation;
 mod fastcall;
 mod header_field;
 mod hints;
@@ -40,6 +35,7 @@ mod route_simulator;
 mod simulator;
 mod stats;
 mod store_log;
+mod totals;
 mod transaction;
 mod wait_driver;
 mod wait_queues;
@@ -54,13 +50,11 @@ mod _core {
     use super::*;
 
     #[pymodule_export]
-    use super::address::canonical_address;
-    #[pymodule_export]
     use super::arguments::timeout_ns;
     #[pymodule_export]
     use super::bound_limit::{BoundLimit, try_spend};
     #[pymodule_export]
-    use super::clock::{ManualClock, SystemClock};
+    use super::clock::{ManualClock, SystemClock, set_default_clock};
     #[pymodule_export]
     use super::decision::unlimited_decision;
     #[pymodule_export]
@@ -68,19 +62,17 @@ mod _core {
     #[pymodule_export]
     use super::decisions::{_unpickled_decisions, Decisions};
     #[pymodule_export]
-    use super::default_clock::set_default_clock;
-    #[pymodule_export]
-    use super::event_columns::largest_within;
-    #[pymodule_export]
     use super::existing_store::{inspect_store, open_existing};
     #[pymodule_export]
     use super::hints::{attach_hints, visible_names};
     #[pymodule_export]
     use super::id_numbers::{factorise, factorise_fixed};
     #[pymodule_export]
+    use super::id_text::canonical_address;
+    #[pymodule_export]
     use super::limit::{Limit, parse_duration};
     #[pymodule_export]
-    use super::limiter::{Limiter, try_spend_all};
+    use super::limiter::{Limiter, restore_limit};
     #[pymodule_export]
     use super::limits::Limits;
     #[pymodule_export]
@@ -88,11 +80,13 @@ mod _core {
     #[pymodule_export]
     use super::replies::Replies;
     #[pymodule_export]
-    use super::reservation::ReservedTokens;
+    use super::reservation::{Renewal, ReservedTokens, try_reserve_all};
     #[pymodule_export]
     use super::route_simulator::{RouteSimulator, load_routes};
     #[pymodule_export]
     use super::simulator::Simulator;
+    #[pymodule_export]
+    use super::totals::Totals;
     #[pymodule_export]
     use super::transaction::Transaction;
     #[pymodule_export]

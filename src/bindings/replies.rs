@@ -20,7 +20,7 @@ use pyo3::types::PyString;
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::BoundLimit;
-use crate::bindings::decision::{Decision, Part, several};
+use crate::bindings::decision::{Decision, DecisionPart, several};
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::{id_text, kept_id};
@@ -28,6 +28,7 @@ use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
+use crate::bindings::reservation::ReservedTokens;
 use crate::bindings::store_log::log_events;
 use crate::engine::answer::Answer;
 use crate::engine::operation::Verb;
@@ -36,11 +37,11 @@ use crate::store::StoreError;
 use crate::store::remote::RemoteCall;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-type Outcome = Result<Vec<Answer>, StoreError>;
+type ReplyResult = Result<Vec<Answer>, StoreError>;
 
 /// Replies that the event loop has not taken yet.
 struct Inbox {
-    arrived: Mutex<Vec<(u64, Outcome)>>,
+    arrived: Mutex<Vec<(u64, ReplyResult)>>,
     wake: Wake,
 }
 
@@ -54,7 +55,7 @@ enum Wake {
 }
 
 impl Inbox {
-    fn push(&self, call: u64, outcome: Outcome) {
+    fn push(&self, call: u64, outcome: ReplyResult) {
         let mut arrived = self.arrived.lock();
         let is_first = arrived.is_empty();
         arrived.push((call, outcome));
@@ -108,8 +109,20 @@ impl Undo {
 }
 
 enum Submission {
-    One { call: Submitted, id: Py<PyAny>, cost: i64, entry: Py<LimitEntry> },
-    All { call: SubmittedAll, parts: Vec<Part> },
+    One {
+        call: Submitted,
+        id: Py<PyAny>,
+        cost: i64,
+        entry: Py<LimitEntry>,
+    },
+    All {
+        call: SubmittedAll,
+        parts: Vec<DecisionPart>,
+    },
+    /// The end of a reservation, whose future has the decision about it.
+    End {
+        decision: Py<Decision>,
+    },
 }
 
 impl Submission {
@@ -118,7 +131,7 @@ impl Submission {
         self,
         py: Python<'py>,
         handle: &LimiterHandle,
-        replies: Outcome,
+        replies: ReplyResult,
     ) -> PyResult<Bound<'py, Decision>> {
         match self {
             Submission::One { call, id, cost, entry } => {
@@ -127,6 +140,7 @@ impl Submission {
                 let data = DecisionData::new(answered, verb, cost, id.bind(py), entry);
                 Bound::new(py, Decision::new(data))
             }
+            Submission::End { decision } => Ok(decision.into_bound(py)),
             Submission::All { call, parts } => {
                 let answered = handle.core.conclude_replies(&call, replies)?;
                 several(py, call.verb(), answered, parts)
@@ -276,8 +290,9 @@ impl Replies {
     /// for another process. `verb` is spend, check, refund or acquire; an acquire is a spend
     /// that is refunded if the future is cancelled. Raises as `BoundLimit.spend` does, except for
     /// errors that depend on the reply.
-    #[pyo3(signature = (event_loop, verb, bound, id, cost = Argument::Missing, factor = None))]
-    #[pyo3(text_signature = "($self, event_loop, verb, bound, id, cost=1, factor=None)")]
+    #[pyo3(signature = (event_loop, verb, bound, id, cost = Argument::Missing, factor = None, keep = None))]
+    #[pyo3(text_signature = "($self, event_loop, verb, bound, id, cost=1, factor=None, keep=0)")]
+    #[expect(clippy::too_many_arguments, reason = "one per argument of a call")]
     fn call<'py>(
         &self,
         event_loop: &Bound<'py, PyAny>,
@@ -286,6 +301,7 @@ impl Replies {
         id: &Bound<'py, PyAny>,
         cost: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
+        keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, bound) = (id.py(), bound.get());
         let is_acquire = verb == "acquire";
@@ -294,12 +310,12 @@ impl Replies {
             return Ok(None);
         }
         let tokens = cost.or_int("cost", 1)?;
-        let factor = factor.map_or(Ok(None), arguments::factor)?;
+        let adjustment = arguments::adjustment(factor, keep)?;
         let text = id_text(id)?;
         let id = kept_id(id, &text);
         let exact = |error| with_cost(error, cost.given());
         let (limit, entry) = bound.snapshot(py)?;
-        let call = Call { verb, id: &text, cost: tokens, factor: factor.as_ref() };
+        let call = Call { verb, id: &text, cost: tokens, adjustment: adjustment.as_ref() };
         let mut answered = Answered::default();
         if bound.handle.core.try_answer(&limit, call, &mut answered).is_some() {
             let data = DecisionData::new(answered, verb, tokens, &id, entry);
@@ -313,6 +329,27 @@ impl Replies {
         let call = Submission::One { call, id: id.unbind(), cost: tokens, entry };
         let undo = is_acquire.then(|| Undo { limit, id: text.into_owned(), cost: tokens });
         self.submit(event_loop, &bound.handle, remote, call, undo).map(Some)
+    }
+
+    /// End a reservation; return a future of `event_loop` that is done when the server replies.
+    ///
+    /// What was sent is executed even if the future is cancelled.
+    fn end<'py>(
+        &self,
+        event_loop: &Bound<'py, PyAny>,
+        reserved: &Bound<'py, ReservedTokens>,
+        is_cancelled: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, reserved) = (event_loop.py(), reserved.get());
+        let future = event_loop.call_method0("create_future")?;
+        let number = self.last.fetch_add(1, Ordering::Relaxed);
+        let call = Submission::End { decision: reserved.decision(py) };
+        let (handle, kept) = (Arc::clone(reserved.handle()), future.clone().unbind());
+        let outstanding = Outstanding { handle, future: kept, call, undo: None };
+        self.calls.lock().insert(number, outstanding);
+        let inbox = Arc::clone(&self.inbox);
+        reserved.submit_end(py, is_cancelled, move || inbox.push(number, Ok(Vec::new())));
+        Ok(future)
     }
 
     /// Return the decision on several transactions, or a future of `event_loop`.

@@ -6,8 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::bindings::arguments::Items;
-use crate::bindings::array::Writable;
-use crate::bindings::event_columns::{EventColumns, ResultColumns};
+use crate::bindings::arrays::{EventColumns, ResultColumns, Writable, durations_of};
 use crate::bindings::simulator::{entry_of, event_error};
 use crate::config;
 use crate::simulate::Together;
@@ -58,14 +57,17 @@ impl RouteSimulator {
     ///     remaining: Receives the remaining tokens of the strictest limit; optional.
     ///     retry_after_ns: Receives its wait for the same cost; optional.
     ///     reset_after_ns: Receives the wait until its bucket is full; optional.
+    ///     durations: How long each request takes, in nanoseconds, which limits on requests in
+    ///         flight need.
     ///
     /// Raises:
     ///     CostError: A cost is impossible under a limit.
-    ///     ValueError: Times are not ascending, a plan does not exist, or lengths differ.
-    #[expect(clippy::too_many_arguments, reason = "three input and up to five output columns")]
+    ///     ValueError: Times are not ascending, a plan does not exist, lengths differ, or there are
+    ///         no durations where they are needed.
+    #[expect(clippy::too_many_arguments, reason = "up to four input and five output columns")]
     #[pyo3(signature = (
         times, plans, costs, denied_by, allowed,
-        remaining = None, retry_after_ns = None, reset_after_ns = None
+        remaining = None, retry_after_ns = None, reset_after_ns = None, durations = None
     ))]
     fn feed<'py>(
         &self,
@@ -77,17 +79,21 @@ impl RouteSimulator {
         remaining: Option<&Bound<'py, PyAny>>,
         retry_after_ns: Option<&Bound<'py, PyAny>>,
         reset_after_ns: Option<&Bound<'py, PyAny>>,
+        durations: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let py = times.py();
         let events = EventColumns::of(times, Some(plans), costs)?;
         let denied_by: Writable<u32> = events.result("denied_by", denied_by)?;
         let results =
             ResultColumns::of(&events, allowed, remaining, retry_after_ns, reset_after_ns)?;
+        let durations = durations_of(&events, durations, self.core.lock().has_slots())?;
         let all = 0..events.len();
         let outcome = py.detach(|| {
             let mut denied_by = denied_by.part(all.clone());
             let mut results = results.part(all.clone());
-            self.core.lock().run(&events.part(all), &mut results, &mut denied_by)
+            let durations = durations.as_ref().map(|durations| durations.part(all.clone()));
+            let mut core = self.core.lock();
+            core.run(&events.part(all), durations.as_ref(), &mut results, &mut denied_by)
         });
         outcome.map_err(|fault| event_error(py, fault))
     }

@@ -6,17 +6,16 @@ use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bindings::array::Writable;
+use crate::bindings::arrays::{EventColumns, ResultColumns, Writable, durations_of};
 use crate::bindings::column::Column;
 use crate::bindings::errors::raise;
-use crate::bindings::event_columns::{EventColumns, ResultColumns};
 use crate::bindings::id_numbers::too_many;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limits::Limits;
 use crate::engine::registry::{Entry, Rule};
 use crate::limiter;
-use crate::simulate::{self, Fault, FaultAt, Ids};
+use crate::simulate::{self, EventFault, FaultAt, Ids};
 use crate::sync::Mutex;
 
 /// The number of events between checks for signals.
@@ -78,7 +77,7 @@ pub(crate) fn entry_of(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResul
 
 /// Returns the exception for an event that cannot be evaluated.
 pub(crate) fn event_error(py: Python<'_>, at: FaultAt) -> PyErr {
-    let Fault::Call(_) = at.fault else { return PyValueError::new_err(at.to_string()) };
+    let EventFault::Call(_) = at.fault else { return PyValueError::new_err(at.to_string()) };
     let error = PyErr::from(at.fault);
     // If the note cannot be added, the error is still useful.
     let _ = error.add_note(py, format!("this is the event at position {}", at.position));
@@ -186,7 +185,7 @@ impl Simulator {
                     Some(number) => number,
                     None => match state.core.add(&text) {
                         Ok(()) => state.ids.number(text.as_bytes()).ok_or_else(too_many)?,
-                        Err(Fault::Call(_)) if skip_invalid => u32::MAX,
+                        Err(EventFault::Call(_)) if skip_invalid => u32::MAX,
                         Err(fault) => return Err(fault.into()),
                     },
                 };
@@ -249,14 +248,18 @@ impl Simulator {
     ///     remaining: Receives the remaining tokens; optional.
     ///     retry_after_ns: Receives the wait for the same cost; optional.
     ///     reset_after_ns: Receives the wait until the bucket is full; optional.
+    ///     durations: How long each request takes, in nanoseconds, which limits on requests in
+    ///         flight need.
     ///
     /// Raises:
     ///     CostError: A cost is impossible under this limit.
-    ///     ValueError: Times are not ascending, a client does not exist, or lengths differ.
+    ///     ValueError: Times are not ascending, a client does not exist, lengths differ, or there
+    ///         are no durations where they are needed.
     ///     RuntimeError: The simulator is in use by another thread, or stopped at an error.
-    #[expect(clippy::too_many_arguments, reason = "three input and up to four output columns")]
+    #[expect(clippy::too_many_arguments, reason = "up to four input and four output columns")]
     #[pyo3(signature = (
-        times, clients, costs, allowed, remaining = None, retry_after_ns = None, reset_after_ns = None
+        times, clients, costs, allowed, remaining = None, retry_after_ns = None,
+        reset_after_ns = None, durations = None
     ))]
     fn feed<'py>(
         &self,
@@ -267,18 +270,28 @@ impl Simulator {
         remaining: Option<&Bound<'py, PyAny>>,
         retry_after_ns: Option<&Bound<'py, PyAny>>,
         reset_after_ns: Option<&Bound<'py, PyAny>>,
+        durations: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let py = times.py();
         let events = EventColumns::of(times, clients, costs)?;
         let results =
             ResultColumns::of(&events, allowed, remaining, retry_after_ns, reset_after_ns)?;
         self.with(|state| {
+            let has_slots = state.core.has_slots();
+            let durations = durations_of(&events, durations, has_slots)?;
             for first in (0..events.len()).step_by(EVENTS_BETWEEN_SIGNALS) {
                 let part = first..events.len().min(first + EVENTS_BETWEEN_SIGNALS);
                 let core = &mut state.core;
                 let evaluated = py.detach(|| {
                     let mut results = results.part(part.clone());
-                    core.run(&events.part(part), &mut results)
+                    match durations.as_ref().filter(|_| has_slots) {
+                        Some(durations) => core.run_held(
+                            &events.part(part.clone()),
+                            &durations.part(part),
+                            &mut results,
+                        ),
+                        None => core.run(&events.part(part), &mut results),
+                    }
                 });
                 let evaluated = evaluated.map_err(|FaultAt { position, fault }| {
                     event_error(py, FaultAt { position: first + position, fault })

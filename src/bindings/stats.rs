@@ -19,6 +19,8 @@ pub(crate) fn counts<'py>(py: Python<'py>, counts: &Counts) -> PyResult<Bound<'p
     figures.set_item("checks", outcomes(py, &counts.checks)?)?;
     figures.set_item("refunds", counts.refunds)?;
     figures.set_item("store_errors", counts.store_errors)?;
+    figures.set_item("expired", counts.expired)?;
+    figures.set_item("renewed_late", counts.renewed_late)?;
     figures.set_item("timed", timed(py, &counts.latencies)?)?;
     Ok(figures)
 }

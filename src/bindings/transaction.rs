@@ -8,6 +8,7 @@ use crate::bindings::arguments::{self, Argument};
 use crate::bindings::errors::shown;
 use crate::bindings::id_text::id_text;
 use crate::engine::batch::Kind;
+use crate::engine::factor::Adjustment;
 
 /// One limit, id and cost within a decision about several limits.
 ///
@@ -19,6 +20,7 @@ use crate::engine::batch::Kind;
 ///         `"spend_only"`, which does not affect the decision and takes tokens if the others are
 ///         allowed and enough tokens are available.
 ///     factor: Divisor of a leaky bucket's size.
+///     keep: Tokens that must be left, as in `Limiter.spend`.
 ///
 /// Examples:
 ///     >>> penstock.Transaction("Orders", "ada", 2)
@@ -31,6 +33,7 @@ pub(crate) struct Transaction {
     cost: Py<PyAny>,
     kind: Kind,
     factor: Option<Py<PyAny>>,
+    keep: Py<PyAny>,
 }
 
 /// The parts of a transaction, as passed.
@@ -40,7 +43,7 @@ pub(crate) struct CallArgs<'py> {
     pub(crate) id: Bound<'py, PyAny>,
     pub(crate) cost: Option<Bound<'py, PyAny>>,
     pub(crate) kind: Kind,
-    pub(crate) factor: Option<Bound<'py, PyAny>>,
+    pub(crate) adjustment: Option<Adjustment>,
 }
 
 impl<'py> CallArgs<'py> {
@@ -54,7 +57,10 @@ impl<'py> CallArgs<'py> {
                 id: transaction.id.bind(py).clone(),
                 cost: Some(transaction.cost.bind(py).clone()),
                 kind: transaction.kind,
-                factor: transaction.factor.as_ref().map(|factor| factor.bind(py).clone()),
+                adjustment: arguments::adjustment(
+                    transaction.factor.as_ref().map(|factor| factor.bind(py)),
+                    Some(transaction.keep.bind(py)),
+                )?,
             });
         }
         let expected = "a Transaction or a tuple (name, id[, cost[, kind]])";
@@ -71,7 +77,7 @@ impl<'py> CallArgs<'py> {
             id: tuple.get_item(1)?,
             cost: item(2)?,
             kind: item(3)?.map_or(Ok(Kind::Spend), |kind| kind_of(&kind))?,
-            factor: None,
+            adjustment: None,
         })
     }
 }
@@ -93,21 +99,24 @@ fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
 #[pymethods]
 impl Transaction {
     #[new]
-    #[pyo3(signature = (name, id, cost = Argument::Missing, kind = Argument::Missing, factor = None))]
-    #[pyo3(text_signature = "(name, id, cost=1, kind='spend', factor=None)")]
+    #[pyo3(signature = (name, id, cost = Argument::Missing, kind = Argument::Missing, factor = None, keep = Argument::Missing))]
+    #[pyo3(text_signature = "(name, id, cost=1, kind='spend', factor=None, keep=0)")]
     fn new(
         name: &Bound<'_, PyAny>,
         id: &Bound<'_, PyAny>,
         cost: Argument<'_>,
         kind: Argument<'_>,
         factor: Option<&Bound<'_, PyAny>>,
+        keep: Argument<'_>,
     ) -> PyResult<Transaction> {
         let py = name.py();
         // Arguments that no limit accepts raise here, close to the mistake.
         id_text(id)?;
-        if let Some(factor) = factor {
-            arguments::factor(factor)?;
-        }
+        arguments::adjustment(factor, keep.given())?;
+        let keep = match keep.given() {
+            None => 0_i64.into_pyobject(py)?.into_any().unbind(),
+            Some(keep) => keep.clone().unbind(),
+        };
         let cost = match cost.given() {
             None => 1_i64.into_pyobject(py)?.into_any().unbind(),
             Some(cost) => {
@@ -123,6 +132,7 @@ impl Transaction {
             cost,
             kind,
             factor: factor.map(|factor| factor.clone().unbind()),
+            keep,
         })
     }
 
@@ -160,6 +170,12 @@ impl Transaction {
         self.factor.as_ref().map(|factor| factor.clone_ref(py))
     }
 
+    /// Tokens that must be left, as given.
+    #[getter]
+    fn keep(&self, py: Python<'_>) -> Py<PyAny> {
+        self.keep.clone_ref(py)
+    }
+
     fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
         if !other.is_instance_of::<Transaction>() {
             return Ok(false);
@@ -183,12 +199,17 @@ impl Transaction {
             None => String::new(),
             Some(factor) => format!(", factor={}", shown(factor.bind(py))?),
         };
-        Ok(format!("Transaction({name}, {id}, cost={cost}, kind='{kind}'{factor})"))
+        let keep = match self.keep.bind(py) {
+            keep if keep.eq(0)? => String::new(),
+            keep => format!(", keep={}", shown(keep)?),
+        };
+        Ok(format!("Transaction({name}, {id}, cost={cost}, kind='{kind}'{factor}{keep})"))
     }
 }
 
 impl Transaction {
     fn key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        (self.name(py), self.id(py), self.cost(py), self.kind(), self.factor(py)).into_pyobject(py)
+        let (cost, factor, keep) = (self.cost(py), self.factor(py), self.keep(py));
+        (self.name(py), self.id(py), cost, self.kind(), factor, keep).into_pyobject(py)
     }
 }

@@ -13,7 +13,7 @@ use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::wait_queues::{BucketQueue, Charge, WaiterState};
 use crate::clock::Clock;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{self, Call, Decided, Rejected, Step, Ticket};
+use crate::limiter::{self, Call, Decided, QueueStep, Rejected, Ticket};
 use crate::store::StoreError;
 
 impl LimiterHandle {
@@ -205,8 +205,10 @@ pub(crate) fn drive(
         let now = handle.core.clock().now();
         let step = queue.waiters.lock().step(own.map(|(_, ticket)| ticket), now);
         let finished = match step {
-            Step::Ask { ticket, waiter, cost } => ask(py, handle, queue, ticket, &waiter, cost),
-            Step::Serve { waiter, charge } => {
+            QueueStep::Ask { ticket, waiter, cost } => {
+                ask(py, handle, queue, ticket, &waiter, cost)
+            }
+            QueueStep::Serve { waiter, charge } => {
                 let decision = serve(py, handle, queue, &waiter, &charge);
                 let outcome = decision.map(|decision| (decision, charge));
                 if let Some(charge) = waiter.finish(outcome) {
@@ -214,7 +216,7 @@ pub(crate) fn drive(
                 }
                 Some(waiter)
             }
-            Step::Overdue { costs } => own.map(|(own, _)| {
+            QueueStep::Overdue { costs } => own.map(|(own, _)| {
                 let bound = handle.active(py, &own.entry);
                 let wait = bound.ok().and_then(|(bound, _)| {
                     handle
@@ -226,7 +228,7 @@ pub(crate) fn drive(
                 own.finish(Err(too_late(py, handle, own, &queue.id, wait)));
                 Arc::clone(own)
             }),
-            Step::Sleep => {
+            QueueStep::Sleep => {
                 if let Some((own, ticket)) = own {
                     let until = queue.waiters.lock().sleep(ticket);
                     own.set_timer(py, handle, until);

@@ -36,11 +36,11 @@ pub(crate) struct BucketQueue {
 #[derive(Debug)]
 pub(crate) struct WaitQueues {
     count: AtomicUsize,
-    registry: Mutex<Registry>,
+    registry: Mutex<QueueMap>,
 }
 
 #[derive(Debug)]
-struct Registry {
+struct QueueMap {
     /// The process that the queues belong to. After a fork, the waiters exist only in the parent.
     process: u32,
     queues: BTreeMap<(String, String), Arc<BucketQueue>>,
@@ -48,7 +48,7 @@ struct Registry {
 
 impl WaitQueues {
     pub(crate) fn new() -> WaitQueues {
-        let registry = Registry { process: std::process::id(), queues: BTreeMap::new() };
+        let registry = QueueMap { process: std::process::id(), queues: BTreeMap::new() };
         WaitQueues { count: AtomicUsize::new(0), registry: Mutex::new(registry) }
     }
 
@@ -59,7 +59,7 @@ impl WaitQueues {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    fn with_registry<T>(&self, action: impl FnOnce(&mut Registry) -> T) -> T {
+    fn with_registry<T>(&self, action: impl FnOnce(&mut QueueMap) -> T) -> T {
         let mut stale = BTreeMap::new();
         let mut registry = self.registry.lock();
         if registry.process != std::process::id() {

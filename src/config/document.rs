@@ -8,9 +8,9 @@ use crate::config::Names;
 use crate::config::error::{ConfigError, Diagnostics, Fault, Problem};
 use crate::config::fields::{self, pairs, unknown};
 use crate::config::file::File;
-use crate::config::limits::{self, Inherited, Place, Sink};
+use crate::config::limits::{self, FaultSink, Inherited, Place};
 use crate::config::suggest::suggest;
-use crate::config::yaml::{self, Kind, Node, Value};
+use crate::config::yaml::{self, Node, ScalarKind, Value};
 use crate::engine::id::{Excerpt, IdFormat};
 use crate::engine::key::LimitName;
 use crate::engine::registry::{Builder, Registry, RegistryError, Rule};
@@ -214,7 +214,7 @@ impl<'n> Loader<'n> {
         place: Place,
     ) -> Option<Item<'d>> {
         let name = self.name(file, text, line)?;
-        let mut sink = Sink { report: &mut self.report, file: &file.name, limit: text };
+        let mut sink = FaultSink { report: &mut self.report, file: &file.name, limit: text };
         let inherited = self.inherited.get(&name);
         let read = limits::read(node, line, place, inherited, &mut sink)?;
         let ids = match (place, read.ids) {
@@ -258,7 +258,7 @@ impl<'n> Loader<'n> {
 
     fn root<'d>(&mut self, file: &'d File) -> Option<Node<'d>> {
         let refusal = match yaml::read(&file.text) {
-            Ok(root) if matches!(root.value, Value::Scalar(Kind::Nothing, _)) => {
+            Ok(root) if matches!(root.value, Value::Scalar(ScalarKind::Nothing, _)) => {
                 (None, Fault::Empty)
             }
             Ok(root) => return Some(root),
@@ -269,8 +269,8 @@ impl<'n> Loader<'n> {
         None
     }
 
-    fn sink<'r>(&'r mut self, file: &'r File, limit: &'r str) -> Sink<'r> {
-        Sink { report: &mut self.report, file: &file.name, limit }
+    fn sink<'r>(&'r mut self, file: &'r File, limit: &'r str) -> FaultSink<'r> {
+        FaultSink { report: &mut self.report, file: &file.name, limit }
     }
 
     /// Returns the pairs of a mapping of names.
@@ -299,7 +299,7 @@ impl<'n> Loader<'n> {
 type WrittenId<'n> = (&'n str, u32, Option<Arc<str>>);
 
 /// Returns the ids of an override in a list, with their lines and comments.
-fn ids<'d>(node: &'d Node<'_>, sink: &mut Sink<'_>) -> Option<Vec<WrittenId<'d>>> {
+fn ids<'d>(node: &'d Node<'_>, sink: &mut FaultSink<'_>) -> Option<Vec<WrittenId<'d>>> {
     let Value::List(list) = &node.value else {
         sink.refuse_kind("ids", "a list", node);
         return None;
@@ -325,7 +325,7 @@ fn ids<'d>(node: &'d Node<'_>, sink: &mut Sink<'_>) -> Option<Vec<WrittenId<'d>>
 fn commented<'d>(
     line: u32,
     map: &'d [(Node<'_>, Node<'_>)],
-    sink: &mut Sink<'_>,
+    sink: &mut FaultSink<'_>,
 ) -> Option<WrittenId<'d>> {
     let (mut id, mut comment) = (None, None);
     for (key, line, node) in pairs(map, |line, _, fault| sink.refuse(line, fault)) {

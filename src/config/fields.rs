@@ -5,15 +5,15 @@ use hashbrown::HashMap;
 use crate::config::duration::duration;
 use crate::config::error::Fault;
 use crate::config::suggest::suggest;
-use crate::config::yaml::{Kind, Node, Value};
+use crate::config::yaml::{Node, ScalarKind, Value};
 use crate::engine::id::Excerpt;
 use crate::engine::time::Nanos;
 
 /// Describes a node for an error message.
 pub(super) fn described(node: &Node<'_>) -> String {
     match &node.value {
-        Value::Scalar(Kind::Nothing, _) => "nothing".to_owned(),
-        Value::Scalar(Kind::Text, text) => format!("the text {}", Excerpt::new(text)),
+        Value::Scalar(ScalarKind::Nothing, _) => "nothing".to_owned(),
+        Value::Scalar(ScalarKind::Text, text) => format!("the text {}", Excerpt::new(text)),
         Value::Scalar(_, spelling) => spelling.chars().take(60).collect(),
         Value::List(_) => "a list".to_owned(),
         Value::Map(_) => "a mapping".to_owned(),
@@ -34,8 +34,8 @@ fn unquoted(what: &'static str, node: &Node<'_>) -> Fault {
 /// Returns a key of a mapping as text.
 pub(super) fn key<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
-        Value::Scalar(Kind::Text, text) if text == "<<" => Err(Fault::MergeKey),
-        Value::Scalar(Kind::Text, text) => Ok(text),
+        Value::Scalar(ScalarKind::Text, text) if text == "<<" => Err(Fault::MergeKey),
+        Value::Scalar(ScalarKind::Text, text) => Ok(text),
         Value::Scalar(..) => Err(unquoted("a key", node)),
         _ => Err(not_a("a key", "a text", node)),
     }
@@ -44,12 +44,12 @@ pub(super) fn key<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
 /// Parses a whole number in decimal digits.
 pub(super) fn whole(field: &'static str, node: &Node<'_>) -> Result<i64, Fault> {
     let expected = match &node.value {
-        Value::Scalar(Kind::Whole, spelling) => match spelling.parse() {
+        Value::Scalar(ScalarKind::Whole, spelling) => match spelling.parse() {
             Ok(number) => return Ok(number),
             Err(_) if is_decimal(spelling) => "within 64 bits",
             Err(_) => "a whole number in decimal digits",
         },
-        Value::Scalar(Kind::Fraction, spelling) if is_decimal(spelling) => "within 64 bits",
+        Value::Scalar(ScalarKind::Fraction, spelling) if is_decimal(spelling) => "within 64 bits",
         _ => "a whole number",
     };
     Err(not_a(field, expected, node))
@@ -63,8 +63,8 @@ fn is_decimal(spelling: &str) -> bool {
 /// Returns a text.
 pub(super) fn text<'n>(field: &'static str, node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
-        Value::Scalar(Kind::Text, text) => Ok(text),
-        Value::Scalar(kind, _) if *kind != Kind::Nothing => Err(unquoted(field, node)),
+        Value::Scalar(ScalarKind::Text, text) => Ok(text),
+        Value::Scalar(kind, _) if *kind != ScalarKind::Nothing => Err(unquoted(field, node)),
         _ => Err(not_a(field, "a text", node)),
     }
 }
@@ -73,7 +73,7 @@ pub(super) fn text<'n>(field: &'static str, node: &'n Node<'_>) -> Result<&'n st
 pub(super) fn time(field: &'static str, node: &Node<'_>) -> Result<Nanos, Fault> {
     match &node.value {
         // For a number without a unit, the parser of durations has the right message.
-        Value::Scalar(Kind::Text | Kind::Whole | Kind::Fraction, spelling) => {
+        Value::Scalar(ScalarKind::Text | ScalarKind::Whole | ScalarKind::Fraction, spelling) => {
             duration(spelling).map_err(|error| Fault::Duration { field, error })
         }
         _ => Err(not_a(field, "a time with its unit, such as 1s or 180m", node)),
@@ -84,7 +84,7 @@ pub(super) fn time(field: &'static str, node: &Node<'_>) -> Result<Nanos, Fault>
 pub(super) fn id<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
         Value::Scalar(kind, spelling)
-            if *kind != Kind::Nothing || !matches!(&**spelling, "" | "~") =>
+            if *kind != ScalarKind::Nothing || !matches!(&**spelling, "" | "~") =>
         {
             Ok(spelling)
         }

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::config::calendar;
 use crate::config::error::{Diagnostics, Fault, Problem};
 use crate::config::fields::{self, not_a, pairs, unknown};
 use crate::config::text::limit_text;
-use crate::config::yaml::{Kind, Node, Value};
+use crate::config::yaml::{Node, ScalarKind, Value};
+use crate::engine::algorithm::calendar::Zone;
+use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Phase};
 use crate::engine::id::{Excerpt, IdFormat};
@@ -23,6 +26,8 @@ const fn parameters(algorithm: AlgorithmName) -> &'static [&'static str] {
         }
         AlgorithmName::FixedWindow => &["count", "period", "anchor", "phase"],
         AlgorithmName::FixedRateWindow => &["count", "period", "burst", "anchor", "phase"],
+        AlgorithmName::InFlight => &["count", "lease", "retry_after"],
+        AlgorithmName::CalendarWindow => &["count", "period", "zone"],
         AlgorithmName::Unlimited => &[],
     }
 }
@@ -58,13 +63,13 @@ pub(super) struct Read<'n, 't> {
 }
 
 /// Receives the faults of one limit.
-pub(super) struct Sink<'r> {
+pub(super) struct FaultSink<'r> {
     pub report: &'r mut Diagnostics,
     pub file: &'r Arc<str>,
     pub limit: &'r str,
 }
 
-impl Sink<'_> {
+impl FaultSink<'_> {
     pub(super) fn refuse(&mut self, line: u32, fault: impl Into<Fault>) {
         self.refuse_at(Some(line), fault);
     }
@@ -99,11 +104,11 @@ pub(super) fn read<'n, 't>(
     line: u32,
     place: Place,
     inherited: Option<&Inherited>,
-    sink: &mut Sink<'_>,
+    sink: &mut FaultSink<'_>,
 ) -> Option<Read<'n, 't>> {
     let map = match &node.value {
         Value::Map(map) => map,
-        Value::Scalar(Kind::Text, text) => return read_text(text, line, inherited, sink),
+        Value::Scalar(ScalarKind::Text, text) => return read_text(text, line, inherited, sink),
         _ => {
             sink.refuse_kind(
                 "a limit",
@@ -114,7 +119,7 @@ pub(super) fn read<'n, 't>(
         }
     };
     let before = sink.report.len();
-    let mut reader = Reader::new(map, line, sink);
+    let mut reader = LimitReader::new(map, line, sink);
     let algorithm = reader.algorithm(inherited)?;
     reader.refuse_others(algorithm, place);
     let limit = reader.limit(algorithm);
@@ -140,8 +145,7 @@ pub(super) fn read<'n, 't>(
 /// Returns the mapping of the tiers of a limit, if it has any.
 pub(super) fn tiers<'n, 't>(node: &'n Node<'t>) -> Option<&'n Node<'t>> {
     let Value::Map(map) = &node.value else { return None };
-    let is_tiers =
-        |node: &Node<'_>| matches!(&node.value, Value::Scalar(Kind::Text, text) if text == "tiers");
+    let is_tiers = |node: &Node<'_>| matches!(&node.value, Value::Scalar(ScalarKind::Text, text) if text == "tiers");
     map.iter().find_map(|(key, value)| is_tiers(key).then_some(value))
 }
 
@@ -149,11 +153,11 @@ pub(super) fn tiers<'n, 't>(node: &'n Node<'t>) -> Option<&'n Node<'t>> {
 pub(super) fn read_common(
     node: &Node<'_>,
     line: u32,
-    sink: &mut Sink<'_>,
+    sink: &mut FaultSink<'_>,
 ) -> Option<(Inherited, Option<(IdFormat, u32)>)> {
     let Value::Map(map) = &node.value else { return None };
     let before = sink.report.len();
-    let mut reader = Reader::new(map, line, sink);
+    let mut reader = LimitReader::new(map, line, sink);
     let known = ["tiers", "id", "mode", "description", "docs"];
     for &(field, line, _) in &reader.pairs {
         if !known.contains(&field) {
@@ -176,7 +180,7 @@ fn read_text<'n, 't>(
     text: &str,
     line: u32,
     inherited: Option<&Inherited>,
-    sink: &mut Sink<'_>,
+    sink: &mut FaultSink<'_>,
 ) -> Option<Read<'n, 't>> {
     let limit = limit_text(text)
         .map_err(|error| Fault::Text { text: Excerpt::new(text), fault: error.fault });
@@ -188,22 +192,22 @@ fn read_text<'n, 't>(
     Some(Read { algorithm: limit.algorithm(), rule, id_format: None, number: None, ids: None })
 }
 
-struct Reader<'n, 't, 's, 'r> {
+struct LimitReader<'n, 't, 's, 'r> {
     pairs: Vec<(&'n str, u32, &'n Node<'t>)>,
     /// The line of the limit's name.
     line: u32,
     /// Whether a field was refused. Another one may then be missing only because of a typo.
     slipped: bool,
     missing: Vec<&'static str>,
-    sink: &'s mut Sink<'r>,
+    sink: &'s mut FaultSink<'r>,
 }
 
-impl<'n, 't, 's, 'r> Reader<'n, 't, 's, 'r> {
-    fn new(map: &'n [(Node<'t>, Node<'t>)], line: u32, sink: &'s mut Sink<'r>) -> Self {
+impl<'n, 't, 's, 'r> LimitReader<'n, 't, 's, 'r> {
+    fn new(map: &'n [(Node<'t>, Node<'t>)], line: u32, sink: &'s mut FaultSink<'r>) -> Self {
         let before = sink.report.len();
         let pairs = pairs(map, |line, _, fault| sink.refuse(line, fault));
         let slipped = sink.report.len() > before;
-        Reader { pairs, line, slipped, missing: Vec::new(), sink }
+        LimitReader { pairs, line, slipped, missing: Vec::new(), sink }
     }
 
     fn get(&self, field: &str) -> Option<(u32, &'n Node<'t>)> {
@@ -326,6 +330,20 @@ impl<'n, 't, 's, 'r> Reader<'n, 't, 's, 'r> {
                 let burst = self.optional("burst", fields::whole);
                 let anchor = self.anchor();
                 Limit::fixed_rate_window(count?, period?, burst?.unwrap_or(0), anchor?)
+            }
+            AlgorithmName::InFlight => {
+                let count = self.required("count", fields::whole);
+                let lease = self.optional("lease", fields::time)?.unwrap_or(InFlight::LEASE);
+                let retry_after = self.optional("retry_after", fields::time)?;
+                Limit::in_flight(count?, lease, retry_after.unwrap_or(InFlight::RETRY_AFTER))
+            }
+            AlgorithmName::CalendarWindow => {
+                let count = self.required("count", fields::whole);
+                let period = self.required("period", fields::text);
+                let zone = self.optional("zone", fields::text);
+                let unit = self.made(calendar::unit(period?));
+                let zone = zone?.map_or(Some(Zone::utc()), |zone| self.made(calendar::zone(zone)));
+                Limit::calendar_window(count?, unit?, zone?)
             }
             AlgorithmName::Unlimited => Ok(Limit::Unlimited),
         };

@@ -2,6 +2,7 @@
 //!
 //! Only this module reads files. It does not use stores, clocks or limiters.
 
+mod calendar;
 mod document;
 mod duration;
 mod error;
@@ -17,6 +18,7 @@ mod yaml;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use calendar::{unit, zone};
 pub use duration::{DurationError, duration};
 pub use error::{ConfigError, Fault, Problem};
 pub use limits::{docs, is_shadow};

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::config::error::{ConfigError, Diagnostics, Fault};
 use crate::config::fields::{self, not_a, pairs, unknown};
 use crate::config::file::File;
-use crate::config::limits::Sink;
+use crate::config::limits::FaultSink;
 use crate::config::yaml::{self, Node, Value};
 
 /// A pattern of requests, and their limits.
@@ -37,7 +37,7 @@ pub struct Spend {
 pub fn load_routes(path: &Path) -> Result<Vec<Route>, ConfigError> {
     let file = File::read(path)?;
     let mut report = Diagnostics::default();
-    let mut sink = Sink { report: &mut report, file: &file.name, limit: "" };
+    let mut sink = FaultSink { report: &mut report, file: &file.name, limit: "" };
     let routes = match yaml::read(&file.text) {
         Ok(root) => routes(&root, &mut sink),
         Err((line, fault)) => {
@@ -49,7 +49,7 @@ pub fn load_routes(path: &Path) -> Result<Vec<Route>, ConfigError> {
     Ok(routes)
 }
 
-fn routes(root: &Node<'_>, sink: &mut Sink<'_>) -> Vec<Route> {
+fn routes(root: &Node<'_>, sink: &mut FaultSink<'_>) -> Vec<Route> {
     match &root.value {
         Value::List(list) => list.iter().filter_map(|node| route(node, sink)).collect(),
         _ => {
@@ -59,7 +59,7 @@ fn routes(root: &Node<'_>, sink: &mut Sink<'_>) -> Vec<Route> {
     }
 }
 
-fn route(node: &Node<'_>, sink: &mut Sink<'_>) -> Option<Route> {
+fn route(node: &Node<'_>, sink: &mut FaultSink<'_>) -> Option<Route> {
     let Value::Map(map) = &node.value else {
         sink.refuse_kind("a route", "a mapping with path, method and limits", node);
         return None;
@@ -98,7 +98,7 @@ fn methods(node: &Node<'_>) -> Result<Vec<String>, Fault> {
 }
 
 /// Parses the limits of a route: a list of names, or a mapping of names to options.
-fn spends(node: &Node<'_>, sink: &mut Sink<'_>) -> Vec<Spend> {
+fn spends(node: &Node<'_>, sink: &mut FaultSink<'_>) -> Vec<Spend> {
     match &node.value {
         Value::List(list) => {
             let names = list.iter().filter_map(|node| match fields::text("a limit", node) {
@@ -112,7 +112,7 @@ fn spends(node: &Node<'_>, sink: &mut Sink<'_>) -> Vec<Spend> {
         }
         Value::Map(map) => {
             let named = pairs(map, |line, key, fault| {
-                Sink { limit: key, ..reborrowed(sink) }.refuse(line, fault);
+                FaultSink { limit: key, ..reborrowed(sink) }.refuse(line, fault);
             });
             named.into_iter().map(|(name, _, node)| spend(name, node, sink)).collect()
         }
@@ -123,9 +123,9 @@ fn spends(node: &Node<'_>, sink: &mut Sink<'_>) -> Vec<Spend> {
     }
 }
 
-fn spend(name: &str, node: &Node<'_>, sink: &mut Sink<'_>) -> Spend {
+fn spend(name: &str, node: &Node<'_>, sink: &mut FaultSink<'_>) -> Spend {
     let mut spend = Spend { limit: name.to_owned(), id: None, cost: None };
-    let mut sink = Sink { limit: name, ..reborrowed(sink) };
+    let mut sink = FaultSink { limit: name, ..reborrowed(sink) };
     match &node.value {
         Value::Map(map) => {
             for (key, line, node) in pairs(map, |line, _, fault| sink.refuse(line, fault)) {
@@ -139,7 +139,7 @@ fn spend(name: &str, node: &Node<'_>, sink: &mut Sink<'_>) -> Spend {
                 }
             }
         }
-        Value::Scalar(yaml::Kind::Nothing, _) => {}
+        Value::Scalar(yaml::ScalarKind::Nothing, _) => {}
         _ => sink.refuse_kind("the limit of a route", "a mapping with id and cost", node),
     }
     spend
@@ -152,6 +152,6 @@ fn cost(node: &Node<'_>) -> Result<i64, Fault> {
     }
 }
 
-fn reborrowed<'r>(sink: &'r mut Sink<'_>) -> Sink<'r> {
-    Sink { report: sink.report, file: sink.file, limit: sink.limit }
+fn reborrowed<'r>(sink: &'r mut FaultSink<'_>) -> FaultSink<'r> {
+    FaultSink { report: sink.report, file: sink.file, limit: sink.limit }
 }

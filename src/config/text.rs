@@ -1,7 +1,11 @@
-//! Parses limits written as a line of text: `100/minute`, `10 per 5 minutes, burst 20`.
+//! Parses limits written as a line of text: `100/minute`, `10 per 5 minutes, burst 20`, `5 in flight`.
 
 use std::fmt;
 
+use crate::config::calendar;
+use crate::config::duration::{DurationError, duration};
+use crate::engine::algorithm::calendar::{CalendarUnit, Zone};
+use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::window::{Anchor, Phase};
 use crate::engine::limit::Limit;
 use crate::engine::limit_error::LimitError;
@@ -33,8 +37,11 @@ pub enum TextFault {
     Unexpected { expected: &'static str, found: String },
     #[error("this is one limit, with one rate; write the other rate as a limit of its own")]
     SecondRate,
+    #[error("{unit}s vary in length; write {count} per calendar {unit}, or use days or weeks")]
+    Calendar { count: i64, unit: &'static str },
+    /// A number of months or years, such as `3 months`.
     #[error("months and years vary in length; use days or weeks")]
-    Calendar,
+    Calendars,
     /// `M`, which is ambiguous: a minute or a month.
     #[error("M is ambiguous (minute or month); use m or minute")]
     MinuteOrMonth,
@@ -44,6 +51,8 @@ pub enum TextFault {
     TooLong,
     #[error("a limit's text must be at most {MAX_LENGTH} bytes long, found {found}")]
     LongText { found: usize },
+    #[error(transparent)]
+    Duration(#[from] DurationError),
     #[error(transparent)]
     Limit(#[from] LimitError),
 }
@@ -76,6 +85,11 @@ impl std::error::Error for TextError {
 /// The units are second, minute, hour, day and week, their plurals, and the abbreviations s, sec,
 /// m, min, h, hr, d and w. Case is ignored, except that `M` is refused.
 ///
+/// A limit on requests in flight is a number and `in flight`, and the option `lease` with a duration.
+///
+/// `per calendar` and day, week, month or year is a calendar window, after which a time zone may
+/// follow: `10000 per calendar month, Europe/Berlin`.
+///
 /// # Errors
 /// [`TextError`] if the text has another format or its numbers are invalid.
 pub fn limit_text(text: &str) -> Result<Limit, TextError> {
@@ -84,12 +98,19 @@ pub fn limit_text(text: &str) -> Result<Limit, TextError> {
         return Err(reader.error(0..0, TextFault::LongText { found: text.len() }));
     }
     let (count, count_at) = reader.number("a number, as in 100/minute")?;
+    if reader.in_flight()? {
+        return reader.slots(count, count_at);
+    }
     reader.per()?;
+    if let Some((unit, zone)) = reader.calendar()? {
+        let limit = Limit::calendar_window(count, unit, zone);
+        return limit.map_err(|error| reader.error(count_at, TextFault::Limit(error)));
+    }
     let (times, times_at) = match reader.peek_digit() {
         true => reader.number("a number")?,
         false => (1, reader.at..reader.at),
     };
-    let (unit, unit_at) = reader.unit()?;
+    let (unit, unit_at) = reader.unit(count, times_at.is_empty())?;
     let options = reader.options()?;
     let period_at = if times_at.is_empty() { unit_at.clone() } else { times_at.start..unit_at.end };
     let period = Nanos::new(times)
@@ -109,8 +130,8 @@ pub fn limit_text(text: &str) -> Result<Limit, TextError> {
     let burst_at = burst_at.unwrap_or_else(|| count_at.clone());
     let limit = match options.window {
         None => Limit::token_bucket(burst.unwrap_or(count), count, period),
-        Some(Window::Fixed) => Limit::fixed_window(count, period, anchor),
-        Some(Window::FixedRate) => {
+        Some(WindowWord::Fixed) => Limit::fixed_window(count, period, anchor),
+        Some(WindowWord::FixedRate) => {
             Limit::fixed_rate_window(count, period, burst.unwrap_or(0), anchor)
         }
     };
@@ -127,7 +148,7 @@ pub fn limit_text(text: &str) -> Result<Limit, TextError> {
 type At = std::ops::Range<usize>;
 
 /// A window named in a text.
-enum Window {
+enum WindowWord {
     Fixed,
     FixedRate,
 }
@@ -136,7 +157,7 @@ enum Window {
 #[derive(Default)]
 struct Options {
     burst: Option<(i64, At)>,
-    window: Option<Window>,
+    window: Option<WindowWord>,
     is_aligned: bool,
 }
 
@@ -182,6 +203,48 @@ impl<'t> Reader<'t> {
         Ok((number, at))
     }
 
+    /// Returns whether `in flight` follows, and skips it.
+    fn in_flight(&mut self) -> Result<bool, TextError> {
+        let start = self.at;
+        let (word, _) = self.take(|letter| letter.is_alphabetic() || letter == '-');
+        match word.to_ascii_lowercase().as_str() {
+            "in-flight" => Ok(true),
+            "in" => self.keyword("flight", "`flight`").map(|()| true),
+            _ => {
+                self.at = start;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Parses the option of a limit on requests in flight, up to the end of the text.
+    fn slots(&mut self, count: i64, count_at: At) -> Result<Limit, TextError> {
+        let (mut lease, mut lease_at) = (InFlight::LEASE, count_at.clone());
+        if self.rest().starts_with([',', ';']) {
+            self.at += 1;
+            self.keyword("lease", "`lease` and a time")?;
+            let (text, at) = self.take(|letter| !matches!(letter, ',' | ';'));
+            lease = duration(text).map_err(|error| self.error(at.clone(), error.into()))?;
+            lease_at = at;
+        }
+        if !self.rest().is_empty() {
+            return Err(self.unexpected(self.at, "the end or `,` and `lease`"));
+        }
+        let limit = Limit::in_flight(count, lease, InFlight::RETRY_AFTER);
+        limit.map_err(|error| {
+            let at = if error.field() == Some("lease") { lease_at } else { count_at };
+            self.error(at, error.into())
+        })
+    }
+
+    fn keyword(&mut self, word: &str, expected: &'static str) -> Result<(), TextError> {
+        let (found, at) = self.take(char::is_alphabetic);
+        match found.eq_ignore_ascii_case(word) {
+            true => Ok(()),
+            false => Err(self.unexpected(at.start, expected)),
+        }
+    }
+
     fn per(&mut self) -> Result<(), TextError> {
         let start = self.at;
         if self.rest().starts_with('/') {
@@ -195,7 +258,32 @@ impl<'t> Reader<'t> {
         Err(self.unexpected(start, "`/` or `per`"))
     }
 
-    fn unit(&mut self) -> Result<(Nanos, At), TextError> {
+    /// Parses `calendar month` and the time zone after it; returns `None` if the text is another.
+    fn calendar(&mut self) -> Result<Option<(CalendarUnit, Zone)>, TextError> {
+        let start = self.at;
+        let (word, _) = self.take(char::is_alphabetic);
+        if !word.eq_ignore_ascii_case("calendar") {
+            self.at = start;
+            return Ok(None);
+        }
+        let (word, at) = self.take(char::is_alphabetic);
+        let unit = calendar::unit(&word.to_ascii_lowercase());
+        let unit = unit.map_err(|_| self.unexpected(at.start, "day, week, month or year"))?;
+        let mut zone = Zone::utc();
+        if self.rest().starts_with([',', ';']) {
+            self.at += 1;
+            let is_of_name = |letter: char| letter.is_alphanumeric() || "/_+-".contains(letter);
+            let (name, at) = self.take(is_of_name);
+            zone = calendar::zone(name).map_err(|error| self.error(at, error.into()))?;
+        }
+        match self.rest() {
+            "" => Ok(Some((unit, zone))),
+            _ => Err(self.unexpected(self.at, "the end or `,` and a time zone")),
+        }
+    }
+
+    /// Parses a unit. `count` is the number before it, and `is_single` whether it is a single one.
+    fn unit(&mut self, count: i64, is_single: bool) -> Result<(Nanos, At), TextError> {
         let (word, at) = self.take(char::is_alphabetic);
         if word == "M" {
             return Err(self.error(at, TextFault::MinuteOrMonth));
@@ -207,7 +295,9 @@ impl<'t> Reader<'t> {
             "d" | "day" | "days" => 86_400,
             "w" | "week" | "weeks" => 604_800,
             "month" | "months" | "y" | "yr" | "yrs" | "year" | "years" => {
-                return Err(self.error(at, TextFault::Calendar));
+                let unit = if word.starts_with(['m', 'M']) { "month" } else { "year" };
+                let fault = TextFault::Calendar { count, unit };
+                return Err(self.error(at, if is_single { fault } else { TextFault::Calendars }));
             }
             _ => return Err(self.unexpected(at.start, "second, minute, hour, day or week")),
         };
@@ -232,10 +322,10 @@ impl<'t> Reader<'t> {
                     options.burst = Some(self.number("a number behind `burst`")?);
                 }
                 "fixed" if no_burst && no_window => {
-                    options.window = Some(self.window(Window::Fixed)?);
+                    options.window = Some(self.window(WindowWord::Fixed)?);
                 }
                 "fixed-rate" if no_window => {
-                    options.window = Some(self.window(Window::FixedRate)?);
+                    options.window = Some(self.window(WindowWord::FixedRate)?);
                 }
                 "aligned" if !no_window && !options.is_aligned => options.is_aligned = true,
                 _ => {
@@ -252,12 +342,8 @@ impl<'t> Reader<'t> {
     }
 
     /// Parses the word `window` after its kind.
-    fn window(&mut self, kind: Window) -> Result<Window, TextError> {
-        let (word, at) = self.take(char::is_alphabetic);
-        match word.eq_ignore_ascii_case("window") {
-            true => Ok(kind),
-            false => Err(self.unexpected(at.start, "`window`")),
-        }
+    fn window(&mut self, kind: WindowWord) -> Result<WindowWord, TextError> {
+        self.keyword("window", "`window`").map(|()| kind)
     }
 
     /// Returns the fault that the text at `start` is not `expected`.
@@ -311,6 +397,42 @@ mod tests {
     }
 
     #[test]
+    fn texts_can_limit_requests_in_flight() {
+        for (text, count, seconds) in [
+            ("5 in flight", 5, 30),
+            ("5 In-Flight", 5, 30),
+            ("16383 in  flight, lease 2m", 16_383, 120),
+            ("1 in flight; LEASE 1m30s", 1, 90),
+        ] {
+            let lease = Nanos::SECOND.saturating_mul(seconds);
+            let limit = Limit::in_flight(count, lease, Nanos::SECOND).unwrap();
+            assert_eq!(limit_text(text), Ok(limit), "{text}");
+        }
+        for (text, message) in [
+            ("5 in", "expected `flight`, found the end\n  5 in\n      ^"),
+            (
+                "5 in flight, burst 2",
+                "expected `lease` and a time, found `burst`\n  5 in flight, burst 2\n               ^^^^^",
+            ),
+            (
+                "16384 in flight",
+                "count must be at most 16383 for requests in flight, found 16384\n  16384 in flight\n  ^^^^^",
+            ),
+            (
+                "5 in flight, lease 1s",
+                "lease must be from 2s to 24h, found 1s; slots that are held for longer are renewed, so a \
+                 lease need not be as long as a request\n  5 in flight, lease 1s\n                     ^^",
+            ),
+            (
+                "5 in flight, lease 90",
+                "a duration must have a unit, found \"90\"; use 90s\n  5 in flight, lease 90\n                     ^^",
+            ),
+        ] {
+            assert_eq!(limit_text(text).unwrap_err().to_string(), message, "{text}");
+        }
+    }
+
+    #[test]
     fn texts_can_name_a_window() {
         let minute = Nanos::SECOND.saturating_mul(60);
         let aligned = Anchor::Aligned(Phase::Fixed(Nanos::ZERO));
@@ -322,6 +444,15 @@ mod tests {
                 "5/m, burst 2, fixed-rate window, aligned",
                 Limit::fixed_rate_window(5, minute, 2, aligned),
             ),
+            ("5/calendar day", Limit::calendar_window(5, CalendarUnit::Day, Zone::utc())),
+            (
+                "5 Per Calendar Month; america/Argentina/Buenos_Aires",
+                Limit::calendar_window(
+                    5,
+                    CalendarUnit::Month,
+                    Zone::named("America/Argentina/Buenos_Aires").unwrap(),
+                ),
+            ),
         ] {
             assert_eq!(limit_text(text), Ok(limit.unwrap()), "{text}");
         }
@@ -332,9 +463,25 @@ mod tests {
         for (text, message) in [
             (
                 "10/month",
-                "months and years vary in length; use days or weeks\n  \
+                "months vary in length; write 10 per calendar month, or use days or weeks\n  \
                  10/month\n     ^^^^^",
             ),
+            (
+                "10/3 years",
+                "months and years vary in length; use days or weeks\n  \
+                 10/3 years\n       ^^^^^",
+            ),
+            (
+                "10/calendar hour",
+                "expected day, week, month or year, found `hour`\n  \
+                 10/calendar hour\n              ^^^^",
+            ),
+            (
+                "10 per calendar month, Europe/Berln",
+                "zone must be a time zone such as Europe/Berlin, found \"Europe/Berln\"; did you mean Europe/Berlin?\n  \
+                 10 per calendar month, Europe/Berln\n                         ^^^^^^^^^^^^",
+            ),
+            ("0 per calendar day", "count must be at least 1, found 0\n  0 per calendar day\n  ^"),
             ("", "expected a number, as in 100/minute, found the end\n  \n  ^"),
             ("0/s", "count must be at least 1, found 0\n  0/s\n  ^"),
             ("5/s, burst 0", "burst must be at least 1, found 0\n  5/s, burst 0\n             ^"),
@@ -393,6 +540,15 @@ mod tests {
             "1e3/s",
             "10/s\n",
             "10/year",
+            "10/calendar",
+            "10/calendar hour",
+            "10/calendar months",
+            "10/2 calendar month",
+            "10/calendar month,",
+            "10/calendar month, burst 20",
+            "10/calendar month, Europe/Berlin, UTC",
+            "10/calendar month Europe/Berlin",
+            "1000000000/calendar month",
             "10/fortnight",
             "10/ms",
             "10/1h30m",

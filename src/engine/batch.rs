@@ -3,7 +3,7 @@
 use crate::engine::algorithm::Step;
 use crate::engine::answer::{Answer, Outcome};
 use crate::engine::decision::Decision;
-use crate::engine::operation::{Operation, Verb};
+use crate::engine::operation::Operation;
 use crate::engine::state::{State, Write};
 use crate::engine::time::Timestamp;
 
@@ -59,13 +59,13 @@ pub fn decide(
             Some(&Some(until)) => Answer::refused(until, now),
             _ => {
                 let (allowed, write) = member.operation.apply(state, now);
-                if member.kind != Kind::Check || verb == Verb::Refund {
+                if member.kind != Kind::Check || verb.returns() {
                     writes[index] = write;
                 }
                 Answer::new(state, now, allowed)
             }
         };
-        let decides = matches!(verb, Verb::Spend | Verb::Check) && member.decides();
+        let decides = verb.decides() && member.decides();
         allowed &= answers[index].allowed() || !decides;
     }
     if !allowed {

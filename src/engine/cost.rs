@@ -39,4 +39,10 @@ pub enum CostError {
         "cost must be at most {most}, which is all this limit can ever allow at once, found {found}"
     )]
     TooHigh { found: i64, most: i64 },
+    #[error("keep must be at least 0, found {found}")]
+    KeepNegative { found: i64 },
+    #[error(
+        "cost and keep together must be at most {most}, which is all this limit can ever hold, found {cost} and {keep}"
+    )]
+    KeepTooHigh { cost: i64, keep: i64, most: i64 },
 }

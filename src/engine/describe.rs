@@ -9,7 +9,7 @@ use crate::engine::algorithm::description::{Description, Fields, Refill, Repayme
 use crate::engine::decision::Decision;
 use crate::engine::limit::{Limit, dispatch};
 use crate::engine::limit_error::LimitError;
-use crate::engine::time::Nanos;
+use crate::engine::time::{Nanos, Timestamp};
 
 const DAY: Nanos = Nanos::clamped(86_400_000_000_000);
 
@@ -41,9 +41,10 @@ impl Limit {
         self.rules().map_or("no limit", |rules| rules.summary())
     }
 
-    /// Returns how much the limit admits; `None` if it is unlimited.
+    /// Returns how much the limit admits; `None` if it is unlimited or limits requests in flight, which
+    /// may end and begin at any rate.
     pub fn facts(&self) -> Option<Facts> {
-        let rules = self.rules()?;
+        let rules = self.rules().filter(|_| self.slots().is_none())?;
         let (refill, interval) = (rules.refill(), rules.interval());
         let per_day = wide(rules.long_run()) * wide(DAY.get()) / wide(refill.interval.get());
         Some(Facts {
@@ -85,6 +86,11 @@ impl Limit {
         self.rules().map_or(Nanos::ZERO, |rules| rules.time_to_refill())
     }
 
+    /// Returns the length of the window at `now`, or the time to refill of other limits.
+    pub fn window_length(&self, now: Timestamp) -> Nanos {
+        self.rules().map_or(Nanos::ZERO, |rules| rules.window_length(now))
+    }
+
     /// Returns the remaining tokens to show to the client.
     ///
     /// For a fixed-rate window, only the tokens that can be spent now. The others wait for their
@@ -99,6 +105,17 @@ impl Limit {
     /// For a leaky bucket, the wait is shown only if no tokens remain.
     pub fn shown_wait(&self, decision: &Decision) -> Nanos {
         self.rules().map_or(decision.next_token_after, |rules| rules.shown_wait(decision))
+    }
+
+    /// Returns the wait of a client that was denied: `retry_after`, but at least the shown wait. For
+    /// slots, a hint.
+    pub fn shown_retry(&self, decision: &Decision) -> Nanos {
+        self.rules().map_or(decision.retry_after, |rules| rules.shown_retry(decision))
+    }
+
+    /// Returns the time until the bucket is full, to show to the client. For slots, a hint.
+    pub fn shown_reset(&self, decision: &Decision) -> Nanos {
+        self.rules().map_or(decision.reset_after, |rules| rules.shown_reset(decision))
     }
 
     /// Returns how a bucket repays a charge of `cost` taken before the tokens are there. `None` if

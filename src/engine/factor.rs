@@ -1,4 +1,5 @@
-//! Factors of leaky buckets: the exact number by which a bucket's size is divided.
+//! What a call changes in its limit: a factor, the exact number by which the size of a leaky bucket is
+//! divided, and the tokens to keep.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +17,24 @@ pub struct Factor {
     numerator: u128,
     denominator: u128,
     text: String,
+}
+
+/// What a call changes in the limit that applies to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adjustment {
+    /// The divisor of a leaky bucket's size.
+    pub factor: Option<Factor>,
+    /// The tokens that a spend must leave in the bucket.
+    pub keep: i64,
+}
+
+impl Adjustment {
+    /// Returns what of it applies to calls about the tokens that were spent: the tokens to keep matter
+    /// to the spend alone.
+    #[must_use]
+    pub fn after_spend(self) -> Option<Adjustment> {
+        self.factor.map(|factor| Adjustment { factor: Some(factor), keep: 0 })
+    }
 }
 
 /// The text is not a valid factor.

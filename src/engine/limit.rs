@@ -1,9 +1,12 @@
 //! Limits, which are valid by construction.
 
+use crate::engine::algorithm::calendar::{Calendar, CalendarUnit, Zone};
+use crate::engine::algorithm::calendar_window::CalendarWindow;
 use crate::engine::algorithm::description::Description;
 use crate::engine::algorithm::fixed_rate_window::FixedRateWindow;
 use crate::engine::algorithm::fixed_window::FixedWindow;
 use crate::engine::algorithm::gcra::TokenBucket;
+use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::leaky_bucket::LeakyBucket;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Window};
@@ -24,6 +27,8 @@ macro_rules! dispatch {
             Limit::LeakyBucket($rules) => $call,
             Limit::FixedWindow($rules) => $call,
             Limit::FixedRateWindow($rules) => $call,
+            Limit::InFlight($rules) => $call,
+            Limit::CalendarWindow($rules) => $call,
             Limit::Unlimited => $unlimited,
         }
     };
@@ -41,6 +46,10 @@ pub enum Limit {
     FixedWindow(FixedWindow),
     /// A number of requests per window, evenly spaced.
     FixedRateWindow(FixedRateWindow),
+    /// A number of requests at once.
+    InFlight(InFlight),
+    /// A number of requests per day, week, month or year.
+    CalendarWindow(CalendarWindow),
     /// No limit.
     Unlimited,
 }
@@ -54,7 +63,7 @@ macro_rules! limit_from {
         }
     )+};
 }
-limit_from!(TokenBucket, LeakyBucket, FixedWindow, FixedRateWindow);
+limit_from!(TokenBucket, LeakyBucket, FixedWindow, FixedRateWindow, CalendarWindow, InFlight);
 
 impl Limit {
     /// Returns a token bucket that holds `burst` tokens and gets `count` more per `period`.
@@ -115,6 +124,28 @@ impl Limit {
         FixedRateWindow::new(count, period, burst, anchor).map(Limit::FixedRateWindow)
     }
 
+    /// Returns a limit of `count` requests in flight. A slot is kept for at least `lease` after it was
+    /// taken or renewed. `retry_after` is the `Retry-After` of denied clients.
+    ///
+    /// # Errors
+    /// [`LimitError`] if `count` is below 1 or above [`InFlight::MAX_COUNT`], `lease` is out of range,
+    /// or `retry_after` is 0.
+    pub fn in_flight(count: i64, lease: Nanos, retry_after: Nanos) -> Result<Limit, LimitError> {
+        InFlight::new(count, lease, retry_after).map(Limit::InFlight)
+    }
+
+    /// Returns a window of `count` requests per day, week, month or year of a time zone.
+    ///
+    /// # Errors
+    /// [`LimitError`] if `count` is below 1 or above 999,999,999.
+    pub fn calendar_window(
+        count: i64,
+        unit: CalendarUnit,
+        zone: Zone,
+    ) -> Result<Limit, LimitError> {
+        CalendarWindow::new(count, unit, zone).map(Limit::CalendarWindow)
+    }
+
     /// Returns the algorithm's name.
     pub fn algorithm(&self) -> AlgorithmName {
         dispatch!(self, rules => rules.name(), AlgorithmName::Unlimited)
@@ -155,13 +186,46 @@ impl Limit {
         }
     }
 
+    /// Returns the limit for a spend of `cost` tokens that must leave `keep`: the part of each bucket
+    /// above them. Its states are those of this limit.
+    ///
+    /// # Errors
+    /// [`CostError`] if a number is negative, or if both together are above [`Limit::max_cost`].
+    pub fn keeping(&self, keep: i64, cost: i64) -> Result<Limit, CostError> {
+        let most = self.max_cost();
+        self.cost(cost)?;
+        match keep {
+            ..0 => Err(CostError::KeepNegative { found: keep }),
+            _ if keep > most - cost => Err(CostError::KeepTooHigh { cost, keep, most }),
+            _ => Ok(dispatch!(*self, rules => rules.keeping(keep).into(), Limit::Unlimited)),
+        }
+    }
+
     /// Returns the window of a limit that has one.
     pub const fn window(&self) -> Option<&Window> {
         match self {
             Limit::FixedWindow(window) => Some(window.window()),
             Limit::FixedRateWindow(window) => Some(window.window()),
-            Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::Unlimited => None,
+            Limit::TokenBucket(_)
+            | Limit::LeakyBucket(_)
+            | Limit::CalendarWindow(_)
+            | Limit::InFlight(_)
+            | Limit::Unlimited => None,
         }
+    }
+
+    /// Returns the calendar of a limit that has one.
+    pub const fn calendar(&self) -> Option<&Calendar> {
+        match self {
+            Limit::CalendarWindow(window) => Some(window.calendar()),
+            _ => None,
+        }
+    }
+
+    /// Returns the slots of a limit on requests in flight.
+    #[inline(always)]
+    pub const fn slots(&self) -> Option<&InFlight> {
+        if let Limit::InFlight(slots) = self { Some(slots) } else { None }
     }
 
     /// Returns whether the start of the windows depends on the bucket's key.

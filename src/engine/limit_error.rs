@@ -1,7 +1,9 @@
 //! Why a limit is invalid.
 
+use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::factor::FactorError;
+use crate::engine::id::Excerpt;
 use crate::engine::state::State;
 use crate::engine::time::Nanos;
 
@@ -50,6 +52,29 @@ pub enum LimitError {
         most = State::MAX_TALLY
     )]
     BeyondTally { field: &'static str, found: i64 },
+    #[error(
+        "count must be at most {most} for requests in flight, found {found}",
+        most = InFlight::MAX_COUNT
+    )]
+    TooManySlots { found: i64 },
+    #[error(
+        "lease must be from {least} to {most}, found {found}; slots that are held for longer are renewed, so a \
+         lease need not be as long as a request",
+        least = InFlight::MIN_LEASE,
+        most = InFlight::MAX_LEASE
+    )]
+    LeaseOutOfRange { found: Nanos },
+    #[error(
+        "{field} must be at most {most}, found {found}; count a larger unit, such as thousands of tokens"
+    )]
+    TooLarge { field: &'static str, most: i64, found: i64 },
+    #[error("period must be day, week, month or year for a calendar window, found {found}")]
+    UnknownUnit { found: Excerpt },
+    #[error(
+        "zone must be a time zone such as Europe/Berlin, found {found}{}",
+        nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest}?"))
+    )]
+    UnknownZone { found: Excerpt, nearest: Option<&'static str> },
     #[error("phase must be shorter than the period of {period}, found {found}")]
     PhaseTooLong { found: Nanos, period: Nanos },
     #[error(
@@ -81,8 +106,12 @@ impl LimitError {
             | LimitError::TooLong { field, .. }
             | LimitError::NegativeTime { field, .. }
             | LimitError::PartOfMillisecond { field, .. }
+            | LimitError::TooLarge { field, .. }
             | LimitError::BeyondTally { field, .. } => Some(field),
-            LimitError::TooFast { .. } => Some("count"),
+            LimitError::UnknownUnit { .. } => Some("period"),
+            LimitError::UnknownZone { .. } => Some("zone"),
+            LimitError::TooFast { .. } | LimitError::TooManySlots { .. } => Some("count"),
+            LimitError::LeaseOutOfRange { .. } => Some("lease"),
             LimitError::TooSlow { .. } => Some("burst"),
             LimitError::DrainsTooSlowly { .. } => Some("size"),
             LimitError::PhaseTooLong { .. } | LimitError::PhaseWithoutAlignment => Some("phase"),

@@ -2,6 +2,7 @@
 
 use crate::engine::algorithm::Algorithm;
 use crate::engine::algorithm::Step;
+use crate::engine::algorithm::in_flight::Lease;
 use crate::engine::answer::{Answer, Outcome};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -17,6 +18,8 @@ pub enum Verb {
     /// Take tokens.
     #[default]
     Spend,
+    /// Take tokens or slots for a reservation.
+    Reserve,
     /// Ask without taking tokens.
     Check,
     /// Return tokens.
@@ -25,6 +28,31 @@ pub enum Verb {
     Charge,
     /// Take tokens that the bucket may not have yet, as many as possible.
     ChargePartial,
+    /// Return slots that were taken under a lease.
+    Release(Lease),
+    /// Keep slots for another lease.
+    Renew(Lease),
+}
+
+impl Verb {
+    /// Returns whether a denial of this operation denies the others of its batch. The other verbs are
+    /// independent of each other.
+    #[inline(always)]
+    pub const fn decides(self) -> bool {
+        matches!(self, Verb::Spend | Verb::Reserve | Verb::Check)
+    }
+
+    /// Returns whether the operation is one on slots.
+    #[inline(always)]
+    pub const fn fits_slots(self) -> bool {
+        matches!(self, Verb::Reserve | Verb::Check | Verb::Release(_) | Verb::Renew(_))
+    }
+
+    /// Returns whether the operation returns tokens or slots. Such an operation denies nothing.
+    #[inline(always)]
+    pub const fn returns(self) -> bool {
+        matches!(self, Verb::Refund | Verb::Release(_))
+    }
 }
 
 /// An operation on one bucket.
@@ -61,8 +89,9 @@ impl Operation<'_> {
         let numbers =
             |verb, cost, allowed, after| self.limit.numbers(verb, cost, allowed, after, now);
         match outcome {
-            // Denied changes nothing, except that a partial charge takes what it can.
-            Outcome::Denied if self.verb != Verb::ChargePartial => {
+            // Denied changes nothing, except that a partial charge takes what it can, and the renewal of
+            // expired slots takes them again.
+            Outcome::Denied if !matches!(self.verb, Verb::ChargePartial | Verb::Renew(_)) => {
                 numbers(self.verb, self.cost, false, found)
             }
             Outcome::Allowed | Outcome::Denied => {
@@ -76,10 +105,22 @@ impl Operation<'_> {
                 Decision { retry_after: Nanos::ZERO, ..peek }
             }
             // There is nothing to return in a bucket that does not exist.
-            Outcome::Refused if self.verb == Verb::Refund => {
-                numbers(self.verb, self.cost, false, None)
-            }
+            Outcome::Refused if self.verb.returns() => numbers(self.verb, self.cost, false, None),
             Outcome::Refused => Decision::refused(found.map_or(now, State::instant), now),
+        }
+    }
+
+    /// Returns the lease of the slots that the operation has taken or kept; `None` if it has none.
+    pub fn lease(&self, answer: &Answer) -> Option<Lease> {
+        let slots = self.limit.slots()?;
+        match (self.verb, answer.outcome) {
+            (Verb::Reserve, Outcome::Allowed)
+            | (Verb::Renew(_), Outcome::Allowed | Outcome::Denied) => {
+                let (_, write) = self.limit.apply(self.verb, self.cost, answer.found, answer.now);
+                let kept = if let Verb::Renew(lease) = self.verb { Some(lease) } else { None };
+                write.state().map(|(after, _)| slots.lease_of(after)).or(kept)
+            }
+            _ => None,
         }
     }
 

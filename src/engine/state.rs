@@ -7,8 +7,8 @@ const INSTANT_BITS: u32 = 43;
 
 /// The state of a bucket: a word below 2^63, for all algorithms and stores.
 ///
-/// It is either an instant in nanoseconds (a token bucket's TAT), or an instant in whole
-/// milliseconds (43 bits) with a tally (20 bits). The algorithm determines which.
+/// It is either an instant in nanoseconds (a token bucket's TAT), an instant in whole milliseconds
+/// (43 bits) with a tally (20 bits), or [`Slots`]. The algorithm determines which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State(u64);
 
@@ -50,6 +50,25 @@ impl State {
         self.0 & State::MAX_TALLY
     }
 
+    /// Returns a state with slots. Read as one with a tally, its instant is the start of the epoch, late
+    /// by less than a unit, so that stores need not tell the two apart.
+    pub fn from_slots(slots: Slots) -> State {
+        let start = slots.start.clamp(0, (1 << Slots::START_BITS) - 1).unsigned_abs();
+        let [current, previous] =
+            [slots.current, slots.previous].map(|held| held.clamp(0, Slots::MAX).unsigned_abs());
+        State((start << Slots::BITS | current) << Slots::BITS | previous)
+    }
+
+    /// The slots.
+    pub const fn slots(self) -> Slots {
+        let mask = Slots::MAX.unsigned_abs();
+        Slots {
+            start: (self.0 >> (2 * Slots::BITS)).cast_signed(),
+            current: (self.0 >> Slots::BITS & mask).cast_signed(),
+            previous: (self.0 & mask).cast_signed(),
+        }
+    }
+
     /// Returns the state of a stored word; `None` if the word is invalid.
     pub const fn from_word(word: u64) -> Option<State> {
         if word >> 63 == 0 { Some(State(word)) } else { None }
@@ -59,6 +78,26 @@ impl State {
     pub const fn word(self) -> u64 {
         self.0
     }
+}
+
+/// The slots of requests in flight: those taken in the current epoch and in the previous one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots {
+    /// The start of the current epoch, in units.
+    pub start: i64,
+    /// Slots taken in the current epoch.
+    pub current: i64,
+    /// Slots taken in the previous epoch.
+    pub previous: i64,
+}
+
+impl Slots {
+    /// The unit of epochs: 1024 ms, so that a start leaves the low ten bits of an instant free.
+    pub const UNIT: Nanos = Nanos::from_millis(1 << (2 * Slots::BITS - TALLY_BITS));
+    /// The most slots of one epoch.
+    pub const MAX: i64 = (1 << Slots::BITS) - 1;
+    const BITS: u32 = 15;
+    const START_BITS: u32 = 63 - 2 * Slots::BITS;
 }
 
 /// The expiry of a state, so that stores need not know its limit.

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::cost::Cost;
-use crate::engine::factor::Factor;
+use crate::engine::cost::{Cost, CostError};
 use crate::engine::key::LimitName;
 use crate::engine::limit::Limit;
 use crate::engine::registry::{Entry, Registry, Rule};
@@ -29,7 +28,7 @@ pub struct BoundLimit {
     /// One keyspace for each of [`AlgorithmName::ALL`], because an override may have a different
     /// algorithm from the default.
     pub(super) keyspaces: [Keyspace; AlgorithmName::ALL.len()],
-    /// The highest cost that the default and all overrides allow.
+    /// The highest cost that the default and all overrides allow; below 0 if one of them has slots.
     max_cost_of_all: i64,
 }
 
@@ -38,7 +37,9 @@ impl BoundLimit {
         let keyspaces =
             AlgorithmName::ALL.map(|algorithm| store.keyspace(algorithm, entry.prefix()));
         let overrides = entry.overrides().iter().map(|found| &*found.rule);
-        let max_costs = overrides.chain([entry.default_rule()]).map(|rule| rule.limit.max_cost());
+        let limits = overrides.chain([entry.default_rule()]).map(|rule| rule.limit);
+        let max_costs =
+            limits.map(|limit| if limit.slots().is_some() { -1 } else { limit.max_cost() });
         let max_cost_of_all = max_costs.fold(i64::MAX, i64::min);
         BoundLimit { entry: Arc::clone(entry), keyspaces, counters, max_cost_of_all }
     }
@@ -55,31 +56,35 @@ impl BoundLimit {
         (algorithm != AlgorithmName::Unlimited).then(|| &self.keyspaces[algorithm as usize])
     }
 
-    /// Returns the limit that applies to a canonical id and a factor, if it differs from the rule's.
+    /// Returns the limit that applies to a canonical id and a call, if it differs from the rule's.
     #[inline(always)]
     fn effective_limit(
         &self,
         rule: &Rule,
         id: &str,
-        factor: Option<&Factor>,
+        call: &Call<'_>,
     ) -> Result<Option<Box<Limit>>, Failure> {
-        if factor.is_none() && !rule.limit.has_phase_per_key() {
+        if call.adjustment.is_none() && !rule.limit.has_phase_per_key() {
             return Ok(None);
         }
-        self.derived_limit(rule, id, factor).map(|limit| Some(Box::new(limit)))
+        self.derived_limit(rule, id, call).map(|limit| Some(Box::new(limit)))
     }
 
     #[cold]
-    fn derived_limit(
-        &self,
-        rule: &Rule,
-        id: &str,
-        factor: Option<&Factor>,
-    ) -> Result<Limit, Failure> {
-        let named = |source| CallError::Limit { limit: self.entry.name().to_string(), source };
-        let limit = factor
-            .map_or(Ok(rule.limit), |factor| rule.limit.with_factor(factor))
-            .map_err(named)?;
+    fn derived_limit(&self, rule: &Rule, id: &str, call: &Call<'_>) -> Result<Limit, Failure> {
+        let mut limit = rule.limit;
+        if let Some(adjustment) = call.adjustment {
+            if let Some(factor) = &adjustment.factor {
+                let named =
+                    |source| CallError::Limit { limit: self.entry.name().to_string(), source };
+                limit = limit.with_factor(factor).map_err(named)?;
+            }
+            // Returning tokens leaves more of them, never fewer.
+            if !call.verb.returns() {
+                let kept = limit.keeping(adjustment.keep, call.cost);
+                limit = kept.map_err(|source| self.invalid_cost(source))?;
+            }
+        }
         Ok(if limit.has_phase_per_key() {
             limit.for_key(&self.entry.bucket_key(id))
         } else {
@@ -94,6 +99,12 @@ impl BoundLimit {
         store_failed(error)
     }
 
+    /// Returns the error for a call that would never give its slots back.
+    #[cold]
+    fn has_slots(&self) -> Failure {
+        Box::new(CallError::Slots { limit: self.entry.name().to_string() })
+    }
+
     #[inline]
     pub(super) fn canonical<'a>(&self, id: &'a str) -> Result<Cow<'a, str>, Failure> {
         self.entry.canonical(id).map_err(|source| invalid_id(&self.entry, source))
@@ -101,9 +112,12 @@ impl BoundLimit {
 
     #[inline]
     pub(super) fn cost(&self, limit: &Limit, tokens: i64) -> Result<Cost, Failure> {
-        let named =
-            |source| Box::new(CallError::Cost { limit: self.entry.name().to_string(), source });
-        limit.cost(tokens).map_err(named)
+        limit.cost(tokens).map_err(|source| self.invalid_cost(source))
+    }
+
+    #[cold]
+    fn invalid_cost(&self, source: CostError) -> Failure {
+        Box::new(CallError::Cost { limit: self.entry.name().to_string(), source })
     }
 
     /// Resolves a call to a canonical id, the limit that applies to it and a valid cost.
@@ -111,16 +125,20 @@ impl BoundLimit {
     pub(super) fn resolve<'a>(&'a self, call: Call<'a>) -> Result<Resolved<'a>, Failure> {
         let id = self.canonical(call.id)?;
         let (rule, id_hash) = self.entry.rule_and_hash(&id);
-        let effective_limit = self.effective_limit(rule, &id, call.factor)?;
-        let cost = self.cost(effective_limit.as_deref().unwrap_or(&rule.limit), call.cost)?;
+        let effective_limit = self.effective_limit(rule, &id, &call)?;
+        let limit = effective_limit.as_deref().unwrap_or(&rule.limit);
+        if limit.slots().is_some() && !call.verb.fits_slots() {
+            return Err(self.has_slots());
+        }
+        let cost = self.cost(limit, call.cost)?;
         Ok(Resolved { id, id_hash, rule, effective_limit, cost })
     }
 
-    /// Returns the error of [`BoundLimit::resolve`] for a call without a factor. Looks up a rule only for
-    /// a cost that some rule does not allow.
+    /// Returns the error of [`BoundLimit::resolve`]. Looks up a rule only for a call that changes its
+    /// limit, or a cost that some rule does not allow.
     #[inline(always)]
     pub(super) fn validate(&self, call: Call<'_>) -> Result<(), Failure> {
-        if (0..=self.max_cost_of_all).contains(&call.cost) {
+        if call.adjustment.is_none() && (0..=self.max_cost_of_all).contains(&call.cost) {
             self.canonical(call.id).map(|_| ())
         } else {
             self.resolve(call).map(|_| ())

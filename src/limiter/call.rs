@@ -1,6 +1,6 @@
 //! A call on one bucket.
 
-use crate::engine::factor::Factor;
+use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 
 /// A call on one bucket of a limit, before it is validated.
@@ -12,14 +12,14 @@ pub struct Call<'a> {
     pub id: &'a str,
     /// Tokens.
     pub cost: i64,
-    /// The divisor of a leaky bucket's size.
-    pub factor: Option<&'a Factor>,
+    /// What the call changes in its limit.
+    pub adjustment: Option<&'a Adjustment>,
 }
 
 impl<'a> Call<'a> {
-    /// A call without a factor.
+    /// A call that changes nothing in its limit.
     pub const fn new(verb: Verb, id: &'a str, cost: i64) -> Call<'a> {
-        Call { verb, id, cost, factor: None }
+        Call { verb, id, cost, adjustment: None }
     }
 
     /// A spend of `cost` tokens.

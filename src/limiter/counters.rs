@@ -39,6 +39,10 @@ pub struct Counts {
     pub refunds: u64,
     /// Calls that the store did not answer.
     pub store_errors: u64,
+    /// Slots that had expired when they were given back.
+    pub expired: u64,
+    /// Slots that had expired when they were renewed: for a while they were not counted.
+    pub renewed_late: u64,
     /// The latencies of sampled calls.
     pub latencies: Latencies,
 }
@@ -105,8 +109,10 @@ impl Stripe {
 #[derive(Debug)]
 pub struct Counters {
     stripes: [Stripe; STRIPES],
-    /// One counter for all threads, because store errors are rare.
+    /// One counter for all threads, because these are rare.
     store_errors: AtomicU64,
+    expired: AtomicU64,
+    renewed_late: AtomicU64,
     latencies: Histogram,
     top_denied: TopDenied,
 }
@@ -116,6 +122,8 @@ impl Counters {
         Counters {
             stripes: array::from_fn(|_| Stripe::new()),
             store_errors: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
+            renewed_late: AtomicU64::new(0),
             latencies: Histogram::new(),
             top_denied: TopDenied::new(),
         }
@@ -135,7 +143,7 @@ impl Counters {
     #[inline(always)]
     pub(super) fn count(&self, stripe: &Stripe, verb: Verb, allowed: bool, shadow: bool, id: &str) {
         let first = match verb {
-            Verb::Spend => SPENDS,
+            Verb::Spend | Verb::Reserve => SPENDS,
             Verb::Check => CHECKS,
             Verb::Refund => {
                 stripe.add(REFUNDS);
@@ -144,7 +152,7 @@ impl Counters {
             // A waiter whose charge is allowed will be served. Any other waiter is still waiting and not
             // denied yet.
             Verb::Charge if allowed => SPENDS,
-            Verb::Charge | Verb::ChargePartial => return,
+            Verb::Charge | Verb::ChargePartial | Verb::Release(_) | Verb::Renew(_) => return,
         };
         if allowed {
             stripe.add(first);
@@ -161,6 +169,16 @@ impl Counters {
     /// Counts a call that the store did not answer.
     pub(super) fn count_store_error(&self) {
         self.store_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts slots that had expired when they were given back.
+    pub(super) fn count_expired(&self) {
+        self.expired.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts slots that had expired when they were renewed.
+    pub(super) fn count_renewed_late(&self) {
+        self.renewed_late.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts how long a timed call took.
@@ -192,6 +210,8 @@ impl Counters {
             checks: outcomes(CHECKS),
             refunds: sums[REFUNDS],
             store_errors: self.store_errors.load(Ordering::Relaxed),
+            expired: self.expired.load(Ordering::Relaxed),
+            renewed_late: self.renewed_late.load(Ordering::Relaxed),
             latencies: self.latencies.read(),
         }
     }

@@ -23,6 +23,11 @@ pub enum CallError {
     #[error("{limit}: {source}")]
     Limit { limit: String, source: LimitError },
     #[error(
+        "{limit}: this limits requests in flight, whose slots are given back; take one with reserve or \
+         reserve_all"
+    )]
+    Slots { limit: String },
+    #[error(
         "the bucket {key} is named twice, as transactions {first} and {second}; use one with the sum of the costs"
     )]
     DuplicateBucket { limit: String, key: String, first: usize, second: usize },

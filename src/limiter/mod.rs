@@ -11,6 +11,7 @@ mod error;
 mod queue;
 mod record;
 mod settle;
+mod slots;
 mod spend_each;
 mod store_ops;
 mod submit;
@@ -22,10 +23,11 @@ pub use bound::{BoundLimit, Snapshot};
 pub use call::Call;
 pub use counters::{Counts, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
-pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
+pub use queue::{Estimate, Pace, Placing, QueueStep, Rejected, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
-pub use spend_each::Ids;
+pub use slots::{Ending, HeldSlot, OpenSlots, count_endings};
+pub use spend_each::IdList;
 pub use submit::{Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 
@@ -40,12 +42,12 @@ use crate::engine::answer::Answer;
 use crate::engine::batch::{self, Kind, Member};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::factor::Factor;
+use crate::engine::factor::Adjustment;
 use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
-use crate::engine::registry::Registry;
+use crate::engine::registry::{Entry, Registry};
 use crate::engine::time::Timestamp;
-use crate::store::{Answers, Bucket, Stats, Store, StoreError};
+use crate::store::{Answers, Bucket, Stats, Store, StoreError, Wait};
 use crate::sync::{AtomicU64, Ordering, RwLock};
 
 /// A list with one element per transaction. Most batches are small enough to need no allocation.
@@ -98,19 +100,19 @@ pub struct Transaction {
     pub cost: i64,
     /// The role in the batch: spend, check, or spend without deciding.
     pub kind: Kind,
-    /// The divisor of a leaky bucket's size.
-    pub factor: Option<Factor>,
+    /// What the call changes in its limit.
+    pub adjustment: Option<Adjustment>,
 }
 
 impl Transaction {
-    /// Creates a transaction without a factor.
+    /// Creates a transaction that changes nothing in its limit.
     pub fn new(
         limit: &Arc<BoundLimit>,
         id: impl Into<String>,
         cost: i64,
         kind: Kind,
     ) -> Transaction {
-        Transaction { limit: Arc::clone(limit), id: id.into(), cost, kind, factor: None }
+        Transaction { limit: Arc::clone(limit), id: id.into(), cost, kind, adjustment: None }
     }
 
     /// Computes the decision on this transaction.
@@ -269,6 +271,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(())
     }
 
+    /// Adds a limit that a reload has removed, with its overrides, unless a limit has its name. The
+    /// next reload removes it again. Returns whether it was added.
+    pub fn restore(&self, entry: &Arc<Entry>) -> bool {
+        let mut loaded = self.loaded.write();
+        let Some(registry) = loaded.snapshot.registry().with_entry(entry) else { return false };
+        let replaced = self.replace(&mut loaded, registry);
+        drop(loaded);
+        self.raise_lifetimes(&replaced);
+        true
+    }
+
     /// Makes every holder of a bound limit look it up again.
     pub fn invalidate(&self) {
         self.generation.fetch_add(1, Ordering::Release);
@@ -309,39 +322,29 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(Prepared { bound, stripe, stopwatch, call, resolved })
     }
 
-    /// Asks the store if it can answer without waiting. Otherwise reads and writes nothing and returns
-    /// `None`; [`Limiter::ask`] must then be called where waiting is allowed. Reads the clock once.
+    /// Asks the store. Reads the clock once.
     ///
     /// # Errors
     /// [`CallError::Store`].
-    #[inline(always)]
-    pub fn try_ask(&self, call: &Prepared<'_>) -> Result<Option<Answer>, Failure> {
-        let now = self.clock.now();
-        let Some((bucket, operation)) = call.operation() else {
-            return Ok(Some(Answer::new(None, now, true)));
-        };
-        let asked = self.store.try_update(bucket, &operation, now);
-        asked.map_err(|error| call.bound.store_failed(error))
-    }
-
-    /// Asks the store. May wait.
-    ///
-    /// # Errors
-    /// As [`Limiter::try_ask`].
     #[inline]
     pub fn ask(&self, call: &Prepared<'_>) -> Result<Answer, Failure> {
+        self.ask_within(call, Wait::Allowed).map_err(|error| call.bound.store_failed(error))
+    }
+
+    #[inline(always)]
+    fn ask_within(&self, call: &Prepared<'_>, wait: Wait) -> Result<Answer, S::Error> {
         let now = self.clock.now();
-        let Some((bucket, operation)) = call.operation() else {
-            return Ok(Answer::new(None, now, true));
-        };
-        let asked = self.store.update(bucket, &operation, now);
-        asked.map_err(|error| call.bound.store_failed(error))
+        match call.operation() {
+            Some((bucket, operation)) => self.store.update(bucket, &operation, now, wait),
+            None => Ok(Answer::new(None, now, true)),
+        }
     }
 
     /// Counts the answer, and adds what the caller needs to know of the limit.
     #[inline(always)]
     pub fn conclude(&self, call: Prepared<'_>, answer: Answer, answered: &mut Answered) {
-        let Prepared { bound, stripe, stopwatch, call: Call { verb, factor, .. }, resolved } = call;
+        let Prepared { bound, stripe, stopwatch, call: Call { verb, adjustment, .. }, resolved } =
+            call;
         let Resolved { id, rule, effective_limit, .. } = resolved;
         bound.counters.count(stripe, verb, answer.allowed(), rule.shadow, &id);
         if let Some(stopwatch) = stopwatch {
@@ -351,8 +354,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         answered.answer = answer;
         // A refund denies nothing.
         answered.shadow = rule.shadow && verb != Verb::Refund;
-        // A phase per key is part of the configured limit. Only a factor makes the limit a different one.
-        let effective_limit = effective_limit.filter(|_| factor.is_some());
+        // A phase per key is part of the configured limit. Only an adjustment makes the limit a different one.
+        let effective_limit = effective_limit.filter(|_| adjustment.is_some());
         if effective_limit.is_some() || answered.effective_limit.is_some() {
             answered.effective_limit = effective_limit;
         }
@@ -384,7 +387,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         answered: &mut Answered,
     ) -> Option<()> {
         let call = self.prepare(bound, call).ok()?;
-        let answer = self.try_ask(&call).ok()??;
+        // An error is counted by the call that follows and may wait.
+        let answer = self.ask_within(&call, Wait::Never).ok()?;
         self.conclude(call, answer, answered);
         Some(())
     }
@@ -419,11 +423,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         verb: Verb,
         transactions: &[Transaction],
     ) -> Result<AnsweredAll, Failure> {
-        let stopwatch = self.stopwatch(transactions);
-        self.answer_all_by(verb, transactions, stopwatch, |buckets, batch, now| {
-            let answers = self.store.update_all(buckets, batch, now, &self.clock);
-            answers.map_err(|error| record::store_failed(transactions, error))
-        })
+        self.answer_all_within(verb, transactions, Wait::Allowed)
     }
 
     /// Does the same as [`Limiter::answer_all`] if the store can answer without waiting. Otherwise
@@ -436,16 +436,23 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         verb: Verb,
         transactions: &[Transaction],
     ) -> Result<Option<AnsweredAll>, Failure> {
-        let stopwatch = self.stopwatch(transactions);
-        let answered = self.answer_all_by(verb, transactions, stopwatch, |buckets, batch, now| {
-            let answers = self.store.try_update_all(buckets, batch, now, &self.clock);
-            answers.map_err(|error| record::store_failed(transactions, error))?.ok_or(None)
-        });
-        match answered {
-            Ok(answered) => Ok(Some(answered)),
-            Err(None) => Ok(None),
-            Err(Some(failure)) => Err(failure),
+        match self.answer_all_within(verb, transactions, Wait::Never) {
+            Err(error) if *error == CallError::Store(StoreError::WouldWait) => Ok(None),
+            answered => answered.map(Some),
         }
+    }
+
+    fn answer_all_within(
+        &self,
+        verb: Verb,
+        transactions: &[Transaction],
+        wait: Wait,
+    ) -> Result<AnsweredAll, Failure> {
+        let stopwatch = self.stopwatch(transactions);
+        self.answer_all_by(verb, transactions, stopwatch, |buckets, batch, now| {
+            let answers = self.store.update_all(buckets, batch, now, &self.clock, wait);
+            answers.map_err(|error| record::store_failed(transactions, error))
+        })
     }
 
     /// Does the same as [`Limiter::answer_all`], with the numbers.
@@ -461,13 +468,13 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     /// Decides several transactions together. `ask` returns the answers of those with a bucket.
-    fn answer_all_by<E: From<Failure>>(
+    fn answer_all_by(
         &self,
         verb: Verb,
         transactions: &[Transaction],
         stopwatch: Option<Stopwatch>,
-        ask: impl FnOnce(&[Bucket<'_>], &Members<'_>, Timestamp) -> Result<Answers, E>,
-    ) -> Result<AnsweredAll, E> {
+        ask: impl FnOnce(&[Bucket<'_>], &Members<'_>, Timestamp) -> Result<Answers, Failure>,
+    ) -> Result<AnsweredAll, Failure> {
         self.with_batch(verb, transactions, |resolved, indices, buckets, batch| {
             let now = self.clock.now();
             let answers =
@@ -483,7 +490,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 shadow: found.rule.shadow
                     && verb != Verb::Refund
                     && transaction.kind != Kind::SpendOnly,
-                effective_limit: match transaction.factor {
+                effective_limit: match transaction.adjustment {
                     Some(_) => found.effective_limit.clone(),
                     None => None,
                 },
@@ -502,16 +509,16 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// Validates several transactions. Calls `then` with the resolved transactions, the indices of
     /// those with a bucket, their buckets, and the batch to run on the buckets.
-    fn with_batch<T, E: From<Failure>>(
+    fn with_batch<T>(
         &self,
         verb: Verb,
         transactions: &[Transaction],
-        then: impl FnOnce(&[Resolved<'_>], &[usize], &[Bucket<'_>], &Members<'_>) -> Result<T, E>,
-    ) -> Result<T, E> {
+        then: impl FnOnce(&[Resolved<'_>], &[usize], &[Bucket<'_>], &Members<'_>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let mut resolved = BatchVec::with_capacity(transactions.len());
         for transaction in transactions {
-            let Transaction { limit, id, cost, kind, factor } = transaction;
-            let call = Call { verb, id, cost: *cost, factor: factor.as_ref() };
+            let Transaction { limit, id, cost, kind, adjustment } = transaction;
+            let call = Call { verb, id, cost: *cost, adjustment: adjustment.as_ref() };
             let mut found = limit.resolve(call)?;
             if verb == Verb::Refund && *kind == Kind::Check {
                 found.cost = Cost::ZERO;

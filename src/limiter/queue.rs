@@ -119,7 +119,7 @@ struct Placed<W, P> {
 
 /// The next action of a waiter.
 #[derive(Debug)]
-pub enum Step<W, P> {
+pub enum QueueStep<W, P> {
     /// Ask the store to charge `cost` for the waiter `ticket`, and report the answer with
     /// [`WaitQueue::on_answer`].
     Ask {
@@ -237,7 +237,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
     }
 
     /// Returns what the caller must do at `now`. `ticket` is its own waiter, if it has one.
-    pub fn step(&mut self, ticket: Option<Ticket>, now: Timestamp) -> Step<W, P> {
+    pub fn step(&mut self, ticket: Option<Ticket>, now: Timestamp) -> QueueStep<W, P> {
         if let Some(ask) = self.ask(now) {
             return ask;
         }
@@ -247,27 +247,27 @@ impl<W: Clone, P> WaitQueue<W, P> {
                 return self.serve(candidate);
             }
         }
-        let Some(ticket) = ticket else { return Step::Sleep };
-        let Some(queued) = self.queued.get(&ticket) else { return Step::Sleep };
+        let Some(ticket) = ticket else { return QueueStep::Sleep };
+        let Some(queued) = self.queued.get(&ticket) else { return QueueStep::Sleep };
         if queued.deadline.is_some_and(|deadline| deadline <= now) {
             let costs = self.queued.range(..=ticket).map(|(_, queued)| queued.cost).collect();
             self.take_queued(ticket, now);
-            return Step::Overdue { costs };
+            return QueueStep::Overdue { costs };
         }
         if queued.check_at.is_some_and(|check_at| check_at <= now) {
             self.check_earlier_waiters(ticket, now);
         }
-        Step::Sleep
+        QueueStep::Sleep
     }
 
     /// Returns the step that asks the store for the first queued waiter, if it is due.
-    fn ask(&mut self, now: Timestamp) -> Option<Step<W, P>> {
+    fn ask(&mut self, now: Timestamp) -> Option<QueueStep<W, P>> {
         let (&ticket, queued) = self.queued.first_key_value()?;
         if self.is_asked || now < self.ask_at() {
             return None;
         }
         self.is_asked = true;
-        Some(Step::Ask { ticket, waiter: queued.waiter.clone(), cost: queued.cost })
+        Some(QueueStep::Ask { ticket, waiter: queued.waiter.clone(), cost: queued.cost })
     }
 
     /// Returns when the store may be asked for the first queued waiter.
@@ -282,9 +282,9 @@ impl<W: Clone, P> WaitQueue<W, P> {
         if last.pace.interval.is_none() { Some(last.due()) } else { None }
     }
 
-    fn serve(&mut self, ticket: Ticket) -> Step<W, P> {
-        let Some(placed) = self.take_placed(ticket) else { return Step::Sleep };
-        Step::Serve { waiter: placed.queued.waiter, charge: placed.charge }
+    fn serve(&mut self, ticket: Ticket) -> QueueStep<W, P> {
+        let Some(placed) = self.take_placed(ticket) else { return QueueStep::Sleep };
+        QueueStep::Serve { waiter: placed.queued.waiter, charge: placed.charge }
     }
 
     /// Handles a queued waiter whose estimated turn has passed: the first waiter is late, or other

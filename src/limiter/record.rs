@@ -78,7 +78,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let decision = decided.next_if(|&(&bucket, _)| bucket == index);
             let allowed = decision.is_none_or(|(_, answer)| answer.allowed());
             let verb = match (verb, transaction.kind) {
-                (Verb::Spend, Kind::Check) => Verb::Check,
+                (Verb::Spend | Verb::Reserve, Kind::Check) => Verb::Check,
                 _ => verb,
             };
             let limit = &transaction.limit;
@@ -96,6 +96,10 @@ pub(super) fn count_latency(transactions: &[Transaction], stopwatch: Stopwatch) 
 /// Counts a store error for each limit of a batch, and returns the error.
 #[cold]
 pub(super) fn store_failed(transactions: &[Transaction], error: impl Into<StoreError>) -> Failure {
-    transactions.iter().for_each(|transaction| transaction.limit.counters.count_store_error());
+    let error = error.into();
+    // A call that may not wait is repeated where it may.
+    if error != StoreError::WouldWait {
+        transactions.iter().for_each(|transaction| transaction.limit.counters.count_store_error());
+    }
     error::store_failed(error)
 }

@@ -7,7 +7,7 @@ use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
 use crate::engine::operation::{Operation, Verb};
 use crate::limiter::{BoundLimit, Call, CallError, Decided, Failure, Limiter};
-use crate::store::{Bucket, Store};
+use crate::store::{Bucket, Store, Wait};
 use crate::sync::{AtomicU8, Ordering};
 
 /// The stage of a reservation.
@@ -111,7 +111,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let operation = Operation { verb, limit, cost };
             let answer = self
                 .store()
-                .update(bucket, &operation, now)
+                .update(bucket, &operation, now, Wait::Allowed)
                 .map_err(|error| bound.store_failed(error))?;
             decision = operation.numbers(&answer);
             decision.allowed = match verb {
@@ -120,7 +120,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             };
         }
         let shadow = resolved.rule.shadow;
-        let effective_limit = resolved.effective_limit.filter(|_| spend.factor.is_some());
+        let effective_limit = resolved.effective_limit.filter(|_| spend.adjustment.is_some());
         Ok(Decided { decision, shadow, effective_limit })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::engine::decision::Decision;
+use crate::engine::factor::Adjustment;
 use crate::engine::operation::{Operation, Verb};
 use crate::limiter::bound::Resolved;
 use crate::limiter::{BoundLimit, Call, Failure, Limiter};
@@ -9,7 +10,7 @@ use crate::prefetch::{DISTANCE, prefetch};
 use crate::store::{Bucket, Keyspace, Store};
 
 /// The ids of a call, which are as many as its costs.
-pub trait Ids {
+pub trait IdList {
     /// Returns the id at an index; empty if it is not a valid id.
     fn id(&self, index: usize) -> &str;
 
@@ -17,7 +18,7 @@ pub trait Ids {
     fn try_for_each(&self, visit: impl FnMut(&str) -> Option<()>) -> Option<()>;
 }
 
-impl<T: AsRef<str>> Ids for Vec<T> {
+impl<T: AsRef<str>> IdList for Vec<T> {
     fn id(&self, index: usize) -> &str {
         self[index].as_ref()
     }
@@ -27,7 +28,7 @@ impl<T: AsRef<str>> Ids for Vec<T> {
     }
 }
 
-impl<T: AsRef<str>, const N: usize> Ids for [T; N] {
+impl<T: AsRef<str>, const N: usize> IdList for [T; N] {
     fn id(&self, index: usize) -> &str {
         self[index].as_ref()
     }
@@ -37,7 +38,7 @@ impl<T: AsRef<str>, const N: usize> Ids for [T; N] {
     }
 }
 
-impl<T: AsRef<str>> Ids for [T] {
+impl<T: AsRef<str>> IdList for [T] {
     #[inline(always)]
     fn id(&self, index: usize) -> &str {
         self[index].as_ref()
@@ -69,13 +70,14 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     pub fn decide_each(
         &self,
         bound: &BoundLimit,
-        ids: &(impl Ids + ?Sized),
+        ids: &(impl IdList + ?Sized),
         costs: &[i64],
+        adjustment: Option<&Adjustment>,
         mut each: impl FnMut(usize, &Decision, bool),
     ) -> Result<(), (usize, Failure)> {
         let (mut index, mut failed) = (0, None);
         ids.try_for_each(|id| {
-            failed = bound.validate(Call::spend(id, costs[index])).err();
+            failed = bound.validate(Call { adjustment, ..Call::spend(id, costs[index]) }).err();
             index += 1;
             failed.is_none().then_some(())
         });
@@ -89,7 +91,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         for first in (0..costs.len()).step_by(len) {
             block.clear();
             for (index, &cost) in costs.iter().enumerate().skip(first).take(len) {
-                let one = bound.resolve(Call::spend(ids.id(index), cost));
+                let one = bound.resolve(Call { adjustment, ..Call::spend(ids.id(index), cost) });
                 let one = one.map_err(|error| (index, error))?;
                 if let Some(keyspace) = bound.keyspace(one.limit()) {
                     block.push((index, keyspace, one));

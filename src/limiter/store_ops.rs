@@ -8,9 +8,9 @@ use crate::engine::operation::Operation;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep};
-use crate::store::{Answers, Batch, Step, Write};
+use crate::store::{Answers, Batch, StoreStep, Write};
 
-impl Step for Operation<'_> {
+impl StoreStep for Operation<'_> {
     #[inline(always)]
     fn apply(&self, found: Option<State>, now: Timestamp) -> (bool, Write) {
         Operation::apply(self, found, now)

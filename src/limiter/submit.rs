@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::answer::Answer;
-use crate::engine::factor::Factor;
+use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 use crate::limiter::{
     Answered, AnsweredAll, BoundLimit, Call, Failure, Limiter, Prepared, Transaction, record,
@@ -22,7 +22,7 @@ pub struct Submitted {
     verb: Verb,
     id: String,
     cost: i64,
-    factor: Option<Factor>,
+    adjustment: Option<Adjustment>,
     stopwatch: Stopwatch,
 }
 
@@ -75,9 +75,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let op = prepared.operation().map(|(bucket, operation)| op(&bucket, operation.call()));
         let ops = Vec::from_iter(op);
         let (id, bound) = (prepared.resolved.id.into_owned(), Arc::clone(bound));
-        let Call { verb, cost, factor, .. } = call;
-        let factor = factor.cloned();
-        let call = Submitted { bound, verb, id, cost, factor, stopwatch };
+        let Call { verb, cost, adjustment, .. } = call;
+        let adjustment = adjustment.cloned();
+        let call = Submitted { bound, verb, id, cost, adjustment, stopwatch };
         Ok((RemoteCall { ops, now: Some(self.clock.now()) }, call))
     }
 
@@ -90,9 +90,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         call: Submitted,
         replies: Result<Vec<Answer>, StoreError>,
     ) -> Result<Answered, Failure> {
-        let Submitted { bound, verb, id, cost, factor, stopwatch } = call;
+        let Submitted { bound, verb, id, cost, adjustment, stopwatch } = call;
         let (bound, stopwatch) = (&*bound, Some(stopwatch));
-        let call = Call { verb, id: &id, cost, factor: factor.as_ref() };
+        let call = Call { verb, id: &id, cost, adjustment: adjustment.as_ref() };
         let (stripe, resolved) = (self.stripe(bound), bound.resolve(call)?);
         let call = Prepared { bound, stripe, stopwatch, call, resolved };
         let answer = match call.operation() {
@@ -121,7 +121,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let stopwatch = Stopwatch::start();
         let ops = self.with_batch(verb, &transactions, |_, _, buckets, batch| {
             let calls = buckets.iter().zip(batch.calls());
-            Ok::<_, Failure>(calls.map(|(bucket, operation)| op(bucket, operation)).collect())
+            Ok(calls.map(|(bucket, operation)| op(bucket, operation)).collect())
         })?;
         let call = RemoteCall { ops, now: Some(self.clock.now()) };
         Ok((call, SubmittedAll { verb, transactions, stopwatch }))

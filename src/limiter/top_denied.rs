@@ -97,10 +97,10 @@ impl TopDenied {
 #[derive(Default)]
 struct Sketch {
     /// In descending order of denials: a frequent id is found quickly, and the smallest entry is last.
-    entries: Vec<Entry>,
+    entries: Vec<RankedHitter>,
 }
 
-struct Entry {
+struct RankedHitter {
     hash: u64,
     hitter: HeavyHitter,
 }
@@ -114,7 +114,7 @@ impl Sketch {
             Some(index) => index,
             None if self.entries.len() < CAPACITY => {
                 let hitter = HeavyHitter { id: id.to_owned(), denied: 0, error: 0 };
-                self.entries.push(Entry { hash, hitter });
+                self.entries.push(RankedHitter { hash, hitter });
                 self.entries.len() - 1
             }
             None => {
@@ -165,12 +165,12 @@ mod tests {
         ) {
             let (sketch, exact) = sketch_of(&stream);
             let total: u64 = exact.values().sum();
-            for Entry { hitter, .. } in &sketch.entries {
+            for RankedHitter { hitter, .. } in &sketch.entries {
                 let actual = exact[&hitter.id];
                 prop_assert!(actual <= hitter.denied && hitter.denied <= actual + hitter.error);
                 prop_assert!(hitter.error <= total / CAPACITY as u64);
             }
-            let denied = |entry: &Entry| entry.hitter.denied;
+            let denied = |entry: &RankedHitter| entry.hitter.denied;
             prop_assert!(sketch.entries.is_sorted_by(|left, right| denied(left) >= denied(right)));
             let counted: u64 = sketch.entries.iter().map(denied).sum();
             prop_assert_eq!(counted, total);

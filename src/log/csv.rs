@@ -4,7 +4,7 @@ use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use memchr::{memchr, memchr_iter};
 
 use crate::log::MAX_LINE;
-use crate::log::fault::Fault;
+use crate::log::fault::LineFault;
 use crate::log::record::Record;
 use crate::log::skipped::SHOWN;
 
@@ -13,7 +13,7 @@ const MAX_COLUMNS: usize = 4096;
 
 /// The layout of a table.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Columns {
+pub struct CsvColumns {
     /// The delimiter between columns.
     pub delimiter: u8,
     /// The number of columns.
@@ -26,8 +26,8 @@ pub struct Columns {
 
 /// Reader of the rows in blocks. Rows may have quoted line ends, so they cannot be read in parallel.
 #[derive(Debug)]
-pub(super) struct Rows {
-    columns: Columns,
+pub(super) struct CsvRows {
+    columns: CsvColumns,
     reader: Reader,
     row: Vec<u8>,
     filled: usize,
@@ -46,7 +46,7 @@ pub(super) enum Row<'a> {
     /// A valid row: its selected fields, and all of its cells.
     Record(Record<'a>, Cells<'a>),
     /// An invalid row.
-    Faulty(Fault, Cells<'a>),
+    Faulty(LineFault, Cells<'a>),
     /// The header, or the end of an overlong row.
     Header,
 }
@@ -80,9 +80,9 @@ impl Cells<'_> {
     }
 }
 
-impl Rows {
-    pub fn new(columns: Columns) -> Rows {
-        Rows {
+impl CsvRows {
+    pub fn new(columns: CsvColumns) -> CsvRows {
+        CsvRows {
             reader: ReaderBuilder::new().delimiter(columns.delimiter).build(),
             expects_header: columns.has_header,
             columns,
@@ -121,7 +121,7 @@ impl Rows {
                     self.row.resize((self.row.len() * 2).min(MAX_LINE), 0);
                 }
                 ReadRecordResult::OutputFull | ReadRecordResult::OutputEndsFull => {
-                    let fault = Fault::TooLong { max: MAX_LINE };
+                    let fault = LineFault::TooLong { max: MAX_LINE };
                     each(Row::Faulty(fault, self.cells()), self.line_ends);
                     self.reader.reset();
                     self.is_overlong = true;
@@ -145,7 +145,7 @@ impl Rows {
         let row = &self.row[..self.filled];
         if self.ended != self.columns.count {
             let (found, expected) = (self.ended, self.columns.count);
-            return Row::Faulty(Fault::Columns { found, expected }, self.cells());
+            return Row::Faulty(LineFault::Columns { found, expected }, self.cells());
         }
         let mut record = Record::default();
         for &(column, slot) in &self.columns.wanted {

@@ -7,7 +7,7 @@ const SHOWN: usize = 40;
 
 /// The reason why a line cannot be parsed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum Fault {
+pub enum LineFault {
     /// The line does not have the format.
     #[error("does not have the format")]
     Format,

@@ -7,12 +7,12 @@ use memchr::memchr;
 use serde::Deserialize;
 
 use crate::log::classes::Classes;
-use crate::log::csv::Columns;
-use crate::log::fault::Fault;
-use crate::log::json::Names;
+use crate::log::csv::CsvColumns;
+use crate::log::fault::LineFault;
+use crate::log::json::FieldNames;
 use crate::log::line_format::LineFormat;
 use crate::log::record::RequestPart;
-use crate::log::time::Unit;
+use crate::log::time::EpochUnit;
 
 /// The format of a log.
 #[derive(Clone, Debug)]
@@ -20,11 +20,11 @@ pub enum Format {
     /// Lines with text between their fields, as nginx and Apache write them.
     LineFormat(LineFormat),
     /// A JSON object on each line.
-    Json(Names),
+    Json(FieldNames),
     /// Pairs such as `name=value` on each line.
-    Logfmt(Names),
+    Logfmt(FieldNames),
     /// A table.
-    Csv(Columns),
+    Csv(CsvColumns),
 }
 
 /// The options of a parser.
@@ -32,13 +32,15 @@ pub enum Format {
 pub struct ParseOptions {
     /// Whether lines have a cost.
     pub has_cost: bool,
-    /// The number of fields of an id, at most [`MAX_SLOTS`](crate::log::MAX_SLOTS) - 2; 0 if all events
-    /// belong to one client.
+    /// The unit of durations, in nanoseconds; `None` if lines have none.
+    pub duration_unit: Option<i64>,
+    /// The number of fields of an id, at most [`MAX_ID_FIELDS`](crate::log::MAX_ID_FIELDS); 0 if all
+    /// events belong to one client.
     pub id_fields: usize,
     /// The zone of times without a zone.
     pub zone: TimeZone,
     /// The unit of epochs; `None` to detect it for each.
-    pub unit: Option<Unit>,
+    pub unit: Option<EpochUnit>,
     /// The maximum time by which a line may be earlier than a previous one, in nanoseconds; `None` for no
     /// maximum.
     pub window: Option<i64>,
@@ -65,11 +67,11 @@ pub struct Envelope {
 
 impl Envelope {
     /// Returns the line inside.
-    pub(super) fn open<'a>(self, line: &'a [u8]) -> Result<Cow<'a, [u8]>, Fault> {
+    pub(super) fn open<'a>(self, line: &'a [u8]) -> Result<Cow<'a, [u8]>, LineFault> {
         let mut inner = Cow::Borrowed(line);
         if self.is_json {
-            let found: Wrapped<'_> = serde_json::from_slice(line).map_err(|error| Fault::Json {
-                problem: error.to_string().replace(" line 1 ", " "),
+            let found: Wrapped<'_> = serde_json::from_slice(line).map_err(|error| {
+                LineFault::Json { problem: error.to_string().replace(" line 1 ", " ") }
             })?;
             let text = found.log.trim_end_matches(['\n', '\r']);
             inner = Cow::Owned(text.as_bytes().to_vec());

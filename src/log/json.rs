@@ -8,19 +8,23 @@ use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
-use crate::log::fault::Fault;
+use crate::log::fault::LineFault;
 use crate::log::id;
 use crate::log::record::Record;
 
 /// The names of the selected fields. A dot refers to a field of a nested object.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Names {
+pub struct FieldNames {
     /// Each name with its slot.
     pub wanted: Vec<(String, usize)>,
 }
 
-impl Names {
-    pub(super) fn read<'a>(&self, line: &'a [u8], record: &mut Record<'a>) -> Result<(), Fault> {
+impl FieldNames {
+    pub(super) fn read<'a>(
+        &self,
+        line: &'a [u8],
+        record: &mut Record<'a>,
+    ) -> Result<(), LineFault> {
         match std::str::from_utf8(line) {
             Ok(text) => object(text, &self.wanted, record),
             Err(_) => {
@@ -41,13 +45,13 @@ fn object<'a>(
     text: &'a str,
     names: &[(impl AsRef<str>, usize)],
     record: &mut Record<'a>,
-) -> Result<(), Fault> {
+) -> Result<(), LineFault> {
     let mut reader = serde_json::Deserializer::from_str(text);
     Object { names, record }
         .deserialize(&mut reader)
         .and_then(|()| reader.end())
         // The caller that counts lines adds the line number.
-        .map_err(|error| Fault::Json { problem: error.to_string().replace(" line 1 ", " ") })
+        .map_err(|error| LineFault::Json { problem: error.to_string().replace(" line 1 ", " ") })
 }
 
 /// Visitor that extracts the selected fields of an object.

@@ -3,7 +3,7 @@
 use memchr::{memchr, memchr_iter, memchr2};
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
-use crate::log::fault::Fault;
+use crate::log::fault::LineFault;
 use crate::log::record::Record;
 
 /// The text that may follow an open format: a blank, and text with its quotes in pairs.
@@ -88,7 +88,7 @@ impl LineFormat {
         &mut self,
         line: &'a [u8],
         record: &mut Record<'a>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), LineFault> {
         // Servers write empty fields as `-`, so two blanks are most likely one delimiter.
         for has_runs in [true, false] {
             if self.scan(line, has_runs, record).is_some() {
@@ -96,8 +96,8 @@ impl LineFormat {
             }
             *record = Record::default();
         }
-        let (regex, groups) = self.lenient.as_mut().ok_or(Fault::Format)?;
-        regex.captures_read(groups, line).ok_or(Fault::Format)?;
+        let (regex, groups) = self.lenient.as_mut().ok_or(LineFault::Format)?;
+        regex.captures_read(groups, line).ok_or(LineFault::Format)?;
         for (index, field) in self.fields.iter().enumerate() {
             let text = groups.get(index + 1).map_or(&[][..], |(start, end)| &line[start..end]);
             field.slots.iter().for_each(|&slot| record.fill(slot, text));

@@ -2,18 +2,18 @@
 
 use memchr::{memchr, memchr2};
 
-use crate::log::fault::Fault;
-use crate::log::json::Names;
+use crate::log::fault::LineFault;
+use crate::log::json::FieldNames;
 use crate::log::line_format::quote;
 use crate::log::record::Record;
 
 /// Fills a record with the values of the selected names. A first word that is not part of a pair has an
 /// empty name, and other such words are ignored.
 pub(super) fn read<'a>(
-    names: &Names,
+    names: &FieldNames,
     line: &'a [u8],
     record: &mut Record<'a>,
-) -> Result<(), Fault> {
+) -> Result<(), LineFault> {
     let mut rest = line;
     let mut has_pair = false;
     while !rest.is_empty() {
@@ -40,13 +40,13 @@ pub(super) fn read<'a>(
             }
         }
     }
-    if has_pair { Ok(()) } else { Err(Fault::Format) }
+    if has_pair { Ok(()) } else { Err(LineFault::Format) }
 }
 
 /// Returns a value without its quotes, and its length with them.
-fn value(text: &[u8]) -> Result<(&[u8], usize), Fault> {
+fn value(text: &[u8]) -> Result<(&[u8], usize), LineFault> {
     if let Some(inner) = text.strip_prefix(b"\"") {
-        let end = quote(inner).ok_or(Fault::Format)?;
+        let end = quote(inner).ok_or(LineFault::Format)?;
         return Ok((&inner[..end], end + 2));
     }
     let end = memchr(b' ', text).unwrap_or(text.len());

@@ -18,17 +18,17 @@ mod time;
 mod worker;
 
 pub use classes::{Classes, MAX_PATTERNS};
-pub use csv::Columns as CsvColumns;
-pub use fault::Fault;
+pub use csv::CsvColumns;
+pub use fault::LineFault;
 pub use format::{Envelope, Format, ParseOptions};
 pub use id::{canonical, escape_invalid_utf8};
 pub use jiff::tz::TimeZone;
-pub use json::Names;
+pub use json::FieldNames;
 pub use line_format::{FieldKind, LineField, LineFormat};
 pub use parser::Parser;
-pub use record::{MAX_SLOTS, RequestPart};
-pub use skipped::{Events, Example};
-pub use time::{Unit, timestamp};
+pub use record::{MAX_ID_FIELDS, MAX_SLOTS, RequestPart};
+pub use skipped::{Example, ParsedEvents};
+pub use time::{EpochUnit, timestamp};
 
 /// The maximum length of a line, in bytes: 1 MiB. A line without an end must not fill the memory.
 pub const MAX_LINE: usize = 1 << 20;

@@ -7,11 +7,11 @@ use memchr::{memchr, memrchr};
 
 use crate::log::MAX_LINE;
 use crate::log::classes::Classes;
-use crate::log::csv::{Row, Rows};
-use crate::log::fault::Fault;
+use crate::log::csv::{CsvRows, Row};
+use crate::log::fault::LineFault;
 use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
-use crate::log::skipped::{Events, Example};
+use crate::log::skipped::{Example, ParsedEvents};
 use crate::log::worker::Worker;
 use crate::simulate::Ids;
 
@@ -29,12 +29,12 @@ const KEPT: usize = 256;
 #[derive(Debug)]
 pub struct Parser {
     format: Format,
-    rows: Option<Rows>,
+    rows: Option<CsvRows>,
     options: ParseOptions,
     workers: Vec<Worker>,
     ids: Ids,
     classes: Classes,
-    events: Events,
+    events: ParsedEvents,
     /// The incomplete last line of the blocks so far.
     carry: Vec<u8>,
     is_overlong: bool,
@@ -55,7 +55,7 @@ impl Parser {
             options,
             workers: (0..threads).map(|_| Worker::default()).collect(),
             ids: Ids::default(),
-            events: Events::default(),
+            events: ParsedEvents::default(),
             carry: Vec::new(),
             is_overlong: false,
             is_finished: false,
@@ -101,9 +101,9 @@ impl Parser {
     }
 
     /// Returns the events since the previous call.
-    pub fn take(&mut self) -> Events {
+    pub fn take(&mut self) -> ParsedEvents {
         let lines_read = self.events.lines_read;
-        std::mem::replace(&mut self.events, Events { lines_read, ..Events::default() })
+        std::mem::replace(&mut self.events, ParsedEvents { lines_read, ..ParsedEvents::default() })
     }
 
     /// Returns the number of events that were not taken yet.
@@ -147,7 +147,7 @@ impl Parser {
         if std::mem::take(&mut self.is_overlong) {
             self.events.lines_read += 1;
             let line = self.events.lines_read;
-            self.events.skip(line, &carry, &Fault::TooLong { max: MAX_LINE });
+            self.events.skip(line, &carry, &LineFault::TooLong { max: MAX_LINE });
         } else {
             // With a line end, so that an empty line counts too.
             carry.push(b'\n');
@@ -226,7 +226,7 @@ impl Parser {
             let earlier = *latest - time;
             if earlier > window {
                 events.late += 1;
-                let (line, fault) = (before + worker.lines[at], Fault::Late { earlier });
+                let (line, fault) = (before + worker.lines[at], LineFault::Late { earlier });
                 late.push(Example { line, reason: fault.to_string(), text: String::new() });
                 late.truncate(5);
                 continue;
@@ -236,6 +236,7 @@ impl Parser {
             if options.has_cost {
                 events.costs.push(found.costs[at]);
             }
+            events.durations.extend(found.durations.get(at));
         }
         let skipped = found.examples.iter();
         let mut examples: Vec<Example> = skipped
@@ -258,9 +259,9 @@ fn texts(ids: &Ids, first: usize) -> impl Iterator<Item = &str> {
     ids.iter().skip(first).map(|id| std::str::from_utf8(id).unwrap_or_default())
 }
 
-fn rows(format: &Format) -> Option<Rows> {
+fn rows(format: &Format) -> Option<CsvRows> {
     match format {
-        Format::Csv(columns) => Some(Rows::new(columns.clone())),
+        Format::Csv(columns) => Some(CsvRows::new(columns.clone())),
         Format::LineFormat(_) | Format::Json(_) | Format::Logfmt(_) => None,
     }
 }

@@ -4,14 +4,18 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memmem, memrchr};
 
-/// The maximum number of selected fields: a time, a cost, and the fields of the id.
-pub const MAX_SLOTS: usize = 8;
+/// The maximum number of selected fields: a time, a cost, the fields of the id, and a duration.
+pub const MAX_SLOTS: usize = 9;
+/// The maximum number of fields of an id.
+pub const MAX_ID_FIELDS: usize = DURATION - ID;
 /// The slot of the time.
 pub(super) const TIME: usize = 0;
 /// The slot of the cost.
 pub(super) const COST: usize = 1;
 /// The first slot of the id.
 pub(super) const ID: usize = 2;
+/// The slot of the duration, after those of the id.
+pub(super) const DURATION: usize = MAX_SLOTS - 1;
 
 /// The selected fields of one line, each in its slot.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! The events of a log, and the skipped lines.
 
-use crate::log::fault::Fault;
+use crate::log::fault::LineFault;
 
 /// The number of skipped lines that are kept as examples.
 const EXAMPLES: usize = 5;
@@ -9,13 +9,15 @@ pub(super) const SHOWN: usize = 200;
 
 /// Events as columns, and counts of skipped lines.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Events {
+pub struct ParsedEvents {
     /// The times in nanoseconds since 1970, in order of the lines.
     pub times: Vec<i64>,
     /// The numbers of the ids.
     pub codes: Vec<u32>,
     /// The costs; empty unless requested.
     pub costs: Vec<i64>,
+    /// The durations in nanoseconds; empty unless requested.
+    pub durations: Vec<i64>,
     /// The number of lines read so far, including empty ones.
     pub lines_read: u64,
     /// The number of lines that cannot be parsed.
@@ -41,9 +43,9 @@ pub struct Example {
     pub text: String,
 }
 
-impl Events {
+impl ParsedEvents {
     /// Counts a skipped line, and keeps it as an example if it is among the first.
-    pub(super) fn skip(&mut self, line: u64, text: &[u8], fault: &Fault) {
+    pub(super) fn skip(&mut self, line: u64, text: &[u8], fault: &LineFault) {
         self.skipped += 1;
         if self.examples.len() < EXAMPLES {
             // Truncated before the conversion, because a line may be long.
@@ -68,6 +70,7 @@ impl Events {
         self.times.clear();
         self.codes.clear();
         self.costs.clear();
+        self.durations.clear();
         self.examples.clear();
         (self.lines_read, self.skipped, self.without_id, self.late) = (0, 0, 0, 0);
         self.units = 0;

@@ -5,13 +5,13 @@ use jiff::fmt::strtime::BrokenDownTime;
 use jiff::fmt::temporal::Pieces;
 use jiff::tz::{Offset, TimeZone};
 
-use crate::log::fault::Fault;
+use crate::log::fault::LineFault;
 
 const SECOND: i64 = 1_000_000_000;
 
 /// The unit of an epoch timestamp.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Unit {
+pub enum EpochUnit {
     /// 10^9 ns.
     Seconds,
     /// 10^6 ns.
@@ -22,23 +22,23 @@ pub enum Unit {
     Nanos,
 }
 
-impl Unit {
+impl EpochUnit {
     fn nanos(self) -> i64 {
         match self {
-            Unit::Seconds => SECOND,
-            Unit::Millis => 1_000_000,
-            Unit::Micros => 1000,
-            Unit::Nanos => 1,
+            EpochUnit::Seconds => SECOND,
+            EpochUnit::Millis => 1_000_000,
+            EpochUnit::Micros => 1000,
+            EpochUnit::Nanos => 1,
         }
     }
 
     /// Returns the unit in which a number is a plausible time: seconds below 10^11, and so on.
-    fn of(number: i64) -> Unit {
+    fn of(number: i64) -> EpochUnit {
         match number {
-            ..100_000_000_000 => Unit::Seconds,
-            100_000_000_000..100_000_000_000_000 => Unit::Millis,
-            100_000_000_000_000..100_000_000_000_000_000 => Unit::Micros,
-            100_000_000_000_000_000.. => Unit::Nanos,
+            ..100_000_000_000 => EpochUnit::Seconds,
+            100_000_000_000..100_000_000_000_000 => EpochUnit::Millis,
+            100_000_000_000_000..100_000_000_000_000_000 => EpochUnit::Micros,
+            100_000_000_000_000_000.. => EpochUnit::Nanos,
         }
     }
 
@@ -57,17 +57,18 @@ impl Unit {
 /// treated as the second before it.
 ///
 /// # Errors
-/// [`Fault::Time`] for text that is not a time, [`Fault::Beyond`] for a time before 1970 or after 2262.
+/// [`LineFault::Time`] for text that is not a time, [`LineFault::Beyond`] for a time before 1970 or
+/// after 2262.
 ///
 /// # Source
 /// Log formats of Apache and nginx; ISO 8601 in the profile of RFC 3339, section 5.6.
 pub fn timestamp(
     text: &[u8],
     zone: &TimeZone,
-    unit: Option<Unit>,
-) -> Result<(i64, Option<Unit>), Fault> {
+    unit: Option<EpochUnit>,
+) -> Result<(i64, Option<EpochUnit>), LineFault> {
     let bare = text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")).unwrap_or(text);
-    let invalid = || Fault::Time { found: text.to_vec() };
+    let invalid = || LineFault::Time { found: text.to_vec() };
     let utf8 = std::str::from_utf8(bare).map_err(|_| invalid())?;
     let (nanos, unit) = match bare {
         [_, _, b'/', ..] => (server_time(utf8, zone).ok_or_else(invalid)?, None),
@@ -79,7 +80,7 @@ pub fn timestamp(
     };
     match i64::try_from(nanos) {
         Ok(nanos) if nanos >= 0 => Ok((nanos, unit)),
-        _ => Err(Fault::Beyond { found: text.to_vec() }),
+        _ => Err(LineFault::Beyond { found: text.to_vec() }),
     }
 }
 
@@ -127,7 +128,7 @@ fn instant(local: DateTime, offset: Option<Offset>, zone: &TimeZone) -> Option<i
 }
 
 /// Parses a number of units since 1970. Returns nanoseconds and the unit.
-fn epoch(text: &[u8], unit: Option<Unit>) -> Option<(i128, Unit)> {
+fn epoch(text: &[u8], unit: Option<EpochUnit>) -> Option<(i128, EpochUnit)> {
     let length = text.iter().take_while(|digit| digit.is_ascii_digit()).count();
     let (whole, rest) = text.split_at(length);
     if length == 0 || length > 19 {
@@ -140,7 +141,7 @@ fn epoch(text: &[u8], unit: Option<Unit>) -> Option<(i128, Unit)> {
         _ => return float(text, unit),
     };
     let whole: i64 = std::str::from_utf8(whole).ok()?.parse().ok()?;
-    let unit = unit.unwrap_or_else(|| Unit::of(whole));
+    let unit = unit.unwrap_or_else(|| EpochUnit::of(whole));
     // Digits beyond nanoseconds are truncated.
     let digits = fraction.iter().chain(std::iter::repeat(&b'0')).take(9);
     let billionths = digits.fold(0, |sum, digit| 10 * sum + i64::from(digit - b'0'));
@@ -148,8 +149,8 @@ fn epoch(text: &[u8], unit: Option<Unit>) -> Option<(i128, Unit)> {
     Some((nanos + i128::from(billionths) * i128::from(unit.nanos()) / i128::from(SECOND), unit))
 }
 
-fn float(text: &[u8], unit: Option<Unit>) -> Option<(i128, Unit)> {
+fn float(text: &[u8], unit: Option<EpochUnit>) -> Option<(i128, EpochUnit)> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    let unit = unit.unwrap_or_else(|| Unit::of(number as i64));
+    let unit = unit.unwrap_or_else(|| EpochUnit::of(number as i64));
     number.is_finite().then(|| ((number * unit.nanos() as f64).round() as i128, unit))
 }

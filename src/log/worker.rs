@@ -7,12 +7,12 @@ use memchr::memchr_iter;
 
 use crate::log::MAX_LINE;
 use crate::log::classes::Classes;
-use crate::log::fault::Fault;
+use crate::log::fault::LineFault;
 use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
 use crate::log::logfmt;
-use crate::log::record::{COST, ID, MAX_SLOTS, Record, TIME};
-use crate::log::skipped::Events;
+use crate::log::record::{COST, DURATION, ID, Record, TIME};
+use crate::log::skipped::ParsedEvents;
 use crate::log::time::timestamp;
 use crate::simulate::Ids;
 
@@ -20,10 +20,13 @@ use crate::simulate::Ids;
 /// them all.
 const MAX_REMEMBERED: usize = 1 << 20;
 
+/// The longest duration in nanoseconds, a hundred days; more is a number in another unit.
+const MAX_DURATION: f64 = 8.64e15;
+
 /// Parser of lines, with its own id numbers.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
-    pub events: Events,
+    pub events: ParsedEvents,
     /// The line of each event, from 1.
     pub lines: Vec<u64>,
     pub ids: Ids,
@@ -62,7 +65,7 @@ impl Worker {
     fn line(&mut self, line: &[u8], format: &mut Format, options: &ParseOptions) {
         self.events.lines_read += 1;
         if line.len() > MAX_LINE {
-            return self.skip(line, &Fault::TooLong { max: MAX_LINE });
+            return self.skip(line, &LineFault::TooLong { max: MAX_LINE });
         }
         let bare = line.strip_suffix(b"\r").unwrap_or(line);
         // A log that was truncated while the server kept writing begins with zero bytes.
@@ -87,20 +90,27 @@ impl Worker {
         }
     }
 
-    pub fn skip(&mut self, line: &[u8], fault: &Fault) {
+    pub fn skip(&mut self, line: &[u8], fault: &LineFault) {
         self.events.skip(self.events.lines_read, line, fault);
     }
 
     /// Adds the event of a line. A line without an id is only counted.
-    pub fn record(&mut self, mut record: Record<'_>, options: &ParseOptions) -> Result<(), Fault> {
+    pub fn record(
+        &mut self,
+        mut record: Record<'_>,
+        options: &ParseOptions,
+    ) -> Result<(), LineFault> {
         for &(slot, part) in &options.parts {
             record.keep_part(slot, part);
         }
         let time = match &record.slots[TIME] {
             Some(text) => self.time(text, options)?,
-            None => return Err(Fault::Missing { field: "time".to_owned() }),
+            None => return Err(LineFault::Missing { field: "time".to_owned() }),
         };
         let cost = if options.has_cost { cost(record.slots[COST].as_deref())? } else { 0 };
+        let unit = options.duration_unit;
+        let duration =
+            unit.map(|unit| duration(record.slots[DURATION].as_deref(), unit)).transpose()?;
         let Some(code) = self.code(&record, options) else {
             self.events.without_id += 1;
             return Ok(());
@@ -111,10 +121,11 @@ impl Worker {
         if options.has_cost {
             self.events.costs.push(cost);
         }
+        self.events.durations.extend(duration);
         Ok(())
     }
 
-    fn time(&mut self, text: &[u8], options: &ParseOptions) -> Result<i64, Fault> {
+    fn time(&mut self, text: &[u8], options: &ParseOptions) -> Result<i64, LineFault> {
         if self.last.0 == text && !text.is_empty() {
             return Ok(self.last.1);
         }
@@ -132,7 +143,7 @@ impl Worker {
     }
 
     fn code(&mut self, record: &Record<'_>, options: &ParseOptions) -> Option<u32> {
-        let fields = &record.slots[ID..MAX_SLOTS.min(ID + options.id_fields)];
+        let fields = &record.slots[ID..DURATION.min(ID + options.id_fields)];
         let text = |bytes| match record.is_escaped {
             true => Cow::Borrowed(std::str::from_utf8(bytes).unwrap_or_default()),
             false => id::escape_invalid_utf8(bytes),
@@ -178,17 +189,34 @@ fn is_present(bytes: &[u8]) -> bool {
 }
 
 /// Parses a cost, which is an integer. `-` is 0, which servers write for no bytes.
-fn cost(text: Option<&[u8]>) -> Result<i64, Fault> {
-    let missing = Fault::Missing { field: "cost".to_owned() };
+fn cost(text: Option<&[u8]>) -> Result<i64, LineFault> {
+    let missing = LineFault::Missing { field: "cost".to_owned() };
     let text = text.filter(|text| !text.is_empty()).ok_or(missing)?;
     if text == b"-" {
         return Ok(0);
     }
-    let invalid = || Fault::NotANumber { field: "cost".to_owned(), found: text.to_vec() };
+    let invalid = || LineFault::NotANumber { field: "cost".to_owned(), found: text.to_vec() };
     // pandas writes integers of a column with missing values as 2.0.
     let text = text.strip_suffix(b".0").unwrap_or(text);
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return Err(invalid());
     }
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(invalid)
+}
+
+/// Parses a duration, which is a decimal number of units. `-` is 0, as for a cost.
+fn duration(text: Option<&[u8]>, unit: i64) -> Result<i64, LineFault> {
+    let missing = LineFault::Missing { field: "duration".to_owned() };
+    let text = text.filter(|text| !text.is_empty()).ok_or(missing)?;
+    if text == b"-" {
+        return Ok(0);
+    }
+    let invalid = || LineFault::NotANumber { field: "duration".to_owned(), found: text.to_vec() };
+    let decimal: f64 =
+        std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(invalid)?;
+    let nanos = (decimal * unit as f64).round();
+    if !(0.0..=MAX_DURATION).contains(&nanos) {
+        return Err(invalid());
+    }
+    Ok(nanos as i64)
 }

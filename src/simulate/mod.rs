@@ -3,19 +3,20 @@
 //! Uses the engine without a store. The state of a bucket is an element of an array, indexed by the
 //! number of its client, so that a decision costs little more than its arithmetic.
 
-mod busiest_interval;
 mod columns;
+mod holders;
 mod ids;
 mod routes;
+mod totals;
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-pub use busiest_interval::largest_within;
 pub use columns::{Columns, Events, Sink, Source};
 pub use ids::Ids;
 pub use routes::{NO_LIMIT, Together};
+pub use totals::{ClientTotals, Totals};
 
 use crate::engine::algorithm::Algorithm;
 use crate::engine::cost::Cost;
@@ -28,6 +29,7 @@ use crate::engine::state::{State, Write};
 use crate::engine::time::{BeforeOrigin, Timestamp};
 use crate::limiter::{CallError, invalid_id};
 use crate::prefetch::{self, prefetch};
+use crate::simulate::holders::Holders;
 
 /// The number of buckets from which prefetching pays off. Fewer buckets fit into the cache.
 const PREFETCH_THRESHOLD: usize = 1 << 15;
@@ -37,7 +39,7 @@ const EMPTY: u64 = u64::MAX;
 
 /// The reason why an event is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum EventFault {
     /// A time earlier than the previous one.
     #[error("times must not go back, found {found} ns after {before} ns; pass sort=True")]
     Unsorted {
@@ -72,7 +74,7 @@ pub struct FaultAt {
     /// The index of the event, from 0.
     pub position: usize,
     /// The fault.
-    pub fault: Fault,
+    pub fault: EventFault,
 }
 
 /// One limit with its overrides, and the buckets of its clients.
@@ -91,6 +93,8 @@ pub struct Simulator {
     /// The index of each bucket's limit; empty if there is only one limit.
     limit_of: Vec<u32>,
     last: i64,
+    /// The requests that hold slots.
+    holders: Holders,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -115,6 +119,7 @@ impl Simulator {
             words: Vec::new(),
             limit_of: Vec::new(),
             last: 0,
+            holders: Holders::new(),
         }
     }
 
@@ -142,17 +147,21 @@ impl Simulator {
         if bucket >= self.words.len() {
             return None;
         }
+        Some((bucket, self.limit_of_bucket(bucket)))
+    }
+
+    fn limit_of_bucket(&self, bucket: usize) -> &Limit {
         let limit = self.limit_of.get(bucket).map_or(0, |&limit| limit as usize);
-        Some((bucket, self.limits.get(limit)?))
+        &self.limits[limit]
     }
 
     /// Returns the bucket of an event, its limit, and its cost.
-    fn resolve(&self, client: u32, tokens: i64) -> Result<(usize, &Limit, Cost), Fault> {
-        let unknown = Fault::UnknownClient { found: client, clients: self.clients };
+    fn resolve(&self, client: u32, tokens: i64) -> Result<(usize, &Limit, Cost), EventFault> {
+        let unknown = EventFault::UnknownClient { found: client, clients: self.clients };
         let (bucket, limit) = self.bucket_of(client as usize).ok_or(unknown)?;
         let cost = limit.cost(tokens).map_err(|source| {
             let limit = self.entry.name().to_string();
-            Fault::Call(Box::new(CallError::Cost { limit, source }))
+            EventFault::Call(Box::new(CallError::Cost { limit, source }))
         })?;
         Ok((bucket, limit, cost))
     }
@@ -171,12 +180,13 @@ impl Simulator {
     /// Adds a client, which gets the next number. Each id must be added only once.
     ///
     /// # Errors
-    /// [`Fault::Call`] if the id does not have the limit's id format.
-    pub fn add(&mut self, id: &str) -> Result<(), Fault> {
+    /// [`EventFault::Call`] if the id does not have the limit's id format.
+    pub fn add(&mut self, id: &str) -> Result<(), EventFault> {
         let entry = Arc::clone(&self.entry);
-        let id = entry.canonical(id).map_err(|error| Fault::Call(invalid_id(&entry, error)))?;
+        let id =
+            entry.canonical(id).map_err(|error| EventFault::Call(invalid_id(&entry, error)))?;
         if let Some(buckets) = &mut self.buckets {
-            let bucket = buckets.ids.number(id.as_bytes()).ok_or(Fault::TooManyClients)?;
+            let bucket = buckets.ids.number(id.as_bytes()).ok_or(EventFault::TooManyClients)?;
             buckets.by_client.push(bucket);
             if (bucket as usize) < self.words.len() {
                 self.clients += 1;
@@ -196,8 +206,8 @@ impl Simulator {
     /// Adds clients without ids, each with its own bucket under the default limit.
     ///
     /// # Errors
-    /// [`Fault::Call`] if the limit has an id format.
-    pub fn add_unnamed(&mut self, count: usize) -> Result<(), Fault> {
+    /// [`EventFault::Call`] if the limit has an id format.
+    pub fn add_unnamed(&mut self, count: usize) -> Result<(), EventFault> {
         if count == 0 {
             return Ok(());
         }
@@ -313,7 +323,7 @@ impl Simulator {
             let found = events.times.get(position);
             Timestamp::new(found).map_err(|error| fault(error.into()))?;
             if found < before {
-                return Err(fault(Fault::Unsorted { found, before }));
+                return Err(fault(EventFault::Unsorted { found, before }));
             }
             before = found;
             let client = events.clients.as_ref().map_or(0, |clients| clients.get(position));

@@ -9,7 +9,7 @@ use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{BeforeOrigin, Timestamp};
-use crate::simulate::{Columns, Events, Fault, FaultAt, Ids, Simulator, Sink, Source, put};
+use crate::simulate::{Columns, EventFault, Events, FaultAt, Ids, Simulator, Sink, Source, put};
 
 /// The value of `denied_by` for an event that no limit denies.
 pub const NO_LIMIT: u32 = u32::MAX;
@@ -39,6 +39,11 @@ impl Together {
         Together { simulators, plans: Vec::new(), last: 0 }
     }
 
+    /// Returns whether a limit is one on requests in flight.
+    pub fn has_slots(&self) -> bool {
+        self.simulators.iter().any(|(simulator, _)| simulator.has_slots())
+    }
+
     /// Returns the number of plans.
     pub fn plans(&self) -> usize {
         self.plans.len()
@@ -48,19 +53,22 @@ impl Together {
     /// `None` for the cost of the event.
     ///
     /// # Errors
-    /// [`Fault::Call`] if an id does not have the limit's id format, [`Fault::UnknownClient`] if a limit
-    /// does not exist.
-    pub fn add_plan(&mut self, parts: &[(usize, String, Option<i64>)]) -> Result<usize, Fault> {
+    /// [`EventFault::Call`] if an id does not have the limit's id format,
+    /// [`EventFault::UnknownClient`] if a limit does not exist.
+    pub fn add_plan(
+        &mut self,
+        parts: &[(usize, String, Option<i64>)],
+    ) -> Result<usize, EventFault> {
         let mut plan: Vec<Part> = Vec::with_capacity(parts.len());
         for (limit, id, cost) in parts {
             let limits = self.simulators.len();
-            let unknown = Fault::UnknownClient { found: *limit as u32, clients: limits };
+            let unknown = EventFault::UnknownClient { found: *limit as u32, clients: limits };
             let (simulator, ids) = self.simulators.get_mut(*limit).ok_or(unknown)?;
             let client = match ids.find(id.as_bytes()) {
                 Some(client) => client,
                 None => {
                     simulator.add(id)?;
-                    ids.number(id.as_bytes()).ok_or(Fault::TooManyClients)?
+                    ids.number(id.as_bytes()).ok_or(EventFault::TooManyClients)?
                 }
             };
             plan.push(Part { limit: *limit, client, cost: *cost });
@@ -71,13 +79,16 @@ impl Together {
 
     /// Spends for each event in order. The client of an event is the number of its plan.
     ///
+    /// An allowed event holds its slots until its duration has passed.
+    ///
     /// Writes the decision of its strictest limit, and the index of that limit if it denies.
     ///
     /// # Errors
     /// [`FaultAt`] if an event is invalid. The simulation must not be used again.
-    pub fn run<T, N, C, A, S>(
+    pub fn run<T, N, C, D, A, S>(
         &mut self,
         events: &Events<T, N, C>,
+        durations: Option<&D>,
         columns: &mut Columns<A, S>,
         denied_by: &mut impl Sink<u32>,
     ) -> Result<(), FaultAt>
@@ -85,6 +96,7 @@ impl Together {
         T: Source<i64>,
         N: Source<u32>,
         C: Source<i64>,
+        D: Source<i64>,
         A: Sink<bool>,
         S: Sink<i64>,
     {
@@ -93,7 +105,8 @@ impl Together {
             let time = events.times.get(position);
             let plan = events.clients.as_ref().map_or(0, |plans| plans.get(position));
             let cost = events.costs.as_ref().map_or(1, |costs| costs.get(position));
-            let decided = self.decide(time, plan, cost, &mut steps);
+            let duration = durations.map_or(0, |durations| durations.get(position));
+            let decided = self.decide(time, plan, cost, duration, &mut steps);
             let (limit, decision) = decided.map_err(|fault| FaultAt { position, fault })?;
             put(&decision, position, columns);
             denied_by.put(position, limit);
@@ -106,23 +119,29 @@ impl Together {
         time: i64,
         plan: u32,
         cost: i64,
+        duration: i64,
         steps: &mut Vec<Step>,
-    ) -> Result<(u32, Decision), Fault> {
-        let now = Timestamp::new(time).map_err(|error: BeforeOrigin| Fault::from(error))?;
+    ) -> Result<(u32, Decision), EventFault> {
+        let now = Timestamp::new(time).map_err(|error: BeforeOrigin| EventFault::from(error))?;
         if time < self.last {
-            return Err(Fault::Unsorted { found: time, before: self.last });
+            return Err(EventFault::Unsorted { found: time, before: self.last });
         }
         self.last = time;
         let Together { simulators, plans, .. } = self;
+        for (simulator, _) in &mut *simulators {
+            simulator.end_until(time);
+        }
         let clients = plans.len();
-        let plan = plans.get(plan as usize).ok_or(Fault::UnknownClient { found: plan, clients })?;
+        let plan =
+            plans.get(plan as usize).ok_or(EventFault::UnknownClient { found: plan, clients })?;
         let mut members = Vec::with_capacity(plan.len());
         let mut states = Vec::with_capacity(plan.len());
         for part in plan {
             let simulator = &simulators[part.limit].0;
             let (bucket, limit, cost) =
                 simulator.resolve(part.client, part.cost.unwrap_or(cost))?;
-            let operation = Operation { verb: Verb::Spend, limit, cost };
+            let verb = if limit.slots().is_some() { Verb::Reserve } else { Verb::Spend };
+            let operation = Operation { verb, limit, cost };
             members.push(Member { operation, kind: Kind::Spend, shadow: false });
             states.push(State::from_word(simulator.words[bucket]));
         }
@@ -134,6 +153,7 @@ impl Together {
                 && let Some((bucket, _)) = simulator.bucket_of(part.client as usize)
             {
                 simulator.words[bucket] = after.word();
+                simulator.hold(bucket, part.cost.unwrap_or(cost), after, time, duration);
             }
         }
         Ok(match strictest {
@@ -170,7 +190,7 @@ impl Simulator {
             let arrival = events.times.get(position);
             Timestamp::new(arrival).map_err(|error| fault(error.into()))?;
             if arrival < self.last {
-                return Err(fault(Fault::Unsorted { found: arrival, before: self.last }));
+                return Err(fault(EventFault::Unsorted { found: arrival, before: self.last }));
             }
             self.last = arrival;
             let client = events.clients.as_ref().map_or(0, |clients| clients.get(position));

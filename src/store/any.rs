@@ -15,7 +15,7 @@ use crate::store::remote::{RemoteBatch, RemoteStep, RemoteStore};
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
 use crate::store::url::StoreUrl;
-use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError};
+use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError, Wait};
 
 /// A store that is chosen at run time.
 ///
@@ -138,18 +138,9 @@ impl Store for AnyStore {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
+        wait: Wait,
     ) -> Result<Answer, StoreError> {
-        each_store!(self, store => Ok(store.update(bucket, step, now)?))
-    }
-
-    #[inline(always)]
-    fn try_update<S: RemoteStep>(
-        &self,
-        bucket: Bucket<'_>,
-        step: &S,
-        now: Timestamp,
-    ) -> Result<Option<Answer>, StoreError> {
-        each_store!(self, store => Ok(store.try_update(bucket, step, now)?))
+        each_store!(self, store => Ok(store.update(bucket, step, now, wait)?))
     }
 
     fn update_all<B: RemoteBatch>(
@@ -158,18 +149,9 @@ impl Store for AnyStore {
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
+        wait: Wait,
     ) -> Result<Answers, StoreError> {
-        each_store!(self, store => Ok(store.update_all(buckets, batch, now, clock)?))
-    }
-
-    fn try_update_all<B: RemoteBatch>(
-        &self,
-        buckets: &[Bucket<'_>],
-        batch: &B,
-        now: Timestamp,
-        clock: &impl Clock,
-    ) -> Result<Option<Answers>, StoreError> {
-        each_store!(self, store => Ok(store.try_update_all(buckets, batch, now, clock)?))
+        each_store!(self, store => Ok(store.update_all(buckets, batch, now, clock, wait)?))
     }
 
     #[inline(always)]

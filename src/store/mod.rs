@@ -31,7 +31,7 @@ pub(crate) const TIDIED_EVERY: usize = 256;
 ///
 /// A store may run it several times, with the same state or another one, and uses only the last
 /// outcome.
-pub trait Step {
+pub trait StoreStep {
     /// Decides.
     fn apply(&self, found: Option<State>, now: Timestamp) -> (bool, Write);
 
@@ -49,7 +49,7 @@ pub type Answers = SmallVec<[Answer; 4]>;
 
 /// A pure function from the states of several buckets to what becomes of a call on all of them.
 pub trait Batch {
-    /// Decides, under the same rules as [`Step`]. `found` holds the states in the order of the
+    /// Decides, under the same rules as [`StoreStep`]. `found` holds the states in the order of the
     /// buckets; each element of `writes` is `Keep` when the function is called. `full` is empty, or
     /// holds the instants before which a full store has no space for a bucket.
     fn apply(
@@ -91,6 +91,18 @@ pub enum StoreError {
     /// The store was closed; the call was not made.
     #[error("the limiter is closed")]
     Closed,
+    /// The call would have to wait and may not ([`Wait::Never`]); it was not made.
+    #[error("the call would have to wait")]
+    WouldWait,
+}
+
+/// Whether a call may wait for a lock of another process or for a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// It may wait.
+    Allowed,
+    /// It fails with [`StoreError::WouldWait`] instead, and no charge of it remains.
+    Never,
 }
 
 impl StoreError {
@@ -100,9 +112,10 @@ impl StoreError {
             StoreError::Timeout { .. }
             | StoreError::ReplyLost { .. }
             | StoreError::BadReply { .. } => true,
-            StoreError::Unavailable { .. } | StoreError::Refused { .. } | StoreError::Closed => {
-                false
-            }
+            StoreError::Unavailable { .. }
+            | StoreError::Refused { .. }
+            | StoreError::Closed
+            | StoreError::WouldWait => false,
         }
     }
 }
@@ -250,70 +263,39 @@ pub trait Store: Send + Sync {
     /// Prepares the buckets of the limit `prefix` (its number or name) under `algorithm`.
     fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace;
 
-    /// Runs `step` on one bucket. May wait.
+    /// Returns whether some calls wait for a lock of another process or for a network.
+    fn may_wait(&self) -> bool {
+        true
+    }
+
+    /// Runs `step` on one bucket.
     ///
     /// # Errors
-    /// [`Store::Error`] if the store does not answer.
+    /// [`Store::Error`] if the store does not answer, or would have to wait and `wait` forbids it.
     fn update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
+        wait: Wait,
     ) -> Result<Answer, Self::Error>;
-
-    /// Returns whether a call may wait for a lock of another process or for a network.
-    fn may_wait(&self) -> bool {
-        true
-    }
-
-    /// Runs a step on one bucket if that does not block. Otherwise returns `None` without reading
-    /// or writing anything; [`Store::update`] must then be called where blocking is allowed.
-    ///
-    /// # Errors
-    /// As [`Store::update`]; the call was not made.
-    #[inline(always)]
-    fn try_update<S: RemoteStep>(
-        &self,
-        bucket: Bucket<'_>,
-        step: &S,
-        now: Timestamp,
-    ) -> Result<Option<Answer>, Self::Error> {
-        self.update(bucket, step, now).map(Some)
-    }
 
     /// Runs `batch` on several different buckets. `clock` is read again for each give-back.
     ///
     /// # Errors
-    /// [`Store::Error`] if the store does not answer.
+    /// As [`Store::update`].
     fn update_all<B: RemoteBatch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
+        wait: Wait,
     ) -> Result<Answers, Self::Error>;
 
-    /// Runs a batch if that does not block. Otherwise returns `None`, and no charge of this call
-    /// remains; [`Store::update_all`] must then be called where blocking is allowed.
-    ///
-    /// # Errors
-    /// As [`Store::update_all`].
-    fn try_update_all<B: RemoteBatch>(
-        &self,
-        buckets: &[Bucket<'_>],
-        batch: &B,
-        now: Timestamp,
-        clock: &impl Clock,
-    ) -> Result<Option<Answers>, Self::Error> {
-        if self.may_wait() {
-            return Ok(None);
-        }
-        self.update_all(buckets, batch, now, clock).map(Some)
-    }
-
     /// Runs `count` independent steps in order; `call` returns the bucket and the step of an index,
-    /// `each` receives every answer with its index. The store chooses how many it handles at a time,
-    /// and makes no further calls after an error.
+    /// `each` receives every answer with its index. May wait. The store chooses how many it handles at
+    /// a time, and makes no further calls after an error.
     #[inline(always)]
     fn update_each<'a, S: RemoteStep>(
         &self,
@@ -327,7 +309,7 @@ pub trait Store: Send + Sync {
                 self.tidy(now);
             }
             let (bucket, step) = call(index);
-            match self.update(bucket, &step, now) {
+            match self.update(bucket, &step, now, Wait::Allowed) {
                 Ok(answer) => each(index, Ok(&answer)),
                 Err(error) => return each(index, Err(error.into())),
             }

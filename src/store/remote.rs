@@ -13,7 +13,7 @@ use crate::engine::limit::Limit;
 use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
-use crate::store::{Answers, Batch, Step, StoreError, Write};
+use crate::store::{Answers, Batch, StoreError, StoreStep, Write};
 
 /// One operation on one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +33,12 @@ pub struct RemoteOp {
 impl RemoteOp {
     /// Returns whether its denial denies the batch.
     pub fn decides(&self) -> bool {
-        // Refunds and charges are independent of each other.
-        matches!(self.verb, Verb::Spend | Verb::Check)
-            && self.kind != Kind::SpendOnly
-            && !self.shadow
+        self.verb.decides() && self.kind != Kind::SpendOnly && !self.shadow
     }
 }
 
 /// A step that can be sent to a server.
-pub trait RemoteStep: Step {
+pub trait RemoteStep: StoreStep {
     /// The operation to send.
     fn call(&self) -> RemoteOp;
 

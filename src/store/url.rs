@@ -9,7 +9,7 @@ use crate::store::url_parts::{UrlError, UrlParts, shown, without_password};
 pub const DEFAULT: &str = "memory://";
 
 /// The kinds of stores: the schemes of their URLs, and the parsers of the rest.
-const SCHEMES: &[(&[&str], Reader)] = &[
+const SCHEMES: &[(&[&str], ReadUrl)] = &[
     (&["memory"], memory),
     (&["shm"], shared),
     #[cfg(feature = "redis")]
@@ -31,7 +31,7 @@ const REDIS_SCHEMES: [&str; 9] = [
     "valkeys",
 ];
 
-type Reader = fn(&UrlParts<'_>) -> Result<StoreUrl, UrlError>;
+type ReadUrl = fn(&UrlParts<'_>) -> Result<StoreUrl, UrlError>;
 
 /// A store's URL, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]

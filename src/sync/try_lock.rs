@@ -5,6 +5,8 @@
 use std::cell::UnsafeCell;
 use std::mem;
 use std::ops::{Deref, DerefMut};
+#[cfg(all(unix, any(feature = "python", feature = "redis", test)))]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
@@ -12,14 +14,23 @@ use std::thread;
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Counts the forks from now on.
-#[cfg(all(unix, any(feature = "python", test)))]
+#[cfg(all(unix, any(feature = "python", feature = "redis", test)))]
 pub(crate) fn count_forks() {
+    static IS_COUNTED: AtomicBool = AtomicBool::new(false);
     extern "C" fn in_child() {
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: the handler may run in any process and at any time, since it only adds to an atomic. The
-    // call fails only if there is no memory, and forks are not counted then.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    if !IS_COUNTED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the handler may run in any process and at any time, since it only adds to an atomic.
+        // The call fails only if there is no memory, and forks are not counted then.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    }
+}
+
+/// Returns the number of forks of this process and its ancestors since `count_forks`; a number of its
+/// own for each process among these.
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
 }
 
 /// A value that one thread at a time may use.

@@ -12,7 +12,7 @@ use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{RemoteBatch, RemoteStep};
-use penstock::store::{Answers, Bucket, Keyspace, Stats, Store, Write};
+use penstock::store::{Answers, Bucket, Keyspace, Stats, Store, Wait, Write};
 
 /// The bug of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +100,7 @@ impl Store for Faulty {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
+        _wait: Wait,
     ) -> Result<Answer, Infallible> {
         let (index, key) = (Faulty::shard_of(bucket), key(bucket));
         let mut shard = self.lock(index);
@@ -129,6 +130,7 @@ impl Store for Faulty {
         batch: &B,
         now: Timestamp,
         _clock: &impl Clock,
+        _wait: Wait,
     ) -> Result<Answers, Infallible> {
         let mut order: Vec<usize> =
             buckets.iter().map(|&bucket| Faulty::shard_of(bucket)).collect();

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.guard import EnvironRequest, Guard, make_rule
+from penstock.guard import EnvironRequest, Guard, admit, make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,7 @@ def request(**environ: object) -> EnvironRequest:
 
 def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Outcome]:
     """Return the function that decides the limits of one route."""
-    return guard.route_limits([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
+    return partial(admit, guard.route_limits([make_rule(limits, "views.search", options)]))  # type: ignore[arg-type]  # any of them
 
 
 def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = PEER) -> int:

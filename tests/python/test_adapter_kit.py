@@ -9,10 +9,10 @@ import pytest
 
 import penstock
 from penstock import explain
-from penstock.guard import EnvironRequest, Guard, Rule, make_rule
+from penstock.guard import EnvironRequest, Guard, Rule, admit, make_rule
 from penstock.identity import ClientAddress
 from penstock.messages import explain_limit
-from penstock.web import adapter
+from penstock.web import options, route_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,22 +20,20 @@ if TYPE_CHECKING:
 
     from penstock.guard import Outcome
 
-MARK = "__limits__"
-
 
 def refused(**options: object) -> tuple[Guard, Outcome]:
     """Return a guard and the outcome of a request that it refuses."""
     guard = Guard(limits={"Orders": "1/day"}, clock=penstock.ManualClock(), **options)  # type: ignore[arg-type]  # any of them
     limits = guard.route_limits([make_rule(["Orders"], "orders", {})])
-    outcomes = [limits.admit(EnvironRequest({"REMOTE_ADDR": "203.0.113.7"})) for _ in range(2)]
+    outcomes = [admit(limits, EnvironRequest({"REMOTE_ADDR": "203.0.113.7"})) for _ in range(2)]
     return guard, outcomes[1]
 
 
 def test_options_are_split_between_guard_and_limit() -> None:
-    guard, limit = adapter.split_options({"headers": "ietf", "cost": 2}, "App")
+    guard, limit = options.split_options({"headers": "ietf", "cost": 2}, "App")
     assert (guard, limit) == ({"headers": "ietf"}, {"cost": 2})
     with pytest.raises(penstock.ConfigError, match="'cots'"):
-        adapter.split_options({"cots": 2}, "App")
+        options.split_options({"cots": 2}, "App")
 
 
 @pytest.mark.parametrize(
@@ -51,25 +49,24 @@ def test_answer_of_on_denied_is_the_body(answer: object, content_type: str, body
     guard, outcome = refused(on_denied=lambda _: answer)
     found = guard.custom_response(outcome)
     fields = [("Content-Type", content_type)]
-    assert adapter.refusal_body(outcome, found, "a response") == (fields, body)
+    assert outcome.body(found, "a response") == (fields, body)
 
 
 def test_file_is_looked_for_beside_the_application_first(tmp_path: Path) -> None:
     (tmp_path / "limits.yaml").write_text("{}")
-    assert adapter.find_file("limits.yaml", tmp_path) == tmp_path / "limits.yaml"
-    assert str(adapter.find_file("other.yaml", tmp_path)) == "other.yaml"
-    assert str(adapter.find_file("limits.yaml", None)) == "limits.yaml"
+    assert options.find_file("limits.yaml", tmp_path) == tmp_path / "limits.yaml"
+    assert str(options.find_file("other.yaml", tmp_path)) == "other.yaml"
+    assert str(options.find_file("limits.yaml", None)) == "limits.yaml"
 
 
 def decorate(view: Callable[[], None], name: str) -> Callable[[], None]:
-    limits = adapter.ViewLimits.stacked(view, make_rule([name], "", {}), MARK)
+    limits = route_table.ViewLimits.stacked(view, make_rule([name], "", {}))
 
     @functools.wraps(view)
     def wrapper() -> None:
         limits.view()
 
-    limits.wrapper = wrapper
-    setattr(wrapper, MARK, limits)
+    limits.put_on(wrapper)
     return wrapper
 
 
@@ -81,7 +78,7 @@ def test_stacked_decorators_share_one_wrapper() -> None:
     inner = decorate(orders, "A")
     # The inner view may have a route of its own.
     for view, names in ((decorate(inner, "B"), [("B",), ("A",)]), (inner, [("A",)])):
-        limits = adapter.outermost_limits(view, MARK)
+        limits = route_table.outermost_limits(view)
         assert limits is not None
         assert limits.view is orders
         assert [rule.limits for rule in limits.rules] == names
@@ -92,16 +89,16 @@ def test_limits_within_another_decorator_are_nested() -> None:
     def other() -> None:
         limited()
 
-    assert adapter.outermost_limits(other, MARK) is None
+    assert route_table.outermost_limits(other) is None
     view = decorate(other, "B")
-    nested = [limits.rules[0].limits for limits in adapter.nested_limits([view, limited], MARK)]
+    nested = [limits.rules[0].limits for limits in route_table.nested_limits([view, limited])]
     assert nested == [("B",), ("A",)]
 
 
 def test_every_process_names_unnamed_limits_alike() -> None:
     rules = [make_rule([text], "orders", {}) for text in ("1/day", "2/day")]
 
-    class App(adapter.AppLimits):
+    class App(route_table.RouteTable):
         def registered_rules(self) -> list[Rule]:
             return [make_rule(["Missing"], "orders", {}), *rules]
 

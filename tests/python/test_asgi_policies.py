@@ -16,6 +16,7 @@ from penstock.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from pathlib import Path
 
     App = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
 
@@ -77,6 +78,35 @@ async def accepting(scope: Any, receive: Any, send: Any) -> None:
 
 async def closing(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "websocket.close", "code": 1008})
+
+
+@pytest.mark.parametrize(("status", "tokens"), [(400, 2), (200, 1)])
+def test_id_is_read_once_if_other_processes_share_the_store(
+    tmp_path: Path, status: int, tokens: int
+) -> None:
+    calls: list[str] = []
+
+    def find(scope: Any) -> str | None:
+        calls.append(scope["path"])
+        return PEER if status == 200 else None
+
+    with penstock.Limiter({"PerAddress": "2/minute"}, f"shm://{tmp_path}/table") as limiter:
+        limited = PenstockMiddleware(answering(200), limiter, limit="PerAddress", id=find)
+        assert ask(limited)[0]["status"] == status
+        assert calls == ["/"]
+        assert left(limiter) == tokens
+
+
+@pytest.mark.parametrize("store", ["memory://", "shm"])
+def test_factor_applies_on_an_event_loop(
+    store: str, clock: penstock.ManualClock, tmp_path: Path
+) -> None:
+    limits = {"Notes": penstock.Limit.leaky_bucket(size=4, drip_rate="1m")}
+    url = f"shm://{tmp_path}/table" if store == "shm" else store
+    limiter = penstock.Limiter(limits, url, clock)
+    app = PenstockMiddleware(answering(200), limiter, limit="Notes", factor=2)
+    assert [ask(app)[0]["status"] for _ in range(3)] == [200, 200, 429]
+    limiter.close()
 
 
 # Deductions

@@ -203,6 +203,35 @@ def test_limits_of_one_method_decorator_are_one_decision(either: DjangoSite) -> 
     assert site_remaining("PerUser") == 3
 
 
+@pytest.mark.parametrize("is_list", [True, False], ids=["list", "stacked"])
+def test_decorators_of_an_inherited_method_are_named_before_a_request(
+    site: DjangoSite, *, is_list: bool
+) -> None:
+    class Base(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("hello")
+
+    outer, inner = limit("50/minute"), limit("70/hour")
+    decorated: Any
+    if is_list:
+        decorated = method_decorator([outer, inner], name="get")(type("Orders", (Base,), {}))
+    else:
+        decorated = method_decorator(inner, name="get")(type("Orders", (Base,), {}))
+        decorated = method_decorator(outer, name="get")(decorated)
+    site.route("first", limit("9/minute")(View.as_view()))
+    site.route("orders", decorated.as_view())
+    site.get("/first")
+    limiter = penstock.django.get_limiter()
+    before = {*limiter.limits}
+    assert {"Orders.get", "Orders.get-2"} <= before
+    policy = limit_fields(site.get("/orders"))["RateLimit-Policy"]
+    assert {part.partition(";")[0] for part in policy.split(", ")} == {
+        '"Orders.get"',
+        '"Orders.get-2"',
+    }
+    assert {*limiter.limits} == before
+
+
 def test_rate_belongs_to_its_view(site: DjangoSite) -> None:
     twice_a_minute = limit("2/minute")
 
@@ -224,18 +253,6 @@ def test_rate_belongs_to_its_view(site: DjangoSite) -> None:
     assert statuses(site, "/three") == [200, 200, 429]
     assert 'One.dispatch";q=2' in limit_fields(site.get("/one"))["RateLimit-Policy"]
     assert '"hello";q=2' in limit_fields(site.get("/three"))["RateLimit-Policy"]
-
-
-def test_rate_that_is_written_while_a_request_is_served_is_one_limit(site: DjangoSite) -> None:
-    class Orders(View):
-        def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            return limit("2/hour")(super().dispatch)(request, *args, **kwargs)
-
-        def get(self, request: HttpRequest) -> HttpResponse:
-            return HttpResponse("orders")
-
-    site.route("", Orders.as_view())
-    assert statuses(site) == [200, 200, 429]
 
 
 def test_per_route_counts_by_template(site: DjangoSite) -> None:

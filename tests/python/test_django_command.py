@@ -86,8 +86,13 @@ def test_check_reports_faults_of_files_and_of_views(site: DjangoSite, folder: Pa
     assert "(penstock.E002)" in str(caught.value)
     (folder / "limits.yaml").write_text("A: {burst: 0, count: 1, period: 1s}\n", encoding="utf-8")
     site.set(PENSTOCK={"LIMITS": "limits.yaml"})
+    out = io.StringIO()
     with pytest.raises(CommandError, match=r"limits\.yaml:1: A: "):
-        run("check", "--json")
+        call_command("penstock", "check", "--json", stdout=out)
+    (problem,) = json.loads(out.getvalue())["problems"]
+    assert (problem["line"], problem["limit"], problem["id"]) == (1, "A", "penstock.E001")
+    assert problem["file"].endswith("limits.yaml")
+    assert problem["message"].startswith("burst")
 
 
 def test_check_reports_warnings_and_succeeds(site: DjangoSite) -> None:
@@ -145,6 +150,8 @@ def test_show_lists_limits_and_views(site: DjangoSite) -> None:
     assert answer["unused"] == ["PerUser"]
     (orders,) = answer["views"]["/orders/"]
     assert (orders["name"], orders["cost"], orders["methods"]) == ("PerAddress", 2, ["POST"])
+    (log_ins,) = answer["views"]["/log-in/"]
+    assert (log_ins["block_for"], log_ins["numbers"]["at_once"]) == ([60, 300], 5)
     # Requests count under the names that are shown.
     policy = site.get("/decorated/").headers["RateLimit-Policy"]
     assert policy.startswith('"Decorated.dispatch";')

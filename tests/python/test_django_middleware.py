@@ -28,7 +28,7 @@ from penstock.web.route_limits import RouteLimits
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import DjangoSite, StartServer
+    from conftest import DjangoSite
 
     from penstock.web.outcome import Outcome
 
@@ -98,34 +98,6 @@ def test_response_that_a_refusal_replaces_is_closed(default: DjangoSite, *, is_a
         if response.status_code == 429:
             assert closed[-1] == "2"
     assert statuses == [200, 200, 429]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["allow", "local"])
-@pytest.mark.parametrize("is_async", [True, False])
-def test_views_keep_working_while_redis_is_down(
-    site: DjangoSite, start_server: StartServer, policy: str, *, is_async: bool
-) -> None:
-    server = start_server()
-    limits = {"PerUser": penstock.Limit.token_bucket(burst=50, count=1, period="1h")}
-    limiter = penstock.Limiter(limits, f"{server.url}?connect_timeout=100ms&deadline=500ms")
-
-    def settle(request: Any) -> HttpResponse:
-        left = request.penstock.remaining
-        request.penstock.settle(1)
-        return HttpResponse(f"{left is not None}")
-
-    async def asettle(request: Any) -> HttpResponse:
-        return settle(request)
-
-    site.set(PENSTOCK={"LIMITER": limiter, "ON_STORE_ERROR": policy, "EXPECTED_PROCESSES": 1})
-    reserving = limit("PerUser", cost=3, reserve=True)
-    site.route("", reserving(asettle if is_async else settle))
-    get: Any = (lambda: asyncio.run(site.aget())) if is_async else site.get
-    assert [get().status_code for _ in range(2)] == [200, 200]
-    assert site_remaining("PerUser") == 48
-    server.stop()
-    assert [get().status_code for _ in range(4)] == [200] * 4
 
 
 @pytest.mark.parametrize(
@@ -214,25 +186,6 @@ def test_signal_reports_denials_also_in_shadow_mode(site: DjangoSite, *, is_asyn
         limit_denied.disconnect(receive)
 
 
-def test_signal_reports_denials_of_a_limit_in_shadow_mode(site: DjangoSite, tmp_path: Path) -> None:
-    shadows: list[bool] = []
-
-    def receive(*, shadow: bool, **_: Any) -> None:
-        shadows.append(shadow)
-
-    (tmp_path / "limits.yaml").write_text(
-        "A: {burst: 1, count: 1, period: 1h, mode: shadow}\n", encoding="utf-8"
-    )
-    site.set(PENSTOCK={"LIMITS": tmp_path / "limits.yaml"})
-    site.route("", limit("A")(hello))
-    limit_denied.connect(receive)
-    try:
-        assert [site.get().status_code for _ in range(3)] == [200, 200, 200]
-    finally:
-        limit_denied.disconnect(receive)
-    assert shadows == [True, True]
-
-
 def test_failing_receiver_is_logged(site: DjangoSite, caplog: pytest.LogCaptureFixture) -> None:
     def receive(**_: Any) -> None:
         raise ZeroDivisionError
@@ -315,14 +268,6 @@ def test_middleware_listed_twice_works_once(default: DjangoSite) -> None:
     default.route("", hello)
     assert limit_fields(default.get())["RateLimit"] == '"PerAddress";r=1;t=30'
     assert limit_fields(asyncio.run(default.aget()))["RateLimit"] == '"PerAddress";r=0;t=30'
-
-
-def test_fields_of_a_cached_page_are_replaced(site: DjangoSite) -> None:
-    def cached(request: HttpRequest) -> HttpResponse:
-        return HttpResponse(headers={"RateLimit": '"PerAddress";r=77;t=30'})
-
-    site.route("", limit("PerAddress")(cached))
-    assert limit_fields(site.get())["RateLimit"] == '"PerAddress";r=1;t=30'
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from sybil import Region
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+ROOT_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")]
+PAGES = [*ROOT_PAGES, *sorted(ROOT.glob("docs/**/*.md"))]
 SOURCES = sorted([*ROOT.glob("python/penstock/**/*.py"), *ROOT.glob("python/penstock/**/*.pyi")])
 FLAGS = re.MULTILINE | re.DOTALL
 # Not run: shell commands with side effects, and listings.
@@ -72,11 +73,23 @@ server = Server(Path.cwd() / "redis").start()
 at_end.callback(server.stop)
 shown = shown.replace("redis://cache.internal:6379/0", f"{server.url}?deadline=20s")
 """
+POINTS = """
+import re
+import sys
+from pathlib import Path
+
+code = re.search(r"```python\\n(# points.py\\n.*?)```", shown, re.DOTALL)[1]
+Path("points.py").write_text(code, encoding="utf-8")
+sys.path.insert(0, str(Path.cwd()))
+at_end.callback(sys.path.remove, str(Path.cwd()))
+at_end.callback(sys.modules.pop, "points", None)
+"""
 ASSUMED = {
     "README.md": ("# settings.py", SETTINGS),
     "docs/index.md": ("# settings.py", SETTINGS),
     "docs/django.md": ("# settings.py", DJANGO),
     "docs/coming-from.md": ("# views.py", DJANGO),
+    "docs/recipes.md": ("# points.py", POINTS),
     "docs/replay.md": ("$ penstock replay access.log", LOG),
     "docs/redis.md": ('url = "redis://cache.internal:6379/0"', SERVER),
 }

@@ -6,6 +6,7 @@ import io
 import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
@@ -20,6 +21,7 @@ from penstock import Limit
 from penstock.simulate import Simulator, Trace, compare, recommend, simulate, sweep, traffic
 from penstock.simulate.histogram import TimeHistogram
 from penstock.simulate.report import palette
+from penstock.simulate.report.plot import draw_waits, new_figure
 from penstock.simulate.report.svg import sparkline
 
 if TYPE_CHECKING:
@@ -156,8 +158,7 @@ def test_a_million_events_are_drawn_by_a_few_points() -> None:
 
 def test_timestamps_are_shown_as_dates_and_durations_as_seconds() -> None:
     dates = simulate(LIMIT, traffic.poisson(1, "1h", seed=1, start="2026-11-20T10:00"))
-    assert "time (UTC)" in texts(dates.plot())
-    assert "2026-Nov-20" in texts(dates.plot())
+    assert "time (UTC), 2026-11-20" in texts(dates.plot())
     seconds = simulate(LIMIT, traffic.poisson(1, "20s", seed=1))
     assert "time (seconds)" in texts(seconds.plot())
 
@@ -340,3 +341,59 @@ def test_every_kind_of_plot_draws_its_denied_events(trace: Trace) -> None:
         recommend(trace, max_denied=0.05).plot(),
     ):
         assert pixels(figure, palette.DENIED).sum() > 20
+
+
+def test_plot_of_a_window_shows_what_each_count_denies(trace: Trace) -> None:
+    found = recommend(trace, max_denied=0.01, period="1m", algorithm="fixed-window", fit_all=True)
+    (axes,) = found.plot().axes
+    curve = next(line for line in axes.lines if "tried" in str(line.get_label()))
+    counts, shares = curve.get_xdata(), curve.get_ydata()
+    assert len(counts) > 3
+    for count, share in zip(counts, shares, strict=True):
+        limit = Limit.fixed_window(count=int(count), period="1m")
+        assert share == pytest.approx(100 * simulate(limit, trace).denied_share)
+    marked = next(line for line in axes.lines if "recommended" in str(line.get_label()))
+    assert set(marked.get_xdata()) == {found.count}
+
+
+def test_the_days_of_a_plot_are_those_of_its_events() -> None:
+    day = traffic.diurnal(0.01, "24h", clients=3)
+    begin = np.datetime64("2026-11-16", "ns").astype(np.int64)
+    dated = simulate("1/hour", Trace(day.times + begin, unit="ns"))
+    figure = dated.plot()
+    figure.canvas.draw()
+    assert figure.axes[-1].get_xlabel() == "time (UTC), 2026-11-16"
+    assert figure.axes[-1].xaxis.get_offset_text().get_text() == ""
+    both = simulate("1/hour", Trace(day.times + begin + 3_600 * 10**9, unit="ns"))
+    assert both.plot().axes[-1].get_xlabel() == "time (UTC), 2026-11-16 to 2026-11-17"
+
+
+def test_numbers_of_waits_have_room_on_a_phone() -> None:
+    figure = new_figure(2, 4.4)
+    axes = figure.subplots()
+    draw_waits(axes, (("up to 1 second", 57_052),))
+    figure.canvas.draw()
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+    shown = [box for box in boxes if box.width]
+    assert len(shown) > 2
+    for left, right in pairwise(shown):
+        assert left.x1 + 4 < right.x0
+
+
+def test_colors_differ_in_black_and_white() -> None:
+    lights = {color: luminance(color) for color in palette.SEVERAL}
+    for light in lights.values():
+        assert contrast(light, 1) >= 3
+        assert contrast(light, 0) >= 3
+    assert contrast(lights[palette.ALLOWED], lights[palette.DENIED]) >= 2
+
+
+def contrast(one: float, other: float) -> float:
+    """Return the contrast ratio of two lightnesses, as in WCAG 2."""
+    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
+
+
+def luminance(color: str) -> float:
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (float(((part + 0.055) / 1.055) ** 2.4) for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.routing import APIRoute
 from fastapi_app import get, hello, limited
 from guards import PEER, left
 from starlette.testclient import TestClient
@@ -16,6 +17,8 @@ from penstock.fastapi import MessageLimit, Messages, RateLimit, RequestRefused, 
 from penstock.web.identity import by_user, per_route
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from conftest import MakeLimiter
 
     import penstock
@@ -377,3 +380,70 @@ def test_unhandled_error_has_headers_of_the_outermost_middleware(
     answer = client.get("/")
     assert answer.status_code == 500
     assert answer.headers.get_list("ratelimit") == ['"Large";r=99;t=1']
+
+
+# Around the route
+
+
+@pytest.mark.parametrize("is_included", [False, True])
+def test_refused_request_is_refused_before_its_body_is_read(
+    app: FastAPI, limiter: penstock.Limiter, *, is_included: bool
+) -> None:
+    router = APIRouter() if is_included else app
+
+    @router.post("/", dependencies=[limited("PerAddress")])
+    async def create(body: dict[str, int]) -> dict[str, int]:
+        return body
+
+    if isinstance(router, APIRouter):
+        app.include_router(router)
+    client = TestClient(app, client=(PEER, 50000))
+    # A body that is not JSON counts, and is an error only as long as the client may send one.
+    answers = [client.post("/", content=b"{").status_code for _ in range(3)]
+    assert answers == [422, 422, 429]
+    assert left(limiter) == 0
+
+
+def test_what_comes_before_the_limit_prepares_its_id(app: FastAPI) -> None:
+    async def authenticate(request: Request) -> None:
+        request.state.account = request.headers["authorization"]
+
+    def account(request: Request) -> str:
+        return str(request.state.account)
+
+    depends = [Depends(authenticate), limited("PerAddress", id=account)]
+    app.get("/", dependencies=depends)(hello)
+    client = TestClient(app)
+    answers = [client.get("/", headers={"authorization": x}).status_code for x in "aaab"]
+    assert answers == [200, 200, 429, 200]
+
+
+def test_route_class_of_the_application_runs_before_the_limit(app: FastAPI) -> None:
+    class Prepared(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def prepare(request: Request) -> Response:
+                request.state.account = "ada"
+                return await handle(request)
+
+            return prepare
+
+    def account(request: Request) -> str:
+        return str(request.state.account)
+
+    app.router.route_class = Prepared
+    app.get("/", dependencies=[limited("PerAddress", id=account)])(hello)
+    assert [get(app).status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_limit_is_replaced_after_requests_were_served(app: FastAPI) -> None:
+    limit = RateLimit("PerAddress")
+    app.get("/", dependencies=[Depends(limit)])(hello)
+    assert [get(app).status_code for _ in range(3)] == [200, 200, 429]
+    replacements = []
+    app.dependency_overrides[limit] = lambda: replacements.append(1)
+    assert get(app).status_code == 200
+    assert replacements == [1]
+    app.dependency_overrides.clear()
+    assert get(app).status_code == 429

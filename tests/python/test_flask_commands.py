@@ -101,9 +101,11 @@ def test_show_prints_json(app: flask.Flask) -> None:
     assert orders["limits"][0] == {
         "name": "PerAddress",
         "limit": "5 per minute",
+        "numbers": penstock.Limit.parse("5/minute").describe(),
         "id": "by_address",
         "choices": None,
         "cost": 2,
+        "keep": 0,
         "exempt_when": False,
         "deduct_when": False,
         "cost_from_response": False,
@@ -164,6 +166,8 @@ def test_check_finds_no_faults_and_names_unused_limits(app: flask.Flask) -> None
     summary, unused = done.output.splitlines()
     assert summary.startswith("4 routes, 3 of them limited")
     assert "Forgotten" in unused
+    found = json.loads(run(app, "check", "--json").output)
+    assert found == {"problems": [], "routes": 4, "limited": 3, "unused": ["Forgotten"]}
 
 
 def test_limits_that_keep_blocks_are_not_unused(limiter: penstock.Limiter) -> None:
@@ -196,6 +200,13 @@ def test_check_reports_faults_of_an_application_that_does_not_load(
     assert done.exit_code == 1
     assert fault in done.output
     assert "Traceback" not in done.output
+    done = CliRunner().invoke(commands, ["check", "--json"], obj=ScriptInfo(create_app=create_app))
+    assert done.exit_code == 1
+    (problem,) = json.loads(done.output)["problems"]
+    if problem["file"] is not None:
+        assert (problem["line"], problem["limit"]) == (1, "PerAddress")
+    else:
+        assert fault in problem["message"]
 
 
 @pytest.mark.parametrize(

@@ -64,3 +64,24 @@ def test_second_extension_of_an_application_is_an_error(
         Penstock(app, partners)
     app.get("/")(hello)
     assert get(app).status_code == 200
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_applications_of_one_limiter_name_their_limits_in_the_order_of_their_creation(
+    make_limiter: MakeLimiter, first: int
+) -> None:
+    limiter = make_limiter({})
+    apps = [flask.Flask(name) for name in ("shop", "partners")]
+    for number, app in enumerate(apps):
+
+        def orders() -> str:
+            return "hello"
+
+        # As in modules of their own.
+        orders.__module__, orders.__qualname__ = f"{app.name}.views", "orders"
+        app.get("/")(Penstock(app, limiter).limit(f"{number + 1}/minute")(orders))
+    get(apps[first])
+    assert {name: limit.count for name, limit in limiter.limits.items()} == {
+        "orders": 1,
+        "views.orders": 2,
+    }

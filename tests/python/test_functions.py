@@ -154,6 +154,17 @@ def test_invalid_argument_is_an_error_where_it_is_written(
         limited(**{"limiter": limiter, "name": "Mails", **options})
 
 
+def test_limit_on_requests_in_flight_is_an_error_where_it_is_written() -> None:
+    limits = penstock.Limits({"Exports": "1 in flight", "Mails": "2/minute"})
+    limiter = penstock.Limiter(limits.with_overrides([("Mails", "ada", "1 in flight")])[0])
+    for name in ("Exports", "Mails"):
+        with pytest.raises(
+            penstock.ConfigError, match=f"{name} limits requests in flight.*reserve"
+        ):
+            limited(limiter, name, id="ada")
+    limited(limiter, "Mails", id="grace")
+
+
 @pytest.mark.parametrize("options", [{}, {"id": str}, {"id": "ada", "cost": len}])
 def test_block_needs_an_id_and_a_number(limiter: penstock.Limiter, options: dict[str, Any]) -> None:
     with pytest.raises(penstock.ConfigError), limited(limiter, "Mails", **options):

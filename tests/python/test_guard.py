@@ -8,7 +8,7 @@ import pytest
 from guards import PEER, asks, request
 
 import penstock
-from penstock.guard import replace_limits, reset_guards
+from penstock.guard import admit, replace_limits, reset_guards
 from penstock.identity import by_header
 from penstock.messages import MALFORMED_COST, MISSING_ID
 from penstock.web.guard import Guard
@@ -30,7 +30,7 @@ def test_bucket_with_two_spellings_is_charged_once(clock: penstock.ManualClock) 
     limiter = penstock.Limiter(limits, clock=clock)
     one = make_rule(["PerAddress"], "a", {"id": lambda: "2001:db8::1"})
     two = make_rule(["PerAddress"], "b", {"id": lambda: "2001:DB8:0::1"})
-    outcome = Guard(limiter).route_limits([one, two]).admit(request())
+    outcome = admit(Guard(limiter).route_limits([one, two]), request())
     assert len(outcome.parts) == 1
     assert limiter.check("PerAddress", "2001:db8::1", 0).remaining == 4
 
@@ -87,7 +87,7 @@ def test_refund_happens_once_and_only_with_the_option(
 ) -> None:
     kept = make_rule(["PerUser"], "a", {})
     given_back = make_rule(["Large"], "b", {"refund_on_error": True, "cost": 10})
-    outcome = guard.route_limits([kept, given_back]).admit(request())
+    outcome = admit(guard.route_limits([kept, given_back]), request())
     limiter.spend("Large", PEER, 50)
     outcome.refund()
     outcome.refund()
@@ -122,7 +122,7 @@ def test_shadow_limit_with_deduct_when_counts(
     plan = guard.route_limits([shadow, *other])
     outcomes = []
     for _ in range(4):
-        outcomes.append(plan.admit(request()))
+        outcomes.append(admit(plan, request()))
         outcomes[-1].settle("response")
     assert [outcome.refusal for outcome in outcomes] == [None] * 4
     fields = dict(outcomes[-1].headers())
@@ -157,10 +157,10 @@ def test_missing_id_refuses_unless_its_limit_is_in_shadow_mode(
 ) -> None:
     ordinary = make_rule(["PerUser"], "a", {})
     missing = make_rule(["Large"], "b", {"id": by_header("X-Tenant")})
-    assert guard.route_limits([ordinary, missing]).admit(request()).status == 400
+    assert admit(guard.route_limits([ordinary, missing]), request()).status == 400
     assert limiter.check("PerUser", PEER, 0).remaining == 5
     shadow = make_rule(["Large"], "b", {"id": by_header("X-Tenant"), "mode": "shadow"})
-    outcome = guard.route_limits([ordinary, shadow]).admit(request())
+    outcome = admit(guard.route_limits([ordinary, shadow]), request())
     assert outcome.refusal is None
     assert dict(outcome.headers())["RateLimit"] == '"PerUser";r=4;t=720'
 

@@ -10,7 +10,7 @@ import pytest
 from core_limits import FILE, LIMITED
 
 import penstock
-from penstock import Limiter, ManualClock
+from penstock import Limit, Limiter, ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,18 +111,32 @@ def test_bounded_store_stays_within_its_capacity_and_counts_evictions(
     assert stats["store"] == limiter.store == "memory://?max_buckets=10&overflow=evict"
 
 
-@pytest.mark.parametrize(("overflow", "let_through"), [("share", 4), ("deny", 0)])
+HOURLY = [
+    Limit.token_bucket(burst=2, count=2, period="1h"),
+    Limit.leaky_bucket(size=2, drip_rate="30m"),
+    Limit.fixed_window(count=2, period="1h"),
+    Limit.fixed_rate_window(count=1, period="1h", burst=1),
+]
+
+
+@pytest.mark.parametrize(("overflow", "let_through"), [("share", 2), ("deny", 0)])
+@pytest.mark.parametrize("limit", HOURLY, ids=repr)
 def test_full_store_resets_no_client(
-    make_limiter: MakeLimiter, overflow: str, let_through: int
+    make_limiter: MakeLimiter, clock: ManualClock, limit: Limit, overflow: str, let_through: int
 ) -> None:
     store = f"memory://?max_buckets=10&overflow={overflow}"
-    limiter = make_limiter({"Orders": "4/hour"}, store=store)
-    limiter.spend_each("Orders", range(10), 4)
+    limiter = make_limiter({"Orders": limit}, store=store)
+    limiter.spend_each("Orders", range(10), 2)
     assert sum(limiter.spend_each("Orders", range(10, 110)).allowed.tolist()) == let_through
+    assert not limiter.check("Orders", "new")
     assert not any(limiter.spend("Orders", id) for id in range(10))
     stats = limiter.stats()
     assert (len(limiter), stats["evicted"]) == (10, 0)
-    assert stats["shared" if overflow == "share" else "refused"] == 100
+    assert stats["shared" if overflow == "share" else "refused"] == 101
+    denied = limiter.spend("Orders", "new")
+    assert (denied.allowed, denied.remaining) == (False, 0)
+    clock.advance(3 * denied.retry_after)
+    assert limiter.spend("Orders", "new")
 
 
 @pytest.mark.parametrize("query", ["overflow=share", "max_buckets=9&overflow=drop"])

@@ -48,9 +48,16 @@ def test_a_prefix_of_a_logger_is_no_client(log: Any, prefix: str) -> None:
         assert trace.clients == [f"{client}\t/x" for client in CLIENTS]
 
 
-def test_a_prefix_without_a_blank_is_refused(log: Any) -> None:
+def test_a_prefix_of_a_level_and_a_logger_is_left_out(log: Any) -> None:
+    trace = Trace.from_log(log("INFO:werkzeug:" + COMBINED), id=("address", "path"))
+    assert trace.clients == [f"{client}\t/x" for client in CLIENTS]
+    assert trace.skipped is not None
+    assert trace.skipped.format == "combined, after INFO:werkzeug:"
+
+
+def test_another_prefix_without_a_blank_is_refused(log: Any) -> None:
     with pytest.raises(LogError, match="pass format="):
-        Trace.from_log(log("INFO:werkzeug:" + COMBINED))
+        Trace.from_log(log("INFO:web/1:" + COMBINED))
 
 
 def test_a_log_of_a_server_behind_a_proxy_needs_a_choice(log: Any) -> None:

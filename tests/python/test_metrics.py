@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
-from penstock.guard import EnvironRequest
+from penstock.guard import EnvironRequest, admit
 from penstock.identity import by_header
 from penstock.metrics import PrometheusCollector, instrument
 from penstock.refresher import Refresher
@@ -126,6 +126,59 @@ def test_counts_stay_through_reload_define_and_close(limiter: penstock.Limiter) 
     allowed = {name: counts["spends"]["allowed"] for name, counts in limiter.counts().items()}
     assert allowed == {"Orders": 4, "Pages": 1, "Free": 5, "Searches": 1}
     assert limiter.top_denied("Searches")[0]["id"] == "ada"
+
+
+def spends_checks_refunds(limiter: penstock.Limiter, name: str) -> tuple[Any, Any, int]:
+    """Return how often a limit allowed, denied and would have denied, and its refunds."""
+    counts: dict[str, Any] = dict(limiter.counts()[name])
+    return [*counts["spends"].values()], [*counts["checks"].values()], counts["refunds"]
+
+
+def test_each_limit_of_a_transaction_counts_its_own_decision(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter(LIMITS)
+    limiter.define("Pages", penstock.Limit.fixed_window(count=3, period="1h"))
+    calls: list[Any] = [
+        ("Free", "ada", 2),
+        ("Orders", "ada", 2),
+        ("Pages", "ada", 2, "check"),
+        ("Searches", "ada", 1, "spend_only"),
+    ]
+    # Orders denies the second call, so that it takes no tokens of the others.
+    for verb in ("spend_all", "spend_all", "check_all", "refund_all"):
+        getattr(limiter, verb)(calls)
+    assert spends_checks_refunds(limiter, "Free") == ([2, 0, 0], [1, 0, 0], 1)
+    assert spends_checks_refunds(limiter, "Orders") == ([1, 1, 0], [0, 1, 0], 1)
+    assert spends_checks_refunds(limiter, "Pages") == ([0, 0, 0], [3, 0, 0], 1)
+    assert spends_checks_refunds(limiter, "Searches") == ([1, 0, 1], [0, 0, 1], 1)
+
+
+def test_each_decision_of_one_call_is_counted(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter(LIMITS)
+    for name in LIMITS:
+        limiter.spend_each(name, [number % 100 for number in range(500)])
+    allowed_denied = {name: spends_checks_refunds(limiter, name)[0] for name in LIMITS}
+    assert allowed_denied == {
+        "Orders": [300, 200, 0],
+        "Searches": [100, 0, 400],
+        "Free": [500, 0, 0],
+    }
+
+
+@pytest.mark.parametrize("arguments", [("", 1), ("ada", 4), ("ada", -1)])
+def test_call_without_a_decision_is_not_counted(
+    make_limiter: MakeLimiter, arguments: tuple[str, int]
+) -> None:
+    limiter = make_limiter(LIMITS)
+    id, cost = arguments
+    calls: list[Callable[[], object]] = [
+        lambda: limiter.spend("Orders", id, cost),
+        lambda: limiter.spend_each("Orders", ["ada", id], [1, cost]),
+        lambda: limiter.spend_all([("Orders", id, cost)]),
+    ]
+    for call in calls:
+        with pytest.raises(penstock.Error):
+            call()
+    assert spends_checks_refunds(limiter, "Orders") == ([0, 0, 0], [0, 0, 0], 0)
 
 
 def test_scrape_has_every_count(limiter: penstock.Limiter) -> None:
@@ -307,6 +360,21 @@ def test_bucket_key_is_spelled_as_explain_does(make_limiter: MakeLimiter) -> Non
     assert bucket["denied"] == 2
 
 
+def test_top_denied_has_the_start_of_a_long_id_and_limits_that_were_removed(
+    make_limiter: MakeLimiter,
+) -> None:
+    limiter = make_limiter(LIMITS)
+    for _ in range(5):
+        limiter.spend("Orders", "y" + "x" * 128)
+        limiter.spend("Searches", "ada")
+    limiter.check("Searches", "ada")
+    found = [(bucket["bucket_key"], bucket["denied"]) for bucket in limiter.top_denied()]
+    assert found == [("Searches:ada", 5), ("Orders:y" + "x" * 127, 2)]
+    assert limiter.top_denied("Free") == []
+    limiter.reload({})
+    assert len(limiter.top_denied("Orders")) == 1
+
+
 def test_top_denied_refuses_invalid_arguments(limiter: penstock.Limiter) -> None:
     with pytest.raises(penstock.UnknownLimit, match="no limit is named 'Order'"):
         limiter.top_denied("Order")
@@ -373,14 +441,14 @@ def test_guard_adds_what_the_limiter_cannot_count() -> None:
     value = prometheus(guard)
     assert value("bad_requests_total", limit="PerKey") is None
     for _ in range(2):
-        assert plan.admit(without).status == 400
-    plan.admit(with_key)
+        assert admit(plan, without).status == 400
+    admit(plan, with_key)
     assert value("bad_requests_total", limit="PerKey") == 2
     assert value("degraded_answers_total", limit="PerKey") is None
     assert value("decisions_total", limit="Local", outcome="allowed") == 1
     guard.limiter.close()
     for _ in range(3):
-        assert plan.admit(with_key).is_degraded
+        assert admit(plan, with_key).is_degraded
     assert value("degraded_answers_total", limit="PerKey") == 3
     assert value("degraded_answers_total", limit="Local") == 3
     # The store's statistics are unavailable; the limiter's counts are still reported.

@@ -3,6 +3,7 @@
 The core keeps one timestamp or one count for each bucket and computes in integers; the oracle keeps
 the tokens and the time of the last change, or the requests and the time of the last drip, and finds
 waits by searching. Both must return the same numbers, for any calls, in any order and at any time.
+A reservation that is settled for more than its estimate is a charge, which may leave a debt.
 """
 
 from __future__ import annotations
@@ -86,6 +87,12 @@ class Tokens:
         answer = self.answer(moved, after, 0)._replace(retry_after_ns=0)
         return answer, (now, after) if moved else memory
 
+    def charge(self, memory: Any, cost: int, now: int) -> tuple[Answer, Any]:
+        """Return the answer and the memory after a charge, whose debt is at most one burst."""
+        level = self.level(memory, now)
+        taken = min(cost, max(0, math.floor(level + self.burst)))
+        return self.answer(taken == cost, level - taken, 0), (now, level - taken)
+
     def taken_over(self, memory: Any, before: Any) -> Any:
         """Convert the memory of a bucket that was filled under another limit."""
         if memory is None:
@@ -146,6 +153,12 @@ class Leaks:
         after = max(level - cost, 0)
         answer = self.answer(after != level, after, tick, 0, now)._replace(retry_after_ns=0)
         return answer, (after, tick) if after != level else memory
+
+    def charge(self, memory: Any, cost: int, now: int) -> tuple[Answer, Any]:
+        level, tick = self.dripped(memory, now)
+        taken = min(cost, max(0, 2 * self.size - level))
+        after = level + taken
+        return self.answer(taken == cost, after, tick, 0, now), (after, tick)
 
     def taken_over(self, memory: Any, _: Any) -> Any:
         return memory
@@ -231,6 +244,12 @@ class Windows:
         answer = self.answer(after != used, start, after, 0, now)._replace(retry_after_ns=0)
         return answer, (start, after) if after != used else memory
 
+    def charge(self, memory: Any, cost: int, now: int) -> tuple[Answer, Any]:
+        start, used = self.window(memory, now)
+        used = used if self.early is None else max(used, self.slot(start, now))
+        taken = min(cost, max(0, 2 * (self.count + (self.early or 0)) - used))
+        return self.answer(taken == cost, start, used + taken, 0, now), (start, used + taken)
+
     def taken_over(self, memory: Any, _: Any) -> Any:
         return memory
 
@@ -300,6 +319,11 @@ class Oracle:
     def refund(self, name: str, id: str, cost: int, now: int, factor: str | None = None) -> Answer:
         rule = self.rule(name, id, factor)
         answer, self.memory[name, id] = rule.refund(self.memory.get((name, id)), cost, now)
+        return Answer(*answer)
+
+    def charge(self, name: str, id: str, cost: int, now: int, factor: str | None = None) -> Answer:
+        rule = self.rule(name, id, factor)
+        answer, self.memory[name, id] = rule.charge(self.memory.get((name, id)), cost, now)
         return Answer(*answer)
 
     def spend_all(self, members: list[tuple[str, str, int, str]], now: int) -> list[Answer] | None:
@@ -375,6 +399,24 @@ class Machine(RuleBasedStateMachine):
         self.compared += 1
         is_denied = verb == "spend" and cost and not factor and not decision.allowed
         self.denied = (name, id, cost, decision.retry_after_ns) if is_denied else None
+
+    @rule(name=names, id=ids, estimate=costs, more=st.integers(-8, 30), factor=factors)
+    def settle(self, name: str, id: str, estimate: int, more: int, factor: str | None) -> None:
+        factor = factor if name == "Notes" else None
+        estimate = self.cost(name, id, estimate, factor)
+        expected = self.oracle.spend(name, id, estimate, self.now, factor)
+        reservation = self.limiter.reserve(name, id, estimate, factor=factor)
+        assert numbers(reservation.decision) == expected
+        self.denied = None
+        if not expected.allowed:
+            return
+        more = max(more, -estimate)
+        settled = numbers(reservation.settle(estimate + more))
+        if more > 0:
+            assert settled == self.oracle.charge(name, id, more, self.now, factor)
+        else:
+            after = self.oracle.refund(name, id, -more, self.now, factor)
+            assert settled[1:] == after[1:]
 
     @rule(name=names, calls=st.lists(st.tuples(ids, costs), max_size=6))
     def each(self, name: str, calls: list[tuple[str, int]]) -> None:

@@ -338,6 +338,28 @@ def test_invalid_options_are_refused(client_class: type[Client], limiter: pensto
             client_class(**given).statuses()
 
 
+def test_limit_on_requests_in_flight_is_refused(
+    client_class: type[Client], make_limiter: MakeLimiter
+) -> None:
+    limiter = make_limiter({"PartnerApi": "1 in flight"})
+    with pytest.raises(penstock.ConfigError, match="PartnerApi limits requests in flight"):
+        client_class(limiter).statuses()
+
+
+def test_limit_that_has_become_one_on_requests_in_flight_sends_nothing(
+    client_class: type[Client], limiter: penstock.Limiter, address: str
+) -> None:
+    class Reloaded(client_class):  # type: ignore[misc,valid-type]
+        def open(self) -> Any:
+            client = super().open()
+            limiter.reload({"PartnerApi": "1 in flight"})
+            return client
+
+    with pytest.raises(penstock.LimitError, match=r"PartnerApi.*reserve"):
+        Reloaded(limiter).statuses(get(address), waits=False)
+    assert not Handler.seen
+
+
 class Closing:
     """A transport or adapter that records whether it was closed."""
 

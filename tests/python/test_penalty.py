@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.guard import EnvironRequest, Guard, make_rule
+from penstock.guard import EnvironRequest, Guard, admit, make_rule
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ class Model:
         return wait
 
 
-def admit(blocks: list[int], clock: penstock.ManualClock, **options: Any) -> Any:
+def asks(blocks: list[int], clock: penstock.ManualClock, **options: Any) -> Any:
     """Return the function that decides requests of one client: three per three seconds."""
     guard = Guard(clock=clock)
     penalty: Any = {**options, "block_for": [f"{block}ns" for block in blocks] or None}
@@ -73,7 +73,7 @@ def admit(blocks: list[int], clock: penstock.ManualClock, **options: Any) -> Any
     request = EnvironRequest({"REMOTE_ADDR": "203.0.113.7"})
 
     def ask() -> Outcome:
-        return limits.admit(request)
+        return admit(limits, request)
 
     return ask
 
@@ -90,7 +90,7 @@ def test_penalties_are_those_of_the_model(
 ) -> None:
     clock = penstock.ManualClock(1)
     lengths = [block * SECOND for block in blocks]
-    ask = admit(lengths, clock, count_denied=count_denied)
+    ask = asks(lengths, clock, count_denied=count_denied)
     model = Model(3, SECOND, lengths, count_denied=count_denied)
     for step in steps:
         clock.advance_ns(step * 1_000_000)
@@ -104,7 +104,7 @@ def test_penalties_are_those_of_the_model(
 
 @pytest.mark.parametrize("blocks", [[10], [10, 100]])
 def test_refusals_at_once_start_one_block(blocks: list[int], clock: penstock.ManualClock) -> None:
-    ask = admit([block * SECOND for block in blocks], clock)
+    ask = asks([block * SECOND for block in blocks], clock)
     for _ in range(10):
         statuses: list[int] = []
         gate = Barrier(8)
@@ -127,13 +127,13 @@ def test_refusals_at_once_start_one_block(blocks: list[int], clock: penstock.Man
 # Sends as many requests as a line of input states, and prints the waits of the refusals.
 ASK = """
 import sys
-from penstock.guard import EnvironRequest, Guard, make_rule
+from penstock.guard import EnvironRequest, Guard, admit, make_rule
 
 guard = Guard(limits={"Logins": "2/second"}, store=sys.argv[1])
 limits = guard.route_limits([make_rule(["Logins"], "logins", {"block_for": ["10m", "1h"]})])
 request = EnvironRequest({"REMOTE_ADDR": sys.argv[2]})
 for line in sys.stdin:
-    outcomes = [limits.admit(request) for _ in range(int(line))]
+    outcomes = [admit(limits, request) for _ in range(int(line))]
     print(*(outcome.retry_after for outcome in outcomes), flush=True)
 """
 

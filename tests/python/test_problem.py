@@ -212,6 +212,10 @@ def test_bad_request_has_a_detail() -> None:
             penstock.Limit.fixed_rate_window(count=5, period="90m", burst=2),
             "5 per 1 hour 30 minutes, evenly spaced, 2 early",
         ),
+        (
+            penstock.Limit.calendar_window(count=10_000, period="month", zone="Europe/Berlin"),
+            "10,000 per calendar month (Europe/Berlin)",
+        ),
         (penstock.Limit.unlimited(), "no limit"),
     ],
 )

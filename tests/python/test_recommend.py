@@ -125,6 +125,22 @@ def test_recommendation_of_each_algorithm_is_drawn(algorithm: str, tmp_path: Pat
         assert "tokens per 2 minutes" in file.read_text(encoding="utf-8")
 
 
+def test_a_calendar_window_keeps_its_period_and_zone() -> None:
+    limits = penstock.Limits.parse("Calls: 1 per calendar day, Europe/Berlin")
+    trace = traffic.poisson(0.002, "10days", clients=1, seed=1)
+    found = recommend(trace, 0, limits=limits, holdout=0)
+    days = (found.limit.period, found.limit.zone)
+    assert (found.limit.algorithm, *days) == ("calendar-window", "day", "Europe/Berlin")
+    assert simulate({"Calls": found.limit}, trace).summary().denied == 0
+    less = penstock.Limit.calendar_window(
+        count=found.fitted.count - 1, period="day", zone="Europe/Berlin"
+    )
+    assert simulate({"Calls": less}, trace).summary().denied > 0
+    for options in ({"limits": limits, "period": "1h"}, {"algorithm": "calendar-window"}):
+        with pytest.raises(ValueError, match="a calendar window keeps its period"):
+            recommend(trace, 0, **options)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from truth import DAY, Traffic, denied_shares
 
-from penstock.simulate import Trace, recommend
+from penstock import Limits
+from penstock.simulate import Trace, recommend, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -127,6 +128,42 @@ def test_a_protected_client_is_not_denied_anything() -> None:
     assert "guesser-1" not in named(spared, "unusual")
     assert "guesser-2" in named(spared, "unusual")
     assert recommend(trace, protect=["unknown"]).not_found == ("unknown",)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_busiest_customer_is_named_with_what_to_do_about_it(seed: int) -> None:
+    made = Traffic(seed)
+    for rate in made.random.lognormal(-4, 0.6, 40):
+        made.steady("person", rate, 0, DAY)
+    made.steady("customer", 0.8, 0, DAY)
+    made.storm(12, 30_000, 240, background=100)
+    trace = made.trace()
+    assert trace.ids is not None
+    customer = next(id for id in trace.clients if id.startswith("customer"))
+    assert 0.25 < np.mean(trace.ids == customer) < 0.75
+
+    found = recommend(trace)
+    warning = f"Look at {customer} first"
+    assert denied_shares(found, trace)[customer] > 0.5
+    assert warning in found.explain()
+    assert sum("Look at" in line for line in found.explain().splitlines()) == 1
+
+    # A limit that suffices for the customer still stops the storm, whose retries are faster.
+    protected = recommend(trace, protect=[customer])
+    shares = denied_shares(protected, trace)
+    assert shares[customer] == 0
+    assert shares_of(shares, "storm").min() > 0.5
+    assert warning not in protected.explain()
+
+    # With an override, the limit of the others can stay small.
+    own = f"- Api: {{burst: 100, count: 100, period: 1m, ids: [{customer}]}}"
+    other = recommend(trace, limits=Limits.parse("Api: 100/minute", own))
+    assert other.count < protected.count / 2
+    deployed = simulate(Limits.parse(other.yaml("Api"), own), trace)
+    shares = {row["id"]: row["denied_share"] for row in deployed.by_client().rows()}
+    assert shares[customer] == 0
+    assert shares_of(shares, "person").max() < 0.05
+    assert shares_of(shares, "storm").min() > 0.5
 
 
 def test_clients_are_named_by_network_and_pattern() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpResponse
 from fastapi import Depends, FastAPI
+from loops import turn_over
 
 import penstock
 from penstock.asgi import PenstockMiddleware
@@ -96,6 +98,42 @@ def test_loop_runs_on_while_the_server_does_not_answer(
     limiter.close()
 
 
+def test_request_that_waits_for_the_server_holds_few_objects(start_server: StartServer) -> None:
+    server = start_server()
+    limiter = penstock.Limiter({"PerAddress": "1000/hour"}, f"{server.url}?deadline=20s")
+    app = PenstockMiddleware(answer, limiter, limit="PerAddress")
+
+    async def nothing(*_: Any) -> None:
+        pass
+
+    def request() -> Any:
+        scope = {"type": "http", "client": ("203.0.113.7", 50000), "headers": [], "state": {}}
+        return app(scope, nothing, nothing)
+
+    async def main() -> float:
+        for _ in range(100):
+            await request()
+        server.pause()
+        gc.collect()
+        gc.disable()
+        try:
+            before = gc.get_count()[0]
+            tasks = [asyncio.ensure_future(request()) for _ in range(AT_ONCE * 10)]
+            await turn_over()
+            created = gc.get_count()[0] - before
+            assert not any(task.done() for task in tasks)
+        finally:
+            gc.enable()
+            server.resume()
+        await asyncio.gather(*tasks)
+        return created / len(tasks)
+
+    # The objects of requests that wait at the same time make the garbage collector run; a task and
+    # a scope are eight of them.
+    assert asyncio.run(main()) <= 20
+    limiter.close()
+
+
 class _NoThreads(ThreadPoolExecutor):
     """Runs nothing, so that a test fails if a loop needs a thread."""
 
@@ -167,3 +205,26 @@ def test_limit_with_a_block_takes_one_round_trip(
     assert calls(429) == 1
     clock.advance(1 if isinstance(block_for, list) else 241)
     assert client.get("/").status_code == 200
+
+
+def test_decisions_send_few_bytes(redis_server: Server) -> None:
+    names = ("PerAddress", "PerUser", "PerSite")
+    limits = dict.fromkeys(names, penstock.Limit.token_bucket(burst=100, count=100, period="1h"))
+    limiter = penstock.Limiter(limits, f"{redis_server.url}?deadline=20s")
+    spend = limiter.limit("PerUser").spend
+
+    def sent(call: Callable[[], object]) -> int:
+        """Return the bytes that one call sends; asking the server for them takes some as well."""
+        with redis_server.client() as connection:
+            counted = [connection.info("stats")["total_net_input_bytes"]]
+            counted += [connection.info("stats")["total_net_input_bytes"]]
+            call()
+            counted += [connection.info("stats")["total_net_input_bytes"]]
+        asking = counted[1] - counted[0]
+        return int(counted[2] - counted[1] - asking)
+
+    spend("203.0.113.7")
+    assert sent(lambda: spend("203.0.113.7")) <= 160
+    three = [(name, "203.0.113.7", 1) for name in names]
+    assert sent(lambda: limiter.spend_all(three)) <= 300
+    limiter.close()

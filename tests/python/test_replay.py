@@ -62,7 +62,10 @@ def facts(command: Command) -> dict[str, str]:
 
 def test_simulate_prints_the_result_of_the_same_simulation(command: Command, limits: str) -> None:
     arguments = ["--name", "Pages", "--traffic", "poisson", "--rate", "2", "--clients", "2"]
-    assert command.run("simulate", limits, *arguments, "--duration", "10m", "--seed", "3") == 0
+    assert (
+        command.run("simulate", "--limits", limits, *arguments, "--duration", "10m", "--seed", "3")
+        == 0
+    )
     trace = traffic.poisson(2, "10m", clients=2, seed=3)
     summary = simulate(penstock.Limits.parse(LIMITS), trace, name="Pages").summary()
     assert summary.denied > 0
@@ -196,9 +199,9 @@ def test_report_pages_show_the_results(
 
 WRONG_USES = [
     (["simulate"], "--limit"),
-    (["simulate", "{limits}", "--limit", "1/second"], "--limit"),
+    (["simulate", "--limits", "{limits}", "--limit", "1/second"], "--limit"),
     (["simulate", "--limit", "1/fortnight"], "--limit: "),
-    (["simulate", "{limits}"], "--name to select a limit; found Pages, Searches"),
+    (["simulate", "--limits", "{limits}"], "--name to select a limit; found Pages, Searches"),
     (["simulate", "--limit", "1/second", "--overrides", "x.yaml"], "--overrides"),
     (["simulate", "--limit", "1/second", "--clients", "0"], "clients"),
     (["simulate", "--limit", "1/second", "--duration", "soon"], "duration"),
@@ -231,13 +234,13 @@ def test_faults_of_limits_and_ids_exit_with_1(
     busted.write_text("Pages: {burst: 0, count: 1, period: 1m}\n", "utf-8")
     assert command.run("replay", str(log), "--limits", str(busted)) == 1
     assert command.err.startswith(f"{busted}:1: Pages: ")
-    assert command.run("simulate", limits, "--name", "Page") == 1
+    assert command.run("simulate", "--limits", limits, "--name", "Page") == 1
     assert "did you mean 'Pages'?" in command.err
-    assert command.run("simulate", "absent.yaml") == 2
+    assert command.run("simulate", "--limits", "absent.yaml") == 2
     assert "absent.yaml" in command.err
     numbers = tmp_path / "numbers.yaml"
     numbers.write_text("Orders: {burst: 1, count: 1, period: 1m, id: ipAddress}\n", "utf-8")
-    assert command.run("simulate", str(numbers)) == 1
+    assert command.run("simulate", "--limits", str(numbers)) == 1
     assert "client-" in command.err
     assert command.out == ""
 
@@ -508,6 +511,19 @@ def test_other_limits_are_compared_under_the_same_routes(
     assert by_login[0]["denied"] > by_login[1]["denied"] == 0
 
 
+def test_routes_are_compared_with_one_limit_for_every_request(
+    log: Path, app: tuple[str, str], command: Command
+) -> None:
+    limits, routes = app
+    replayed = ("replay", str(log), "--limits", limits, "--routes", routes, "--json")
+    assert command.run(*replayed, "--compare", "6/minute") == 0
+    plain = command.json()["limits"][1]
+    whole = simulate("6/minute", Trace.from_log(log))
+    assert plain["summary"] == whole.summary().to_dict()
+    assert plain["summary"]["denied"] > 0
+    assert plain["limit"] == "Limit: 6 per minute"
+
+
 def test_each_limit_of_the_routes_is_recommended_for_the_events_that_spend_it(
     log: Path, app: tuple[str, str], command: Command, tmp_path: Path
 ) -> None:
@@ -637,4 +653,4 @@ def test_the_recommendation_has_options(short: Path, command: Command) -> None:
     assert command.json()["recommendations"]["Limit"]["period_ns"] == 60 * 10**9
     assert command.run(*base, "--objective", "clients", "--max-denied", "0.5") == 0
     assert command.json()["recommendations"]["Limit"]["denied_share"] == 0
-    assert command.run(*base, "--exclude", "192.0.2.9") == 1
+    assert command.run(*base, "--exclude", "192.0.2.9") == 2

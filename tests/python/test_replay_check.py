@@ -168,10 +168,25 @@ def test_a_log_given_twice_and_a_limits_file_are_refused(folder: Path, command: 
     assert "--limits" in command.err
 
 
+def test_a_misspelled_field_of_a_condition_is_named_with_its_option(
+    folder: Path, command: Command
+) -> None:
+    log = str(folder / "access.log")
+    assert command.run("replay", log, "--limit", "1/s", "--where", "paht=/x") == 2
+    assert command.err.startswith("where must be a field")
+    assert "'path'" in command.err
+
+
+def test_the_heading_of_a_recommendation_names_the_limit(folder: Path, command: Command) -> None:
+    log = str(folder / "access.log")
+    assert command.run("replay", log, "--limit", "5/minute", "--recommend") == 0
+    assert "\nRecommended instead of 5 per minute\n" in command.out
+
+
 def test_an_excluded_client_that_is_missing_is_named_without_quotes(
     folder: Path, command: Command
 ) -> None:
     options = ("--recommend", "--exclude", "9.9.9.9")
-    assert command.run(*replayed(folder, "wide.yaml"), *options) == 1
-    assert "exclude: the trace has no client '9.9.9.9'" in command.err
+    assert command.run(*replayed(folder, "wide.yaml"), *options) == 2
+    assert "--exclude: the trace has no client '9.9.9.9'" in command.err
     assert '"exclude' not in command.err

@@ -8,7 +8,7 @@ import pytest
 from guards import PEER, left, request
 
 import penstock
-from penstock.guard import EnvironRequest, Guard, make_rule
+from penstock.guard import EnvironRequest, Guard, admit, make_rule
 
 if TYPE_CHECKING:
     from penstock.guard import Outcome, RouteLimits, Rule
@@ -35,15 +35,15 @@ def test_reservation_that_nothing_settles_is_released(
 ) -> None:
     limits = compiled(limiter, failed(), make_rule(["Orders"], "orders", {}))
     for _ in range(5):
-        assert limits.admit(request()).refusal is None
+        assert admit(limits, request()).refusal is None
     clock.advance(599)
-    assert limits.admit(request()).refusal == "denied"
+    assert admit(limits, request()).refusal == "denied"
     clock.advance(1)
     # The next reservation releases the old ones, after it was decided.
     other = compiled(limiter, failed(cost=0))
-    other.admit(request())
+    admit(other, request())
     assert left(limiter, "Logins") == 0
-    limits.admit(EnvironRequest({"REMOTE_ADDR": "203.0.113.8"}))
+    admit(limits, EnvironRequest({"REMOTE_ADDR": "203.0.113.8"}))
     assert left(limiter, "Logins") == 5
     # Tokens that were not reserved stay taken.
     assert left(limiter, "Orders") == 0
@@ -54,11 +54,11 @@ def test_request_that_still_runs_keeps_its_reservation(
 ) -> None:
     limits = compiled(limiter, failed())
     # A client sends the bodies of its guesses so slowly that all of them are open.
-    slow: list[Outcome] = [limits.admit(request()) for _ in range(5)]
+    slow: list[Outcome] = [admit(limits, request()) for _ in range(5)]
     for _ in range(20):
         clock.advance(600)
-        limits.admit(EnvironRequest({"REMOTE_ADDR": "203.0.113.8"})).settle(200)
-        refused = limits.admit(request())
+        admit(limits, EnvironRequest({"REMOTE_ADDR": "203.0.113.8"})).settle(200)
+        refused = admit(limits, request())
         if refused.refusal is None:
             # The bucket refills by one token each 4 h 48 min.
             slow.append(refused)
@@ -72,18 +72,18 @@ def test_reservation_of_a_slow_request_is_released_once_it_is_dropped(
     limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
     limits = compiled(limiter, failed())
-    slow = [limits.admit(request()) for _ in range(2)]
+    slow = [admit(limits, request()) for _ in range(2)]
     clock.advance(600)
-    limits.admit(request()).settle(200)
+    admit(limits, request()).settle(200)
     assert left(limiter, "Logins") == 3
     slow.clear()
     clock.advance(600)
-    limits.admit(request()).settle(200)
+    admit(limits, request()).settle(200)
     assert left(limiter, "Logins") == 5
 
 
 def test_reservation_is_settled_once(limiter: penstock.Limiter) -> None:
-    outcome = compiled(limiter, failed()).admit(request())
+    outcome = admit(compiled(limiter, failed()), request())
     outcome.settle(401)
     outcome.settle(200)
     assert left(limiter, "Logins") == 4
@@ -93,25 +93,25 @@ def test_disconnected_client_leaves_no_objects(
     limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
     limits = compiled(limiter, failed())
-    outcome = limits.admit(request())
+    outcome = admit(limits, request())
     outcome.keep()
     outcome.settle(200)
     clock.advance(600)
-    limits.admit(request()).settle(200)
+    admit(limits, request()).settle(200)
     assert left(limiter, "Logins") == 4
 
 
 @pytest.mark.parametrize("cost", [-1, 1.5, "3", None, True])
 def test_response_with_an_invalid_cost_is_an_error(limiter: penstock.Limiter, cost: object) -> None:
     rule = make_rule(["Logins"], "logins", {"cost_from_response": lambda _: cost})
-    outcome = compiled(limiter, rule).admit(request())
+    outcome = admit(compiled(limiter, rule), request())
     with pytest.raises(TypeError):
         outcome.settle("response")
     assert left(limiter, "Logins") == 4
 
 
 def test_refund_and_settlement_return_the_tokens_once(limiter: penstock.Limiter) -> None:
-    outcome = compiled(limiter, failed(cost=2, refund_on_error=True)).admit(request())
+    outcome = admit(compiled(limiter, failed(cost=2, refund_on_error=True)), request())
     limiter.spend("Logins", PEER, 3)
     outcome.refund()
     outcome.settle(200)

@@ -323,6 +323,8 @@ def test_limit_must_be_unambiguous() -> None:
         simulate(LIMITS, [0], name="Nothing")
     with pytest.raises(ValueError, match="name"):
         simulate(LIMITS, [0])
+    with pytest.raises(penstock.LimitError, match=r"Limits\.load"):
+        simulate("limits.yaml", [0.0])
     with pytest.raises(penstock.LimitError, match="expected"):
         simulate("often", [0])
     per_key = penstock.Limit.fixed_window(count=1, period=1, anchor="aligned", phase="per-key")

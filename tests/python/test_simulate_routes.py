@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 import penstock
-from penstock.simulate import Simulator, Trace, acquire, simulate
+from penstock.simulate import Simulator, Trace, acquire, compare, simulate, sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +98,10 @@ def test_parts_give_the_same_as_the_whole(events: Events, cut: int) -> None:
 def test_tables_say_which_limit_denied() -> None:
     events = [(0, "a", ("POST", "/login"))] * 3 + [(0, "b", ("GET", "/api/a"))] * 6
     found = simulate(LIMITS, trace_of(events), routes=ROUTES)
-    assert found.by_limit().to_dict() == {"limit": ["Login", "Client", "Api"], "denied": [2, 0, 2]}
+    limits = found.by_limit()
+    assert limits["limit"] == ["Login", "Client", "Api"]
+    assert (limits["requests"], limits["allowed"]) == ([3, 9, 6], [1, 5, 4])
+    assert (limits["denied"], limits["denied_share"]) == ([2, 0, 2], [2 / 3, 0, 2 / 6])
     assert found.by_route()["route"] == ["POST /login", "/api/*", "/static/*", "(no route)"]
     assert found.by_route()["events"] == [3, 6, 0, 0]
     assert found.by_route()["denied_by"] == ["Login 2", "Api 2", "", ""]
@@ -269,3 +272,26 @@ def test_a_warm_up_spends_but_is_not_in_the_totals(events: Events, warm_up_ms: i
 def test_a_warm_up_is_a_length_of_time() -> None:
     with pytest.raises(ValueError, match="warm_up"):
         Simulator("1/minute", warm_up="-1s")
+
+
+@settings(max_examples=20)
+@given(requests.filter(bool))
+def test_limits_are_compared_and_swept_under_routes(events: Events) -> None:
+    trace = trace_of(events)
+    wider = LIMITS | penstock.Limits.parse("Client: {burst: 90, count: 90, period: 1m}")
+    found = compare({"now": LIMITS, "wider": wider}, trace, routes=ROUTES)
+    for label, limits in (("now", LIMITS), ("wider", wider)):
+        alone = simulate(limits, trace, routes=ROUTES)
+        assert found.simulations[label].allowed.tolist() == alone.allowed.tolist()
+    is_login = np.array([request == ("POST", "/login") for *_, request in events])
+    clients = np.array([client for _, client, _ in events])
+    swept = sweep(["1/hour"], trace, name="Login", routes=ROUTES)
+    logins = simulate("1/hour", Trace(trace.times[is_login], clients[is_login]))
+    assert swept["denied_share"] == [logins.denied_share]
+
+
+def test_a_sweep_under_routes_needs_a_name() -> None:
+    with pytest.raises(ValueError, match="name="):
+        sweep(["1/hour"], Trace([0]), routes=ROUTES)
+    with pytest.raises(ValueError, match="routes="):
+        sweep(["1/hour"], Trace([0]), name="Login")

@@ -54,6 +54,8 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.Transaction: lambda: penstock.Transaction("Orders", "a"),
     _core.Waiter: lambda: _core.Waiter(LIMITER.limit("Orders"), "a", 1, None, int),
     _core.LogParser: lambda: _core.LogParser.of_objects([], Options()),
+    _core.Totals: lambda: _core.Totals([], [1]),
+    _core.Renewal: lambda: _core.Renewal(LIMITER),
 }
 
 IMPORT = """

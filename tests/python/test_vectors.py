@@ -1,7 +1,7 @@
 """The golden decisions, compared exactly, through the Python API.
 
-`tests/data/vectors/README.md` describes the fields of a scenario. The Rust tests read the same
-files, and `test_headers.py` reads `headers.json`.
+`tests/data/vectors/README.md` describes the fields of a scenario; `test_headers.py` reads
+`headers.json`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import penstock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from redis_servers import Server
 
     Scenario = dict[str, Any]
     Step = dict[str, Any]
@@ -148,10 +150,10 @@ def make_step(
             error = expected.pop("error", None)
             if error is not None:
                 assert expected == {}
-                before = len(limiter)
+                before = limiter.stats()["buckets"]
                 with pytest.raises(ERRORS[error]):
                     one_call(limiter, step, caller)
-                assert len(limiter) == before
+                assert limiter.stats()["buckets"] == before
                 return True
             if "remaining" in expected:
                 expected.setdefault("unlimited", False)
@@ -165,10 +167,31 @@ def make_step(
 @pytest.mark.parametrize("caller", [by_limiter, by_bound_limit, by_transactions])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenario_gives_its_numbers(scenario: Scenario, caller: Caller) -> None:
+    play(scenario, "memory://", caller)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario_gives_the_same_numbers_in_shared_memory(
+    scenario: Scenario, tmp_path: Path
+) -> None:
+    play(scenario, f"shm://{tmp_path}/table?capacity=100", by_limiter)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("caller", [by_limiter, by_transactions])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario_gives_the_same_numbers_over_a_server(
+    scenario: Scenario, caller: Caller, redis_server: Server
+) -> None:
+    play(scenario, f"{redis_server.url}?deny_cache=0&deadline=20s", caller)
+
+
+def play(scenario: Scenario, store: str, caller: Caller) -> None:
+    """Play a scenario on an empty store."""
     clock = penstock.ManualClock()
     clock.set_ns(scenario["start_ns"])
-    limiter = penstock.Limiter(limits_of(scenario), clock=clock)
-    compared = [make_step(limiter, clock, step, caller) for step in scenario["steps"]]
+    with penstock.Limiter(limits_of(scenario), store, clock) as limiter:
+        compared = [make_step(limiter, clock, step, caller) for step in scenario["steps"]]
     assert any(compared)
 
 
@@ -197,6 +220,24 @@ def test_error_of_a_limit_has_limit_field_and_value(scenario: Scenario) -> None:
     assert refused.get("mentions", "") in message
 
 
+# A request may have any name or address, which counts for its domain or network; an override must
+# have the domain or the network itself. An override may also apply to a network of addresses.
+ONLY_IN_REQUESTS = {
+    ("domainOrCIDR", "a.foo.github.io"),
+    ("domainOrCIDR", "co.uk"),
+    ("domainOrCIDR", "foo.ck"),
+    ("ipv6RangeCIDR", "2602:80a:6000::"),
+    ("ipv6RangeCIDR", "2001:db8:abcd:12::1"),
+}
+ONLY_IN_OVERRIDES = {("ipAddress", "10.0.0.0/8")}
+
+
+def override_of(case: Scenario) -> penstock.Limits:
+    """Return the limits of a case with an override for its id."""
+    override = {"Limit": {"burst": 2, "count": 2, "period": "1s", "ids": [case["id"]]}}
+    return penstock.Limits.parse(one_limit(case), yaml([override]))
+
+
 def one_limit(case: Scenario) -> str:
     """Write a limits file with one limit whose ids have the format of a case."""
     number = {"number": case["number"]} if "number" in case else {}
@@ -205,30 +246,37 @@ def one_limit(case: Scenario) -> str:
 
 
 @pytest.mark.parametrize("case", IDS)
-def test_id_has_its_canonical_spelling_or_is_refused(case: Scenario) -> None:
+def test_id_of_a_request_has_its_canonical_spelling_or_is_refused(case: Scenario) -> None:
+    limits = penstock.Limits.parse(one_limit(case))
+    limiter = penstock.Limiter(limits, clock=penstock.ManualClock())
     if case["valid"]:
-        limits = penstock.Limits.parse(one_limit(case))
         why = limits.explain("Limit", case["id"])
         assert (why.id, why.bucket_key) == (case["canonical"], case["key"])
-        decision = penstock.Limiter(limits, clock=penstock.ManualClock()).spend("Limit", case["id"])
-        assert decision.id == case["canonical"]
+        assert limiter.spend("Limit", case["id"]).id == case["canonical"]
         # The canonical spelling is the same client, except for sets, which are known by a digest.
         if "fqdnSet" not in case["format"] and "domain" not in case["format"]:
             assert limits.explain("Limit", case["canonical"]).id == case["canonical"]
-    elif case["format"] == "domainOrCIDR":
-        # A request may have any name, as all are covered; an override must be what covers.
-        override = [{"Limit": {"burst": 2, "count": 2, "period": "1s", "ids": [case["id"]]}}]
-        with pytest.raises(penstock.ConfigError) as caught:
-            penstock.Limits.parse(one_limit(case), yaml(override))
-        assert caught.value.limit_name == "Limit"
+    elif (case["format"], case["id"]) in ONLY_IN_REQUESTS:
+        assert limiter.spend("Limit", case["id"])
     else:
-        limits = penstock.Limits.parse(one_limit(case))
         with pytest.raises(penstock.InvalidId, match=r"^Limit: "):
             limits.explain("Limit", case["id"])
-        limiter = penstock.Limiter(limits, clock=penstock.ManualClock())
         with pytest.raises(penstock.InvalidId):
             limiter.spend("Limit", case["id"])
         assert len(limiter) == 0
+
+
+@pytest.mark.parametrize("case", IDS)
+def test_id_of_an_override_is_valid_or_refused(case: Scenario) -> None:
+    asked = case["format"], case["id"]
+    if asked in ONLY_IN_OVERRIDES:
+        assert override_of(case).resolve("Limit", "10.9.9.9").burst == 2
+    elif case["valid"] and asked not in ONLY_IN_REQUESTS:
+        assert override_of(case).resolve("Limit", case["id"]).burst == 2
+    else:
+        with pytest.raises(penstock.ConfigError) as caught:
+            override_of(case)
+        assert caught.value.limit_name == "Limit"
 
 
 def test_all_vectors_exist() -> None:
@@ -240,3 +288,5 @@ def test_all_vectors_exist() -> None:
     assert len(REFUSED) >= 12
     assert len(IDS) >= 112
     assert {case["valid"] for case in read("ids")} == {True, False}
+    ids = {(case["format"], case["id"]) for case in read("ids")}
+    assert ids >= ONLY_IN_REQUESTS | ONLY_IN_OVERRIDES

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gettext
 import json
 import string
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
 import penstock
 from penstock.errors import ConfigError
-from penstock.guard import EnvironRequest
+from penstock.guard import EnvironRequest, admit
 from penstock.messages import (
     COST_TOO_HIGH,
     DENIED_FOR,
@@ -20,6 +20,7 @@ from penstock.messages import (
     Translator,
     make_translator,
 )
+from penstock.types import CalendarPeriod
 from penstock.web.guard import Guard
 from penstock.web.rule import make_rule
 
@@ -78,8 +79,8 @@ def refused(
     )
     plan = guard.route_limits([make_rule(["Orders"], "orders", {"cost": lambda: cost})])
     request = EnvironRequest({"REMOTE_ADDR": "192.0.2.1", "HTTP_ACCEPT": "text/html"})
-    outcome = plan.admit(request)
-    return plan.admit(request) if outcome.refusal is None else outcome
+    outcome = admit(plan, request)
+    return admit(plan, request) if outcome.refusal is None else outcome
 
 
 def test_refusal_is_in_the_language_of_the_catalogue() -> None:
@@ -142,6 +143,11 @@ def test_lists_have_every_text_that_is_looked_up() -> None:
         penstock.Limit.fixed_window(count=1, period="1h"),
         penstock.Limit.fixed_rate_window(count=1, period="1d"),
         penstock.Limit.fixed_rate_window(count=1, period="2ms", burst=1),
+        penstock.Limit.in_flight(2),
+        *(
+            penstock.Limit.calendar_window(count=1, period=period)
+            for period in get_args(CalendarPeriod)
+        ),
         penstock.Limit.unlimited(),
     ):
         translator.limit(limit)
@@ -153,8 +159,8 @@ def test_lists_have_every_text_that_is_looked_up() -> None:
     known = {*TEMPLATES, *(text for pair in PLURALS for text in pair)}
     assert catalogue.asked - known == {"orders"}
     # The others: ids and costs that are missing or malformed, a failing store, a denial without an
-    # id, and limits with other parameters.
-    assert len(known - catalogue.asked) == 8
+    # id or by a limit in flight, and limits with other parameters.
+    assert len(known - catalogue.asked) == 9
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

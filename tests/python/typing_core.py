@@ -58,10 +58,19 @@ assert_type(Limit.fixed_rate_window(count=4, period=1, burst=1, anchor="first"),
 limit = Limit.unlimited()
 assert_type(
     limit.algorithm,
-    Literal["token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window", "unlimited"],
+    Literal[
+        "token-bucket",
+        "leaky-bucket",
+        "fixed-window",
+        "fixed-rate-window",
+        "calendar-window",
+        "in-flight",
+        "unlimited",
+    ],
 )
 assert_type(limit.count, int)
-assert_type(limit.period, float)
+assert_type(limit.period, float | str)
+assert_type(limit.zone, str)
 assert_type(limit.period_ns, int)
 assert_type(limit.emission_interval_ns, int)
 assert_type(limit.burst_offset, float)
@@ -186,7 +195,8 @@ with limiter.reserve("Orders", "ada") as entered:
     assert_type(entered, Reservation)
 assert_type(limiter.acquire("Orders", "ada", timeout=datetime.timedelta(seconds=1)), Decision)
 assert_type(orders.acquire("ada", 2, 1.5), Decision)
-reservation.settle(1.5)  # type: ignore[arg-type]
+assert_type(limiter.reserve_all([("Orders", "ada", 2)]), Reservation)
+reservation.settle(1.5)  # type: ignore[call-overload]
 limiter.reserve("Orders", "ada", 2, 0.5)  # type: ignore[call-arg]
 assert_type(limiter.acquire("Orders", "ada", timeout="1s"), Decision)
 

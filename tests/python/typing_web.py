@@ -88,6 +88,6 @@ limited: WSGIApplication = PenstockMiddleware(
     wsgi, limits="limits.yaml", limit="PerAddress", deduct_when=head_failed, spread=0.03
 )
 PenstockMiddleware(wsgi, limiter, limit=["PerAddress", "100/minute"], on_store_error={"a": "deny"})
-PenstockMiddleware(wsgi, limiter, limit=lambda: "5/minute", factor="1/3")
+PenstockMiddleware(wsgi, limiter, limit=lambda: "5/minute", factor="1/3", keep=2)
 
 assert_type(headers(limiter.spend("PerAddress", "a"), ["ietf", "github"]), dict[str, str])

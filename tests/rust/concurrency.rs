@@ -132,34 +132,6 @@ fn spend<S: Store, C: Clock>(limiter: &Limiter<S, C>, name: &str, id: &str, cost
 }
 
 #[test]
-fn two_threads_on_one_bucket_admit_exactly_the_limit() {
-    for limit in [
-        "burst: 3000, count: 1, period: 24h",
-        "algorithm: leaky-bucket, size: 3000, drip_rate: 24h",
-        "algorithm: fixed-window, count: 3000, period: 24h",
-        "algorithm: fixed-window, count: 3000, period: 24h, anchor: aligned, phase: per-key",
-        "algorithm: fixed-rate-window, count: 1, burst: 2999, period: 24h",
-    ] {
-        let limits = format!("Orders: {{{limit}}}");
-        let limiter = limiter(&limits, Contended::around(MemoryStore::new(None)));
-        let is_running = AtomicBool::new(true);
-        let admitted: usize = thread::scope(|scope| {
-            let spending = || {
-                let tries =
-                    (0..).take_while(|&tries| tries < 2500 || is_running.load(Ordering::SeqCst));
-                tries.filter(|_| spend(&limiter, "Orders", "shared", 1)).count()
-            };
-            let threads: Vec<_> = (0..2).map(|_| scope.spawn(spending)).collect();
-            let collisions = limiter.store().around.wait_for_a_race();
-            is_running.store(false, Ordering::SeqCst);
-            assert!(collisions >= MIN_COLLISIONS, "{NO_RACE}: {collisions}");
-            threads.into_iter().map(|thread| thread.join().expect("a thread")).sum()
-        });
-        assert_eq!(admitted, 3000, "{limit}");
-    }
-}
-
-#[test]
 fn two_threads_admit_exactly_the_limit_while_the_table_grows_and_sweeps() {
     for store in [MemoryStore::new(None), MemoryStore::new(Some(ONE_SHARD))] {
         // A token is added each millisecond. The test lasts fewer milliseconds than the bucket has

@@ -292,32 +292,6 @@ const HOURLY: [&str; 4] = [
 ];
 
 #[test]
-fn a_flood_does_not_reset_limited_clients() {
-    for limit in HOURLY {
-        let limiter = limiter(10, Overflow::Share, limit);
-        for number in 0..10 {
-            for allowed in [true, true, false] {
-                let decision = decide(&limiter, Verb::Spend, &[&format!("known {number}")]);
-                assert_eq!(decision.allowed, allowed);
-            }
-        }
-        // A hundred new ids share one bucket.
-        let new = |number| decide(&limiter, Verb::Spend, &[&format!("new {number}")]);
-        assert_eq!((0..100).filter(|&number| new(number).allowed).count(), 2, "{limit}");
-        assert!(!decide(&limiter, Verb::Check, &["new"]).allowed, "a check agrees");
-        for number in 0..10 {
-            assert!(!decide(&limiter, Verb::Spend, &[&format!("known {number}")]).allowed);
-        }
-        let stats = limiter.stats().expect("stats");
-        assert_eq!((stats.buckets, stats.evicted), (Some(10), Some(0)));
-        assert_eq!((stats.shared, stats.refused), (Some(101), Some(0)));
-        // After the known buckets have expired, new ids have their own buckets again.
-        limiter.clock().advance(3 * 3_600_000_000_000).expect("a time");
-        assert!((200..205).all(|number| new(number).allowed), "{limit}");
-    }
-}
-
-#[test]
 fn a_batch_of_new_ids_uses_separate_shared_buckets() {
     let limiter = limiter(2, Overflow::Share, HOURLY[0]);
     assert!(decide(&limiter, Verb::Spend, &["a", "b"]).allowed);
@@ -333,22 +307,4 @@ fn a_batch_of_new_ids_uses_separate_shared_buckets() {
     );
     assert!(decide(&limiter, Verb::Spend, &["a"]).allowed);
     assert_eq!(limiter.stats().expect("stats").buckets, Some(2));
-}
-
-#[test]
-fn new_ids_are_denied_until_a_bucket_expires() {
-    for limit in HOURLY {
-        let limiter = limiter(2, Overflow::Deny, limit);
-        assert!(decide(&limiter, Verb::Spend, &["a", "b"]).allowed);
-        let denied = decide(&limiter, Verb::Spend, &["c"]);
-        assert_eq!((denied.allowed, denied.remaining), (false, 0), "{limit}");
-        assert!(denied.retry_after.get() > 0);
-        assert!(!decide(&limiter, Verb::Check, &["c"]).allowed);
-        assert!(!decide(&limiter, Verb::Refund, &["c"]).allowed);
-        assert!(!decide(&limiter, Verb::Spend, &["a", "c"]).allowed);
-        assert!(decide(&limiter, Verb::Check, &["a"]).allowed, "no token was taken");
-        assert_eq!(limiter.stats().expect("stats").refused, Some(4));
-        limiter.clock().advance(denied.retry_after.get()).expect("a time");
-        assert!(decide(&limiter, Verb::Spend, &["c"]).allowed, "{limit}");
-    }
 }

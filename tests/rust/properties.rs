@@ -47,11 +47,14 @@ use crate::strategies::{
     Scene, any_instant, any_limit, any_scene, any_verb, any_wait, nanos, reached,
 };
 
-/// Returns the latest instant that a limit can represent. Words with a tally end in the year 2248, and
-/// the TAT of a token bucket must stay below 2^63 ns.
+const SECOND: i64 = 1_000_000_000;
+
+/// Returns the latest instant that a limit can represent. Words with a tally end in the year 2248, the
+/// TAT of a token bucket must stay below 2^63 ns, and so must the end of a calendar window and a second.
 fn max_instant(limit: &Limit) -> i64 {
     match limit {
         Limit::TokenBucket(bucket) => i64::MAX - bucket.burst_offset().get(),
+        Limit::CalendarWindow(_) => (i64::MAX / SECOND - 1) * SECOND - 1,
         _ => State::MAX_INSTANT.get(),
     }
 }
@@ -97,6 +100,7 @@ fn has_same_origin(one: &Scene, other: &Scene) -> bool {
         (Some(state), Limit::LeakyBucket(bucket)) => {
             Some(state.tally_instant().get() % bucket.drip_rate().get())
         }
+        (Some(state), Limit::CalendarWindow(_)) => Some(state.instant().get() / SECOND),
         (Some(state), _) => Some(state.tally_instant().get()),
     };
     origin(one) == origin(other) || matches!(one.limit, Limit::TokenBucket(_))
@@ -114,6 +118,12 @@ fn effects(scene: &Scene, cost: i64) -> [(Decision, Option<(State, Lifetime)>); 
         let Step { decision, after, lifetime } = step;
         (decision, after.map(|state| (state, lifetime)))
     })
+}
+
+/// Returns whether the limit has tokens, which refill, can be charged and can be refunded without a
+/// lease.
+fn has_tokens(scene: &Scene) -> bool {
+    scene.limit.slots().is_none()
 }
 
 proptest! {
@@ -320,6 +330,7 @@ proptest! {
         shares in (0.0..1.0, 0.0..1.0),
         wait in 0..10_000_000_000_i64,
     ) {
+        prop_assume!(has_tokens(&scene));
         let cost = scene.share(shares.0);
         let spend = scene.step(Verb::Spend, cost);
         prop_assume!(
@@ -441,11 +452,16 @@ proptest! {
         }
         let (early, on_time) = (later(left, nanos(wait.get() - 1)), later(left, wait));
         match scene.limit {
-            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::InFlight(_) => {
                 prop_assert!(early.is_none_or(|early| remaining(early) == remaining(left)));
                 prop_assert!(on_time.is_none_or(|on_time| remaining(on_time) > remaining(left)));
             }
             Limit::FixedWindow(window) => {
+                prop_assert_eq!(wait, step.decision.reset_after);
+                prop_assert!(early.is_none_or(|early| remaining(early) == remaining(left)));
+                prop_assert!(on_time.is_none_or(|on_time| remaining(on_time) == Some(window.count())));
+            }
+            Limit::CalendarWindow(window) => {
                 prop_assert_eq!(wait, step.decision.reset_after);
                 prop_assert!(early.is_none_or(|early| remaining(early) == remaining(left)));
                 prop_assert!(on_time.is_none_or(|on_time| remaining(on_time) == Some(window.count())));
@@ -475,6 +491,7 @@ proptest! {
 
     #[test]
     fn a_charge_equals_a_spend_if_the_tokens_are_available(scene in any_scene(), share in 0.0..1.0) {
+        prop_assume!(has_tokens(&scene));
         let cost = scene.share(share);
         let spend = scene.step(Verb::Spend, cost);
         if !spend.decision.allowed || in_time(scene).is_none() {
@@ -494,6 +511,7 @@ proptest! {
         is_partial in any::<bool>(),
         share in 0.0..1.0,
     ) {
+        prop_assume!(has_tokens(&scene));
         if in_time_for_debt(scene).is_none() {
             return Ok(());
         }
@@ -522,6 +540,7 @@ proptest! {
         scene in reached(crate::strategies::any_limit()),
         share in 0.0..1.0,
     ) {
+        prop_assume!(has_tokens(&scene));
         if in_time_for_debt(scene).is_none() {
             return Ok(());
         }
@@ -577,6 +596,7 @@ proptest! {
         wait in 0..10_000_000_000_i64,
         shares in (0.0..1.0, 0.0..1.0),
     ) {
+        prop_assume!(has_tokens(&scene));
         let peek = scene.step(Verb::Check, 0).decision;
         prop_assume!(later(scene, peek.reset_after).is_some());
         let copy = Scene { state: scene.limit.state_of(&peek), ..scene };

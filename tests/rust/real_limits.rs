@@ -235,7 +235,7 @@ fn many_ids_in_one_call_equal_single_calls<S: Store>(fresh: fn() -> S) {
         let mut found = Vec::new();
         let snapshot = together.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
-        let outcome = together.decide_each(bound, &ids, &costs, |index, decision, _| {
+        let outcome = together.decide_each(bound, &ids, &costs, None, |index, decision, _| {
             found.push((index, *decision));
         });
         outcome.expect("an answer");
@@ -256,7 +256,7 @@ fn many_ids_in_one_call_equal_single_calls<S: Store>(fresh: fn() -> S) {
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
     costs[150] = 4;
     let (index, failure) = together
-        .decide_each(bound, &others, &costs, |_, _, _| panic!("no decision is returned"))
+        .decide_each(bound, &others, &costs, None, |_, _, _| panic!("no decision is returned"))
         .expect_err("a cost that is too high");
     assert!(index == 150 && matches!(*failure, CallError::Cost { .. }), "{failure}");
     assert_eq!(together.stats().map(|stats| stats.buckets), buckets);
@@ -361,8 +361,9 @@ fn store_failures_are_errors_of_every_call() {
             let failure = limiter.decide_all(verb, &[one]).expect_err("it fails");
             assert!(matches!(*failure, CallError::Store(_)), "{failure}");
         }
-        let (index, failure) =
-            limiter.decide_each(bound, &["a", "b"], &[1, 1], |_, _, _| {}).expect_err("it fails");
+        let (index, failure) = limiter
+            .decide_each(bound, &["a", "b"], &[1, 1], None, |_, _, _| {})
+            .expect_err("it fails");
         assert!(index == 0 && matches!(*failure, CallError::Store(_)), "{failure}");
         assert!(matches!(*limiter.reset(bound, "a").expect_err("it fails"), CallError::Store(_)));
         limiter.stats().expect_err("it fails");
@@ -445,20 +446,22 @@ fn a_reload_raises_the_lifetimes_of_buckets() {
 }
 
 #[test]
-fn try_ask_does_not_ask_a_store_that_may_wait() {
+fn a_call_that_may_not_wait_does_not_ask_a_store_that_would() {
     let limits = "Orders: {burst: 1, count: 1, period: 1h}";
     let registry = config::parse(limits, None, None).expect("limits");
     let limiter = Limiter::new(registry, Scripted::new(), ManualClock::new(at(0)));
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit("Orders").expect("a limit");
     for allowed in [true, false] {
-        let call = limiter.prepare(bound, Call::spend("a", 1)).expect("a call");
-        assert_eq!(limiter.try_ask(&call).expect("no failure"), None, "the store was not asked");
-        let answer = limiter.ask(&call).expect("an answer");
-        limiter.conclude(call, answer, &mut Default::default());
-        assert_eq!(answer.allowed(), allowed);
+        let mut answered = Default::default();
+        assert_eq!(limiter.try_answer(bound, Call::spend("a", 1), &mut answered), None);
+        let part = Transaction::new(bound, "b", 1, Kind::Spend);
+        assert_eq!(limiter.try_answer_all(Verb::Spend, &[part]).expect("no failure"), None);
+        let answered = limiter.answer(bound, Call::spend("a", 1)).expect("an answer");
+        assert_eq!(answered.answer.allowed(), allowed);
     }
     let (_, counts) = &limiter.counts()[0];
+    assert_eq!(counts.store_errors, 0);
     assert_eq!((counts.spends.allowed, counts.spends.denied), (1, 1));
 }
 
@@ -473,7 +476,8 @@ fn many_calls_stop_at_the_first_failure() {
     let ids: Vec<String> = (0..150).map(|number| format!("id {number}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let mut found = Vec::new();
-    let outcome = limiter.decide_each(bound, &ids, &[1; 150], |index, _, _| found.push(index));
+    let outcome =
+        limiter.decide_each(bound, &ids, &[1; 150], None, |index, _, _| found.push(index));
     let (index, failure) = outcome.expect_err("the 101st call fails");
     assert!(matches!(*failure, CallError::Store(StoreError::Timeout { millis: 50 })), "{failure}");
     assert_eq!((index, found), (100, (0..100).collect::<Vec<_>>()));

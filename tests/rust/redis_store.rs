@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use penstock::clock::{AnyClock, Clock, ManualClock, Stopwatch, SystemClock};
 use penstock::config;
+use penstock::engine::algorithm::calendar::{CalendarUnit, Zone};
 use penstock::engine::algorithm::window::Anchor;
 use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
@@ -602,6 +603,7 @@ fn calls_of_every_kind_that_wait_are_decided_in_order_and_each_on_its_own() {
         Limit::leaky_bucket(2, minute, 1).expect("a limit"),
         Limit::fixed_window(2, minute, Anchor::First).expect("a limit"),
         Limit::fixed_rate_window(2, minute, 1, Anchor::First).expect("a limit"),
+        Limit::calendar_window(2, CalendarUnit::Year, Zone::utc()).expect("a limit"),
     ];
     let script = [
         (Verb::Check, true),
@@ -632,6 +634,75 @@ fn calls_of_every_kind_that_wait_are_decided_in_order_and_each_on_its_own() {
         }
     }
     assert_eq!(call_together(&own, &store, calls), expected);
+}
+
+#[test]
+fn the_value_of_a_calendar_window_is_its_end_and_the_tokens_used() {
+    let url = server().url("prefix=quota&deny_cache=0");
+    let limits = "Quota: {algorithm: calendar-window, count: 3, period: year, zone: Asia/Tokyo}";
+    let registry = config::parse(limits, None, None).expect("limits");
+    let limiter = Limiter::new(registry, RedisStore::new(url, false), SystemClock::new());
+    let mut connection = server().connection();
+    let mut set = |value: &str, expiry: &[&str]| {
+        let key = "{quota:ada}calendar-window:Quota";
+        redis::cmd("SET").arg(key).arg(value).arg(expiry).exec(&mut connection).expect("set");
+    };
+    let decision = spend(&limiter, "Quota");
+    let end = decision.now.saturating_add(decision.reset_after).get();
+    let mut other = server().connection();
+    let key = "{quota:ada}calendar-window:Quota";
+    let value: String = redis::cmd("GET").arg(key).query(&mut other).expect("a value");
+    assert_eq!(value, (end + 1).to_string());
+    let ttl: u64 = redis::cmd("PTTL").arg(key).query(&mut other).expect("a time");
+    let left = decision.reset_after.millis();
+    assert!((left.saturating_sub(60_000)..=left + 1001).contains(&ttl), "{ttl} of {left} ms");
+    // The tokens used, and how many calls are allowed.
+    for (value, allowed) in [(end, 3), (end + 2, 1), (end + 3, 0), (1_000_000_000_000_000_003, 3)] {
+        set(&value.to_string(), &["PX", "9999999999"]);
+        let calls = (0..4).map(|_| spend(&limiter, "Quota").allowed).filter(|&allowed| allowed);
+        assert_eq!(calls.count(), allowed, "{value}");
+    }
+    // Another limit opened this window, which is longer.
+    let far = end + 400 * 86_400 * 1_000_000_000 + 3;
+    set(&far.to_string(), &["PX", &(left + 400 * 86_400_000).to_string()]);
+    assert!(!spend(&limiter, "Quota").allowed);
+    let mut healed = limiter.store().health().healed;
+    for (value, expiry) in [
+        ("", &[][..]),
+        ("x", &[]),
+        ("1:2:3", &[]),
+        ("9223372036854775808", &[]),
+        (&far.to_string(), &[]),
+        (&far.to_string(), &["PX", "3600000"]),
+    ] {
+        set(value, expiry);
+        assert_eq!(spend(&limiter, "Quota").remaining, 2, "{value:?}");
+        healed += 1;
+        assert_eq!(limiter.store().health().healed, healed, "{value:?}");
+    }
+}
+
+#[test]
+fn a_server_whose_clock_is_in_no_known_calendar_window_decides_nothing() {
+    const SCRIPT: &str = include_str!("../../src/store/redis/decide.lua");
+    // A spend of a fixed window, and one of a calendar window whose boundaries are in the past.
+    let (fixed, calendar) = ([1.0, 9.0, 60_000.0, -1.0, 0.0], [1.0, 9.0, 1.0, 2.0, 3.0, 4.0]);
+    let mut packed = vec![0];
+    packed.extend(1000_u32.to_le_bytes());
+    packed.extend([3, 1, 3]);
+    packed.extend(fixed.map(f64::to_le_bytes).concat());
+    packed.extend([6, 1, 3]);
+    packed.extend(calendar.map(f64::to_le_bytes).concat());
+    let mut connection = server().connection();
+    let mut command = redis::cmd("EVAL");
+    command.arg(SCRIPT).arg(2).arg("{clock:ada}fixed").arg("{clock:ada}calendar").arg(packed);
+    let (_, _, first, _, second, why): (i64, i64, i64, Option<String>, i64, String) =
+        command.query(&mut connection).expect("a reply");
+    assert_eq!((first, second), (1, 2));
+    assert!(why.contains("differ by more than a calendar window"), "{why}");
+    let mut command = redis::cmd("EXISTS");
+    command.arg("{clock:ada}fixed").arg("{clock:ada}calendar");
+    assert_eq!(command.query::<i64>(&mut connection).expect("a number"), 0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use penstock::clock::ManualClock;
 use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
-use penstock::store::{Bucket, Keyspace, Store, StoreError};
+use penstock::store::{Bucket, Keyspace, Store, StoreError, Wait};
 
 use crate::stores::{
     Scripted, Seen, Toy, Toys, at, count, keyspace, keyspace_of_instants, on_every_store,
@@ -96,13 +96,19 @@ fn guarantee_2_a_failed_step_changes_nothing<S: Store>(fresh: fn() -> S) {
     for id in ["one", "new"] {
         breaks(&|| {
             let bucket = Bucket::new(&keyspace, id);
-            store.update(bucket, &Toy::Break, at(0)).map(|_| ()).map_err(Into::into)
+            store.update(bucket, &Toy::Break, at(0), Wait::Allowed).map(|_| ()).map_err(Into::into)
         });
         for other in ["two", "newer"] {
             let buckets = [id, other].map(|id| Bucket::new(&keyspace, id));
             for toys in [[Toy::Put(1, long()), Toy::Break], [Toy::Break, Toy::Put(1, long())]] {
                 breaks(&|| {
-                    let outcome = store.update_all(&buckets, &Toys(toys.to_vec()), at(0), &clock);
+                    let outcome = store.update_all(
+                        &buckets,
+                        &Toys(toys.to_vec()),
+                        at(0),
+                        &clock,
+                        Wait::Allowed,
+                    );
                     outcome.map(|_| ()).map_err(Into::into)
                 });
             }
@@ -392,7 +398,7 @@ fn guarantee_2_a_failed_call_takes_at_most_its_cost() {
     let (mut answered, mut failed) = (0, 0);
     for _ in 0..300 {
         let bucket = Bucket::new(&keyspace, "a");
-        match store.update(bucket, &Toy::Add(1, long()), Timestamp::ORIGIN) {
+        match store.update(bucket, &Toy::Add(1, long()), Timestamp::ORIGIN, Wait::Allowed) {
             Ok(_) => answered += 1,
             Err(StoreError::Unavailable { .. } | StoreError::Timeout { .. }) => failed += 1,
             Err(other) => panic!("{other:?}"),
@@ -400,7 +406,9 @@ fn guarantee_2_a_failed_call_takes_at_most_its_cost() {
     }
     assert_eq!((answered, failed), (200, 100));
     let word = loop {
-        if let Ok(answer) = store.update(Bucket::new(&keyspace, "a"), &Toy::Look, at(0)) {
+        if let Ok(answer) =
+            store.update(Bucket::new(&keyspace, "a"), &Toy::Look, at(0), Wait::Allowed)
+        {
             break Seen::from(answer).word.expect("a used bucket");
         }
     };

@@ -1,5 +1,7 @@
 //! Strategies for limits, states and instants: typical ones, and all possible ones.
 
+use penstock::engine::algorithm::calendar::{CalendarUnit, Zone};
+use penstock::engine::algorithm::in_flight::InFlight;
 use penstock::engine::algorithm::window::{Anchor, Phase};
 use penstock::engine::cost::Cost;
 use penstock::engine::decision::Decision;
@@ -24,7 +26,18 @@ pub fn magnitude(max: i64) -> impl Strategy<Value = i64> + Clone {
 
 /// Generates a limit of any algorithm with any valid parameters.
 pub fn any_limit() -> impl Strategy<Value = Limit> {
-    prop_oneof![any_token_bucket(), any_leaky_bucket(), any_fixed_window(), any_fixed_rate_window()]
+    prop_oneof![4 => any_rate(), 1 => any_in_flight()]
+}
+
+/// Generates a limit whose tokens refill.
+pub fn any_rate() -> impl Strategy<Value = Limit> {
+    prop_oneof![
+        any_token_bucket(),
+        any_leaky_bucket(),
+        any_fixed_window(),
+        any_fixed_rate_window(),
+        any_calendar_window(),
+    ]
 }
 
 pub fn any_token_bucket() -> impl Strategy<Value = Limit> {
@@ -60,6 +73,14 @@ fn any_factor() -> impl Strategy<Value = Factor> {
         .prop_map(|text| text.parse().expect("a factor"))
 }
 
+pub fn any_in_flight() -> impl Strategy<Value = Limit> {
+    let leases = InFlight::MIN_LEASE.get()..=InFlight::MAX_LEASE.get();
+    let lease = prop_oneof![leases, Just(InFlight::MIN_LEASE.get()), Just(InFlight::LEASE.get())];
+    (magnitude(InFlight::MAX_COUNT), lease).prop_map(|(count, lease)| {
+        Limit::in_flight(count, nanos(lease), Nanos::SECOND).expect("slots")
+    })
+}
+
 pub fn any_fixed_window() -> impl Strategy<Value = Limit> {
     (magnitude(MAX_TALLY), any_window())
         .prop_map(|(count, (period, anchor))| fixed_window(count, period, anchor))
@@ -72,6 +93,19 @@ pub fn any_fixed_rate_window() -> impl Strategy<Value = Limit> {
             Limit::fixed_rate_window(count, period, burst, anchor).expect("a window").for_key(KEY)
         },
     )
+}
+
+pub fn any_calendar_window() -> impl Strategy<Value = Limit> {
+    (magnitude(999_999_999), any_calendar()).prop_map(|(count, (unit, zone))| {
+        Limit::calendar_window(count, unit, zone).expect("a window")
+    })
+}
+
+fn any_calendar() -> impl Strategy<Value = (CalendarUnit, Zone)> {
+    const ZONES: &[&str] =
+        &["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia", "Asia/Beirut"];
+    let zone = prop::sample::select(ZONES).prop_map(|name| Zone::named(name).expect("a zone"));
+    (prop::sample::select(&CalendarUnit::ALL[..]), zone)
 }
 
 /// The bucket key for a per-key phase.
@@ -112,6 +146,9 @@ pub fn everyday_limit() -> impl Strategy<Value = Limit> {
         }),
         (1..20_i64, 1000..5000_i64, 0..4_i64, anchor).prop_map(|(count, millis, burst, anchor)| {
             Limit::fixed_rate_window(count, nanos(millis * MILLI), burst, anchor).expect("a window")
+        }),
+        (1..20_i64, any_calendar()).prop_map(|(count, (unit, zone))| {
+            Limit::calendar_window(count, unit, zone).expect("a window")
         }),
     ]
 }
@@ -210,7 +247,7 @@ pub fn any_scene() -> impl Strategy<Value = Scene> {
         2 => near.prop_map(|(limit, now, away, shift, tally)| {
             let instant = Timestamp::clamped(now.get().saturating_add(away >> shift));
             let state = match limit {
-                Limit::TokenBucket(_) => State::from_instant(instant),
+                Limit::TokenBucket(_) | Limit::CalendarWindow(_) => State::from_instant(instant),
                 _ => State::from_tally(instant, tally),
             };
             Scene { limit, state: Some(state), now }

@@ -11,7 +11,7 @@ use penstock::config;
 use penstock::engine::algorithm::window::Anchor;
 use penstock::engine::answer::Answer;
 use penstock::engine::batch::Kind;
-use penstock::engine::factor::Factor;
+use penstock::engine::factor::{Adjustment, Factor};
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
@@ -62,11 +62,12 @@ fn submit(
     name: &str,
     verb: Verb,
     cost: i64,
-    factor: Option<&Factor>,
+    adjustment: Option<&Adjustment>,
 ) -> Result<Decided, Failure> {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit(name).expect("a limit");
-    let (call, submitted) = limiter.submission(bound, Call { verb, id: "ada", cost, factor })?;
+    let (call, submitted) =
+        limiter.submission(bound, Call { verb, id: "ada", cost, adjustment })?;
     let replies = if call.ops.is_empty() { Ok(Vec::new()) } else { replies(limiter, call) };
     let answered = limiter.conclude_reply(submitted, replies)?;
     let limit = answered.effective_limit.as_deref();
@@ -107,7 +108,8 @@ fn counts<S: Store>(limiter: &Limiter<S, ManualClock>) -> Vec<Counts> {
 #[test]
 fn submitted_calls_have_the_decisions_and_counts_of_local_calls() {
     let (local, remote) = (limiter(MemoryStore::new(None)), limiter(Scripted::new()));
-    let half: Factor = "1/2".parse().expect("a factor");
+    let factor: Factor = "1/2".parse().expect("a factor");
+    let half = Adjustment { factor: Some(factor), keep: 0 };
     let calls = [
         (Verb::Spend, 3, None),
         (Verb::Check, 2, None),
@@ -120,15 +122,16 @@ fn submitted_calls_have_the_decisions_and_counts_of_local_calls() {
         for name in NAMES {
             let snapshot = local.snapshot();
             let bound = snapshot.limit(name).expect("a limit");
-            for (verb, cost, factor) in calls {
-                let expected =
-                    local.decide(bound, Call { verb, id: "ada", cost, factor }).expect("an answer");
-                let found = submit(&remote, name, verb, cost, factor).expect("an answer");
+            for (verb, cost, adjustment) in calls {
+                let expected = local
+                    .decide(bound, Call { verb, id: "ada", cost, adjustment })
+                    .expect("an answer");
+                let found = submit(&remote, name, verb, cost, adjustment).expect("an answer");
                 assert_eq!(found, expected, "{name} {verb:?} {cost}, round {round}");
             }
             if name == "Leaky" {
                 let expected =
-                    local.decide(bound, Call { factor: Some(&half), ..Call::spend("ada", 1) });
+                    local.decide(bound, Call { adjustment: Some(&half), ..Call::spend("ada", 1) });
                 let found = submit(&remote, name, Verb::Spend, 1, Some(&half));
                 assert_eq!(found.expect("an answer"), expected.expect("an answer"));
             }

@@ -9,7 +9,7 @@ use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::store::remote::{RemoteOp, RemoteStep};
-use penstock::store::{Bucket, Keyspace, Step, Store, Write};
+use penstock::store::{Bucket, Keyspace, Store, StoreStep, Wait, Write};
 
 use crate::stores::{at, memory, on_every_store};
 use crate::strategies::nanos;
@@ -65,7 +65,8 @@ fn admitted<S: Store, T: RemoteStep>(
 ) -> [i64; 2] {
     let mut admitted = [0; 2];
     for (which, step, now) in calls {
-        let answer = store.update(Bucket::new(keyspace, id), &step, now).map_err(Into::into);
+        let answer =
+            store.update(Bucket::new(keyspace, id), &step, now, Wait::Allowed).map_err(Into::into);
         admitted[which] += i64::from(answer.expect("the store answers").allowed());
     }
     admitted
@@ -120,7 +121,7 @@ fn threads_admit_no_more_than_the_larger_limit<S: Store>(fresh: fn() -> S) {
 /// A spend that brings a late TAT forward to two bursts from now, and writes that even if it is denied.
 struct Clamped<'a>(Operation<'a>);
 
-impl Step for Clamped<'_> {
+impl StoreStep for Clamped<'_> {
     fn apply(&self, found: Option<State>, now: Timestamp) -> (bool, Write) {
         let Limit::TokenBucket(bucket) = self.0.limit else { return self.0.apply(found, now) };
         let latest = now.saturating_add(bucket.burst_offset().saturating_mul(2));

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _AsyncReader: TypeAlias = Callable[[], Awaitable[Any]] | Callable[[Any], Awaitable[Any]]
 # In this order, so that a request that does not count is not read further.
-_OPTIONS: Final = ("exempt_when", "limit", "tier", "factor", "id", "cost")
+_OPTIONS: Final = ("exempt_when", "limit", "tier", "factor", "keep", "id", "cost")
 
 
 class AsyncLimitOptions(TypedDict, total=False):
@@ -35,6 +35,7 @@ class AsyncLimitOptions(TypedDict, total=False):
     tiers: Mapping[str, str | Limit | None]
     tier: Reader | _AsyncReader
     factor: Factor | Reader | _AsyncReader
+    keep: int | Reader | _AsyncReader
     methods: str | Sequence[str] | None
     exempt_when: Reader | _AsyncReader | None
     deduct_when: Callable[[Any], Any] | None

@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from penstock.asgi.request import Message, Receive, Send
 
 _SERVER_ERROR: Final = 500
-_BODIES: Final = frozenset(
+BODIES: Final = frozenset(
     {"http.response.body", "http.response.pathsend", "http.response.zerocopysend"}
 )
+"""The messages that carry a body; the last one has no `more_body`."""
 _DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
@@ -48,5 +49,5 @@ class Exchange:
         kind = message["type"]
         if kind == "http.response.start":
             self._status = message["status"]
-        elif kind in _BODIES and not message.get("more_body"):
+        elif kind in BODIES and not message.get("more_body"):
             self.is_served = self._status < _SERVER_ERROR

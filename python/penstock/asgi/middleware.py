@@ -18,16 +18,14 @@ from penstock.asgi.visit import (
     store_decision,
 )
 from penstock.errors import ConfigError
-from penstock.web.adapter import check_routeless, split_limit, split_options
 from penstock.web.guard import Guard
-from penstock.web.options import GuardOptions
+from penstock.web.options import GuardOptions, check_routeless, split_limit, split_options
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock._core import Limit, Limiter
     from penstock.asgi.request import Receive, Scope, Send
-    from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
 
 _LIMITED: Final = frozenset({"http", "websocket"})
@@ -138,7 +136,10 @@ class PenstockMiddleware:
             if limits is None:
                 show_nothing(scope)
             elif self._waits:
-                outcome = await self._enter_async(state, limits)
+                if self._callables is not None:
+                    await self._callables.resolve(state.request)
+                outcome = await state.enter_async(limits)
+                store_decision(scope, state.decision)
             else:
                 outcome = state.enter(limits)
                 # As `store_decision`, with one call less.
@@ -154,14 +155,6 @@ class PenstockMiddleware:
             scope[STATE_KEY] = outer
             if is_outermost:
                 state.end()
-
-    async def _enter_async(self, state: AsgiVisit, limits: RouteLimits) -> Outcome | None:
-        """Decide limits that need a callable or a server to be awaited."""
-        if self._callables is not None:
-            await self._callables.resolve(state.request)
-        outcome = await state.enter_async(limits)
-        store_decision(state.native, state.decision)
-        return outcome
 
     async def _serve_and_watch(
         self, state: AsgiVisit, scope: Scope, receive: Receive, send: Send

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Final
 
-from penstock.web.adapter import refusal_body
 from penstock.web.headers import encoded
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ async def refuse(
     if callable(answer):
         await answer(scope, receive, send)
         return
-    fields, body = refusal_body(outcome, answer, "an ASGI application")
+    fields, body = outcome.body(answer, "an ASGI application")
     kind = _DENIAL if is_socket else "http.response"
     headers = encoded([*fields, ("Content-Length", str(len(body)))])
     await send({"type": f"{kind}.start", "status": outcome.status, "headers": headers})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from penstock.asgi.exchange import BODIES
 from penstock.asgi.request import AsgiRequest
 from penstock.asgi.response import STARTS
 from penstock.web.enforce import NOTHING
@@ -42,6 +43,8 @@ class AsgiVisit(Visit):
     outer: AsgiVisit | None
     send_on: Send
 
+    waits: ClassVar[bool] = False
+
     def read(self) -> AsgiRequest:
         """Return the request."""
         return AsgiRequest(self.native)
@@ -52,6 +55,8 @@ class AsgiVisit(Visit):
         # A local: a method call would look up the class first.
         send = self.send_on
         if self.has_started:
+            if self.entered is not None and self.entered.is_holding:
+                return self._send_and_release(message)
             return send(message)
         kind = message["type"]
         starts = kind in STARTS
@@ -81,6 +86,12 @@ class AsgiVisit(Visit):
         """Settle limits over a server, which the event loop must not wait for."""
         await self.respond_async(_head(message))
         await self.send_on(self._with_fields(message) if starts else message)
+
+    async def _send_and_release(self, message: Message) -> None:
+        """Send a part of a response; a task that runs after the last one holds no slot."""
+        await self.send_on(message)
+        if message["type"] in BODIES and not message.get("more_body"):
+            self.release()
 
     def end(self) -> None:
         """End the request.

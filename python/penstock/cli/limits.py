@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import penstock
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
+from penstock.display import UNNAMED
 from penstock.errors import ConfigProblem
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ class SelectedLimit(NamedTuple):
 
 def add_limit_options(parser: ArgumentParser) -> None:
     """Add the options that select a limit, and those for the output."""
+    add_file_options(parser, required=False)
     parser.add_argument(
         "--limit", metavar="TEXT", help='a limit instead of a file, such as "100/minute, burst 20"'
     )
-    parser.add_argument("--overrides", metavar="FILE", help="the overrides file")
     parser.add_argument(
         "--name", metavar="NAME", help="the limit to use, if the file has more than one"
     )
@@ -81,13 +82,12 @@ def selected_limit(options: Namespace, *, has_routes: bool = False) -> SelectedL
         OSError: A file cannot be read.
     """
     if (options.limit is None) == (options.limits is None):
-        has_file = "--limits FILE" if hasattr(options, "logs") else "a limits file"
-        raise CommandError(f"pass either {has_file} or --limit TEXT", WRONG_USE)
+        raise CommandError("pass either --limits FILE or --limit TEXT", WRONG_USE)
     if options.limit is None:
         return select_limit(options.limits, options.overrides, options.name, has_routes=has_routes)
     if options.overrides is not None:
-        raise CommandError("--overrides needs a limits file; it has no use with --limit", WRONG_USE)
-    name = "Limit" if options.name is None else options.name
+        raise CommandError("--overrides needs --limits; it has no use with --limit", WRONG_USE)
+    name = UNNAMED if options.name is None else options.name
     try:
         limit = penstock.Limit.parse(options.limit)
     except penstock.Error as error:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from penstock.errors import ConfigProblem
-
 
 # The status that shells report for a program that was interrupted.
 _INTERRUPTED: Final = 130
@@ -84,16 +82,6 @@ def _parser(used: str | None) -> ArgumentParser:
     return parser
 
 
-def _fields(problem: ConfigProblem) -> dict[str, object]:
-    """Return a problem of a limits file for programs."""
-    return {
-        "file": problem.file,
-        "line": problem.line,
-        "limit": problem.limit_name,
-        "message": problem.message or problem,
-    }
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -109,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except CommandError as error:
         if error.problems and options is not None and options.json:
-            problems = [_fields(problem) for problem in error.problems]
+            problems = [problem.to_dict() for problem in error.problems]
             print(json.dumps({"problems": problems}, ensure_ascii=False))
         else:
             print(error, file=sys.stderr)

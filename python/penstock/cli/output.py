@@ -91,7 +91,7 @@ def _print_tables(report: Report) -> None:
             print()
         draw(grid)
     for name, recommended in report.recommendations.items():
-        print(f"\nRecommended for {name}\n{recommended.explain()}\n")
+        print(f"\n{report.heading(name)}\n{recommended.explain()}\n")
         print(recommended.yaml(name), end="")
 
 
@@ -124,7 +124,7 @@ def _totals(results: Sequence[LimitResult]) -> _Grid:
 def _numbers(result: LimitResult) -> dict[str, str]:
     summary = result.summary
     share = format_value("denied_share", summary.denied_share)
-    return {
+    found = {
         "events": f"{summary.events:,}",
         "allowed": f"{summary.allowed:,}",
         "denied": f"{summary.denied:,} ({share})",
@@ -135,6 +135,9 @@ def _numbers(result: LimitResult) -> dict[str, str]:
         "most in a second": f"{summary.most_in_second:,}",
         "most in a minute": f"{summary.most_in_minute:,}",
     }
+    if summary.most_in_flight is not None:
+        found["most in flight"] = f"{summary.most_in_flight:,}"
+    return found
 
 
 def _table(table: Table, title: str, max_rows: int | None = None) -> _Grid:

@@ -20,7 +20,7 @@ from penstock.cli.limits import (
     selected_limit,
 )
 from penstock.cli.output import check_report_file, print_report
-from penstock.display import pluralize
+from penstock.display import UNNAMED, pluralize
 from penstock.simulate import Simulator, recommend
 from penstock.simulate.check import Change, Check
 from penstock.simulate.clients import named_clients
@@ -58,7 +58,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         "logs", nargs="+", metavar="LOG",
         help="an access log, compressed or not; several are read as one; - is standard input",
     )  # fmt: skip
-    parser.add_argument("--limits", metavar="FILE", help="the limits file")
     add_limit_options(parser)
     parser.add_argument(
         "--routes", metavar="FILE",
@@ -133,6 +132,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         "(default: address)",
     )  # fmt: skip
     log.add_argument("--cost", metavar="FIELD", help="the field of the cost, or a number")
+    log.add_argument(
+        "--duration", metavar="FIELD",
+        help="the field of the time that a request took, to count requests in flight",
+    )  # fmt: skip
+    log.add_argument(
+        "--duration-unit", choices=("s", "ms", "us", "ns"), default="s",
+        help="unit of durations (default: %(default)s)",
+    )  # fmt: skip
+    log.add_argument(
+        "--ended",
+        action="store_true",
+        help="for --duration: the time of a line is the end of its request, as nginx writes it",
+    )
     log.add_argument("--time", metavar="FIELD", help="the field of the time, if not detected")
     log.add_argument(
         "--time-unit", choices=("s", "ms", "us", "ns"),
@@ -300,8 +312,10 @@ def _selected(options: Namespace, routes: Routes | None) -> list[SelectedLimit]:
     name = options.name if options.limits is None else first.name
     for value in options.compare:
         file, separator, overrides = value.partition("+")
-        if routes is None and not Path(file).exists() and is_limit_text(value):
-            other = SelectedLimit(value, penstock.Limit.parse(value), first.name)
+        if not Path(file).exists() and is_limit_text(value):
+            other = SelectedLimit(
+                value, penstock.Limit.parse(value), first.name if routes is None else UNNAMED
+            )
         else:
             own = overrides if separator else options.overrides
             other = select_limit(file, own, name, has_routes=routes is not None)
@@ -340,10 +354,11 @@ def _recommend(
             )
         except NoEventsError:
             notes.append(f"no limit is recommended for {name}: no event spends it")
-        except (penstock.Error, KeyError, ValueError) as error:
+        except (penstock.Error, ValueError) as error:
+            problems.append(f"no limit can be recommended for {name}: {error}")
+        except KeyError as error:
             # The text of a KeyError has quotes around it.
-            reason = error.args[0] if type(error) is KeyError else error
-            problems.append(f"no limit can be recommended for {name}: {reason}")
+            raise CommandError(f"--{error.args[0]}", WRONG_USE) from error
     return found, problems, notes
 
 
@@ -393,6 +408,9 @@ def _open_log(options: Namespace, routes: Routes | None) -> LogReader:
         format=options.format,
         id=None if options.id == "none" else fields,
         cost=int(cost) if cost is not None and cost.isdecimal() else cost,
+        duration=options.duration,
+        duration_unit=options.duration_unit,
+        ended=options.ended,
         time=options.time,
         time_unit=options.time_unit,
         tz=options.tz,
@@ -416,10 +434,17 @@ def _simulators(
     simulators = []
     for each in selected:
         try:
+            limits, own = each.limits, routes
+            if routes is not None and isinstance(limits, penstock.Limit):
+                # Beside routes, a text is one limit that every request of a client spends.
+                limits, own = (
+                    penstock.Limits({each.name: limits}),
+                    Routes([{"limits": [each.name]}]),
+                )
             simulator = Simulator(
-                each.limits,
+                limits,
                 None if routes else each.name,
-                routes=routes,
+                routes=own,
                 workers=options.workers,
                 warm_up=options.warm_up,
                 skip_invalid=True,

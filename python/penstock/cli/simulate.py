@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 EXAMPLES: Final = """\
 examples:
   penstock simulate --limit "60/minute, burst 20" --rate 5 --clients 3
-  penstock simulate limits.yaml --name Searches --traffic bursts --size 8 --every 1m
+  penstock simulate --limits limits.yaml --name Searches --traffic bursts --size 8 --every 1m
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("limits", nargs="?", help="the limits file")
     add_limit_options(parser)
     add_worker_option(parser)
     group = parser.add_argument_group("traffic (the same seed gives the same traffic)")

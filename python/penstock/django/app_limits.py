@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
-from django.views.generic import View
 
 from penstock.django.deferred import waits_for_user
 from penstock.django.request import (
@@ -19,25 +18,14 @@ from penstock.django.request import (
     DjangoRequest,
     State,
     UserNotLoaded,
-    state_of,
 )
 from penstock.django.signals import limit_denied
-from penstock.django.streams import refund_broken_stream
-from penstock.django.urls import all_views, throttles_of
-from penstock.django.view_limits import (
-    EXEMPT,
-    LIMITS,
-    THROTTLE,
-    all_rules,
-    class_of,
-    method_of,
-    own_limits,
-)
+from penstock.django.streams import watch_body
+from penstock.django.urls import all_views, has_throttle, throttles_of
+from penstock.django.view_limits import all_rules, class_of, directly_within, route_of
 from penstock.errors import Error
-from penstock.web import adapter
-from penstock.web.adapter import nested_limits, refusal_body
-from penstock.web.compile import make_room
 from penstock.web.headers import strictest
+from penstock.web.route_table import RouteTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,14 +33,11 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
     from penstock.errors import RateLimited
-    from penstock.web.adapter import ViewLimits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
+    from penstock.web.route_table import Known, Route, ViewLimits
     from penstock.web.rule import Rule
-
-_Compiled: TypeAlias = "tuple[RouteLimits | None, tuple[ViewLimits, ...], bool]"
-"""Limits, the nested ones that are part of them, and whether they wait for the user."""
 
 _HTML: Final = "text/html; charset=utf-8"
 _METHODS: Final = frozenset(
@@ -63,24 +48,17 @@ _METHODS: Final = frozenset(
 _LISTS: Final = frozenset({"Link", "Access-Control-Expose-Headers"})
 
 
-class DjangoLimits(adapter.AppLimits):
+class DjangoLimits(RouteTable):
     """Limits of the project's views.
 
     Attributes:
         guard: The guard of the project.
         defaults: The rules of all views.
-        single_views: What is evaluated for the limits of a function, if it is the same for every
-            request.
-        single_throttles: What is evaluated for a throttle that is alone on its view and needs
-            nothing else of the request, by its class, its limit, the view's scope and class.
     """
 
     def __init__(self, guard: Guard, defaults: tuple[Rule, ...]) -> None:
         super().__init__(guard, defaults)
-        self.single_throttles: Final[dict[object, RouteLimits]] = {}
-        self.single_views: Final[dict[ViewLimits, RouteLimits]] = {}
         self._may_wait: Final = guard.limiter.may_wait
-        self._compiled: Final[dict[tuple[object, ...], _Compiled]] = {}
 
     def limits_for_view(
         self, limits: ViewLimits, http: HttpRequest, state: State, owner: type | None
@@ -92,68 +70,85 @@ class DjangoLimits(adapter.AppLimits):
         """
         if not self.guard.enabled:
             return None
-        single = self.single_views.get(limits)
-        if single is not None and not state.covered:
-            return single
         if limits in state.covered:
             state.covered = tuple(other for other in state.covered if other is not limits)
             return None
-        # Limits of a method are reached after the authentication, and have no class here.
-        is_class = owner is not None and getattr(limits.view, "__name__", "") == "dispatch"
-        view_class = owner if is_class else class_of(limits.view)
-        if state.is_decided or state.deferred is not None:
-            compiled = self._compiled.get((limits,))
-            if compiled is None:
-                compiled = self._compile((limits,), limits.rules, (), view_class)
-            return self._unless_deferred(compiled, state)
-        match = http.resolver_match if state.has_middleware else None
-        view = None if match is None else match.func
-        method = http.method if http.method in _METHODS else None
-        key = (limits, view, method, owner)
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            nested = _directly_nested(limits, owner, method or "")
-            own = limits.rules
-            for inner in nested:
-                own += inner.rules
-            rules = (*self._default_rules(view, method, own), *own)
-            compiled = self._compile(key, rules, nested, view_class)
-        state.covered = compiled[1]
-        if compiled[2]:
-            return self._unless_deferred(compiled, state)
-        # Neither defaults nor a class can add limits to this function.
-        is_single = not (self.defaults or owner or view_class)
-        if is_single and compiled[0] is not None:
-            make_room(self.single_views)
-            self.single_views[limits] = compiled[0]
-        return compiled[0]
+        is_first = not state.is_decided and state.deferred is None
+        view, method = self._view_of(http, state) if is_first else (None, None)
+        key = (limits, view, method, owner, is_first)
+        known = self.known.get(key)
+        if known is None:
+            within = directly_within(limits, owner, method) if is_first else ()
+            route = None if view is None else route_of(view, method)
+            # Limits of a method are reached after the authentication, and have no class here.
+            is_class = owner is not None and getattr(limits.view, "__name__", "") == "dispatch"
+            view_class = owner if is_class else class_of(limits.view)
+            known = self._add(key, route, view_class, limits, *within)
+        if is_first:
+            state.covered = known.covered
+        return self._unless_deferred(known, state)
 
     def limits_for_route(
-        self, http: HttpRequest, *, after_view: bool = False
+        self, http: HttpRequest, state: State, *, after_view: bool = False
     ) -> RouteLimits | None:
         """Return the default limits, for a view that does not evaluate them itself.
 
         Args:
             http: Django's request.
+            state: Its state.
             after_view: Whether the view has been called, or skipped.
         """
-        if not (self.defaults and self.guard.enabled) or (match := http.resolver_match) is None:
+        if not (self.defaults and self.guard.enabled) or state.is_decided:
             return None
-        view, method = match.func, http.method if http.method in _METHODS else None
+        view, method = self._view_of(http, state)
+        if view is None:
+            return None
         key = (view, method, after_view)
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            by_view = not after_view and _has_limits(view, method)
-            rules = () if by_view else self._default_rules(view, method)
-            compiled = self._compile(key, rules, (), None if after_view else class_of(view))
-        if not compiled[2]:
-            return compiled[0]
-        state = state_of(http)
-        return None if state.is_decided else self._unless_deferred(compiled, state)
+        known = self.known.get(key)
+        if known is None:
+            route = route_of(view, method)
+            by_view = not after_view and (route.is_limited or has_throttle(view))
+            known = self._add(key, None if by_view else route, None if after_view else route.owner)
+        return self._unless_deferred(known, state)
 
-    def _unless_deferred(self, compiled: _Compiled, state: State) -> RouteLimits | None:
+    def limits_for_throttles(
+        self,
+        keys: tuple[object, ...],
+        rules: Callable[[], tuple[Rule, ...]],
+        http: HttpRequest,
+        state: State,
+    ) -> RouteLimits | None:
+        """Return the limits of a view's throttles, with the default limits."""
+        if not self.guard.enabled:
+            return None
+        view, method = (None, None) if state.is_decided else self._view_of(http, state)
+        key = (keys, view, method)
+        known = self.known.get(key)
+        if known is None:
+            route = None if view is None else route_of(view, method)
+            known = self.add(key, route, rules=rules())
+        return known.limits
+
+    @staticmethod
+    def _view_of(http: HttpRequest, state: State) -> tuple[object, str | None]:
+        """Return the view and the method of a request; only the middleware applies defaults."""
+        match = http.resolver_match if state.has_middleware else None
+        if match is None:
+            return None, None
+        return match.func, http.method if http.method in _METHODS else None
+
+    def _add(
+        self, key: object, route: Route | None, view_class: type | None, *own: ViewLimits
+    ) -> Known:
+        known = self.add(key, route, *own)
+        if known.limits is not None and view_class is not None:
+            rules = [limit.rule for limit in known.limits.limits]
+            known = self.known[key] = known._replace(waits=waits_for_user(view_class, rules))
+        return known
+
+    def _unless_deferred(self, known: Known, state: State) -> RouteLimits | None:
         """Return limits; if they wait for the user, defer them and return `None`."""
-        limits, _, waits = compiled
+        limits, _, waits = known
         if limits is None or not waits:
             return limits
         if state.deferred is None:
@@ -185,23 +180,6 @@ class DjangoLimits(adapter.AppLimits):
             return response
         call = partial(self.finish_deferred, response, http, state)
         return await _on_loop(call, waits=self._may_wait)
-
-    def limits_for_rules(
-        self, rules: tuple[Rule, ...], http: HttpRequest, state: State
-    ) -> RouteLimits | None:
-        """Return rules that a view supplies itself, such as throttles, with the default limits."""
-        if not self.guard.enabled:
-            return None
-        match = None
-        if state.has_middleware and not state.is_decided:
-            match = http.resolver_match
-        view = None if match is None else match.func
-        method = http.method if view is not None and http.method in _METHODS else None
-        key = (rules, view, method)
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            compiled = self._compile(key, (*self._default_rules(view, method, rules), *rules))
-        return compiled[0]
 
     def evaluate(
         self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
@@ -258,7 +236,7 @@ class DjangoLimits(adapter.AppLimits):
             return answer
         if isinstance(answer, dict | list):
             return JsonResponse(answer, status=outcome.status, safe=False)
-        fields, body = refusal_body(outcome, answer, "a response", text_type=_HTML)
+        fields, body = outcome.body(answer, text_type=_HTML)
         return HttpResponse(body, status=outcome.status, headers=dict(fields))
 
     async def arefusal_response(self, outcome: Outcome) -> HttpResponseBase:
@@ -302,10 +280,12 @@ class DjangoLimits(adapter.AppLimits):
                 del response.headers[name]
         if not state.is_decided:
             return response
-        if state.is_open:
-            state.respond(response)
-            state.show(http)
-            refund_broken_stream(response, state)
+        if state.entered is not None:
+            if state.is_open:
+                state.respond(response)
+                state.show(http)
+            if state.needs_end:
+                watch_body(response, state)
         headers = response.headers
         # As `headers[name] = value`, which takes longer.
         set_field = headers.__setitem__
@@ -332,62 +312,6 @@ class DjangoLimits(adapter.AppLimits):
                     throttle_rule = throttle.penstock_rule(scope, view_class)
                     if throttle_rule is not None:
                         yield throttle_rule
-
-    def _compile(
-        self,
-        key: tuple[object, ...],
-        rules: tuple[Rule, ...],
-        nested: tuple[ViewLimits, ...] = (),
-        view_class: type | None = None,
-    ) -> _Compiled:
-        waits = view_class is not None and waits_for_user(view_class, rules)
-        make_room(self._compiled)
-        compiled = self._compiled[key] = (self.compile(rules), nested, waits)
-        return compiled
-
-    def _default_rules(
-        self, view: object, method: str | None, own: tuple[Rule, ...] = ()
-    ) -> tuple[Rule, ...]:
-        if view is None:
-            return ()
-        functions = (view, class_of(view), method_of(view, method or ""))
-        if any(hasattr(function, EXEMPT) for function in functions):
-            return ()
-        # Those within other decorators are decided later, but belong to the route, too.
-        of_view = (view, getattr(class_of(view), "dispatch", None), method_of(view, method or ""))
-        nested = [rule for limits in nested_limits(of_view, LIMITS) for rule in limits.rules]
-        return self.defaults_beside((*own, *nested), method or "")
-
-
-def _directly_nested(limits: ViewLimits, owner: type | None, method: str) -> tuple[ViewLimits, ...]:
-    """Return the limits within others that are reached without a check that could refuse."""
-    nested = []
-    function: object = limits.view
-    view_class = getattr(function, "view_class", None)
-    if view_class is not None:
-        owner, function = view_class, view_class.dispatch
-        inner = own_limits(function)
-        if inner is not None:
-            nested.append(inner)
-            function = inner.view
-    if owner is not None and function is View.dispatch:
-        # As in Django, `get` answers HEAD unless the class has a function for it.
-        name = "get" if method == "HEAD" and not hasattr(owner, "head") else method.lower()
-        inner = own_limits(getattr(owner, name, None))
-        if inner is not None:
-            nested.append(inner)
-    return tuple(nested)
-
-
-def _has_limits(view: object, method: str | None) -> bool:
-    """Return whether a view is known to have a limit or a throttle of its own."""
-    view_class = class_of(view)
-    functions = (view, getattr(view_class, "dispatch", None), method_of(view, method or ""))
-    if any(hasattr(function, LIMITS) for function in functions):
-        return True
-    arguments = getattr(view, "initkwargs", None) or getattr(view, "view_initkwargs", None) or {}
-    throttles = arguments.get("throttle_classes", getattr(view_class, "throttle_classes", ()))
-    return any(hasattr(throttle, THROTTLE) for throttle in throttles)
 
 
 async def _on_loop(

@@ -13,7 +13,7 @@ from penstock.django.conf import default_rules, make_guard, read_options
 from penstock.django.middleware import PenstockMiddleware
 from penstock.django.urls import all_routes, throttles_of
 from penstock.django.view_limits import all_rules, check_view_class, class_of
-from penstock.errors import ConfigError, LimitError
+from penstock.errors import ConfigError, ConfigProblem, LimitError
 from penstock.explain import is_per_process
 
 if TYPE_CHECKING:
@@ -119,6 +119,22 @@ def check_deployment(app_configs: object, **_: Any) -> list[CheckMessage]:
     ]
 
 
+class FileError(Error):
+    """An error of a limits file.
+
+    Attributes:
+        problem: Where it is.
+    """
+
+    problem: ConfigProblem
+
+
+def _file_error(problem: ConfigProblem, hint: str) -> FileError:
+    error = FileError(str(problem), hint=hint, id="penstock.E001")
+    error.problem = problem
+    return error
+
+
 def _error(number: str, error: object, hint: str) -> Error:
     return Error(str(error), hint=hint, id=f"penstock.{number}")
 
@@ -137,7 +153,8 @@ def _guard(options: Mapping[str, Any]) -> tuple[Guard | None, list[CheckMessage]
     except ConfigError as error:
         if error.problems or error.file is not None:
             hint = "Correct the file; `manage.py penstock check` checks it again."
-            return None, [_error("E001", p, hint) for p in error.problems or (str(error),)]
+            problems = error.problems or (ConfigProblem(error),)
+            return None, [_file_error(problem, hint) for problem in problems]
         return None, [_error("E006", f"PENSTOCK: {error}", "Correct the option of PENSTOCK.")]
     except LimitError as error:
         hint = "Write a limit as '100/minute' or '10 per 5 minutes, burst 20'."

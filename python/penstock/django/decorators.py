@@ -27,10 +27,16 @@ from django.views.generic import View
 
 from penstock.django import conf
 from penstock.django.request import AsyncDjangoRequest, DjangoRequest, find_request, state_of
-from penstock.django.view_limits import EXEMPT, LIMITS, class_of
+from penstock.django.view_limits import (
+    METHOD_MARK,
+    METHOD_SCOPE,
+    class_of,
+    decorated_class,
+    scope_of_method,
+)
 from penstock.errors import ConfigError, RateLimited
-from penstock.web.adapter import ViewLimits, refund_failed, scope_of
-from penstock.web.limit_names import view_scope
+from penstock.web.lifecycle import refund_failed
+from penstock.web.route_table import EXEMPT, ViewLimits, scope_of
 from penstock.web.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
@@ -105,18 +111,14 @@ class LimitDecorator:
         if isinstance(inner, ViewLimits):
             return ViewLimits(inner.view, (self.rule(inner.rules[0].scope), *inner.rules))
         method: Callable[..., Any] = inner
-        name = method.__name__
-        for cls in owner.__mro__ if owner is not None else ():
-            # The decorated class: the method itself may be inherited.
-            if getattr(vars(cls).get(name), "__wrapped__", None) is method:
-                scope = view_scope(cls.__module__, f"{cls.__qualname__}.{name}")
-                return self._methods.setdefault(
-                    (method, cls), ViewLimits(method, (self.rule(scope),))
-                )
-        return ViewLimits(method, (self.rule(_scope_of(method)),))
+        cls = decorated_class(owner, method)
+        if cls is None:
+            return ViewLimits(method, (self.rule(_scope_of(method)),))
+        rule = self.rule(scope_of_method(cls, method.__name__))
+        return self._methods.setdefault((method, cls), ViewLimits(method, (rule,)))
 
     def _wrapped(self, view: Callable[..., Any], target: object) -> Callable[..., Any]:
-        limits = ViewLimits.stacked(view, self.rule(_scope_of(target)), LIMITS)
+        limits = ViewLimits.stacked(view, self.rule(_scope_of(target)))
         inner = limits.view
         if iscoroutinefunction(inner):
 
@@ -142,8 +144,10 @@ class LimitDecorator:
                 native, http, owner = find_request(args, kwargs)
                 return _serve(limits, inner, native, http, owner, args, kwargs)
 
-        limits.wrapper = limited
-        setattr(limited, LIMITS, limits)
+        limits.put_on(limited)
+        if limits.rules[0].scope.startswith(METHOD_SCOPE):
+            # Stacked, they overwrite each other's other attributes.
+            setattr(limited, f"{METHOD_MARK}{id(self)}", self)
         return limited
 
 
@@ -191,12 +195,9 @@ def _serve(  # noqa: PLR0917  hot path: keyword arguments are slower
     state = state_of(http)
     is_inner, state.has_writer = state.has_writer, True
     try:
-        # As `limits_for_view`, with one call less for an ordinary request.
-        compiled = app_limits.single_views.get(limits)
-        if compiled is None or (is_inner and state.covered) or not app_limits.guard.enabled:
-            compiled = app_limits.limits_for_view(
-                limits, http, state, None if owner is None else type(owner)
-            )
+        compiled = app_limits.limits_for_view(
+            limits, http, state, None if owner is None else type(owner)
+        )
         outcome = None
         if compiled is not None:
             outcome = app_limits.evaluate(compiled, native, http, state)
@@ -255,6 +256,7 @@ async def _serve_async(  # noqa: PLR0917  as above
             except CancelledError:
                 if outcome is not None:
                     outcome.keep()
+                    outcome.release(waits=False)
                 raise
             except Exception as error:
                 await _afail(_entered(outcome, state), error, is_inner=is_inner)
@@ -284,14 +286,16 @@ def is_disconnect(error: BaseException | None) -> bool:
 
 def _fail(outcome: Outcome | None, error: Exception, *, is_inner: bool) -> None:
     """Refund a view that raised; settle it, unless an outer decorator or the middleware does."""
-    if outcome is None or not outcome.needs_response:
+    if outcome is None:
         return
-    if is_disconnect(error):
+    if outcome.needs_response and is_disconnect(error):
         outcome.keep()
-        return
-    refund_failed(outcome, error, is_answer)
+    elif outcome.needs_response:
+        refund_failed(outcome, error, is_answer)
+        if not is_inner:
+            outcome.settle(HttpResponse(status=_status_of(error)))
     if not is_inner:
-        outcome.settle(HttpResponse(status=_status_of(error)))
+        outcome.release()
 
 
 async def _afail(outcome: Outcome | None, error: Exception, *, is_inner: bool) -> None:

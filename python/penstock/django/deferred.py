@@ -38,7 +38,7 @@ def waits_for_user(view_class: Any, rules: Iterable[Rule]) -> bool:
 
 def _may_need_user(rule: Rule) -> bool:
     needs = rule.id.needs_user if isinstance(rule.id, ReadyId) else callable(rule.id)
-    callables = (rule.cost, rule.factor, rule.choose, rule.exempt_when)
+    callables = (rule.cost, rule.factor, rule.keep, rule.choose, rule.exempt_when)
     return needs or any(map(callable, callables))
 
 

@@ -48,8 +48,6 @@ _SECOND_NS: Final = 1_000_000_000
 _Key = tuple[type, object, type]
 
 _rules: Final[dict[_Key, Rule]] = {}
-# By the keys of a view's throttles: their rules, and whether one of them overrides `get_id`.
-_groups: Final[dict[tuple[_Key | None, ...], tuple[tuple[Rule, ...], bool]]] = {}
 # The module of REST framework's own `get_throttles`; an override may create throttles per request.
 # Not imported: its import reads the setting that may name this module.
 _VIEWS: Final = "rest_framework.views"
@@ -142,48 +140,26 @@ class PenstockThrottle(BaseThrottle):
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Return whether the request may proceed; evaluates all our throttles of the view."""
-        http = request._request  # noqa: SLF001  the only way to Django's request
-        state = state_of(http)
-        app_limits = conf.current()
-        limits = None
-        if (
-            len(view.throttle_classes) == 1
-            and not isinstance(self.limit, list)
-            and app_limits.guard.enabled
-        ):
-            scope = getattr(view, "throttle_scope", None)
-            limits = app_limits.single_throttles.get((type(self), self.limit, scope, type(view)))
-        if limits is None:
-            outcome = self._evaluate_with_others(request, view, state)
-        else:
-            outcome = app_limits.evaluate(limits, request, http, state)
-            if outcome is not None:
-                _raise_unless_decided(outcome)
-        self._wait = None if outcome is None or outcome.refusal is None else _wait_of(outcome)
-        return self._wait is None
-
-    def _evaluate_with_others(
-        self, request: Request, view: APIView, state: State
-    ) -> Outcome | None:
-        """Evaluate all our throttles of the view, unless another one of them has done so."""
+        state = state_of(request._request)  # noqa: SLF001  the only way to Django's request
         key = self.penstock_key(getattr(view, "throttle_scope", None), type(view))
         if key in state.covered_throttles:
             # It was evaluated with another throttle of the view; a second call counts again.
             covered = [*state.covered_throttles]
             covered.remove(key)
             state.covered_throttles = tuple(covered)
-            return state.outcome
-        if len(view.throttle_classes) == 1 and type(view).get_throttles.__module__ == _VIEWS:
-            return _evaluate((self,), (key,), request, view, state)
-        throttles = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
-        keys = _keys(throttles, view)
-        if key not in keys:
-            throttles, keys = [self], (key,)
-        outcome = _evaluate(throttles, keys, request, view, state)
-        state.covered_throttles = tuple(
-            other for other in keys if other != key and other is not None
-        )
-        return outcome
+            outcome = state.outcome
+        else:
+            throttles: Sequence[PenstockThrottle] = (self,)
+            keys: tuple[_Key | None, ...] = (key,)
+            if len(view.throttle_classes) > 1 or type(view).get_throttles.__module__ != _VIEWS:
+                ours = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
+                if key in (of_ours := _keys(ours, view)):
+                    throttles, keys = ours, of_ours
+                    others = [other for other in keys if other != key and other is not None]
+                    state.covered_throttles = tuple(others)
+            outcome = _evaluate(throttles, keys, request, view, state)
+        self._wait = None if outcome is None or outcome.refusal is None else _wait_of(outcome)
+        return self._wait is None
 
     def wait(self) -> float | None:
         """Return the seconds until the request could be allowed; `None` if it was."""
@@ -330,52 +306,43 @@ def _evaluate(
     """
     app_limits = conf.current()
     http = request._request  # noqa: SLF001  as above
-    try:
+
+    def rules() -> tuple[Rule, ...]:
         check_view_class(type(view))
-        group = _groups.get(keys)
-        if group is None:
-            scope = getattr(view, "throttle_scope", None)
-            found = (throttle.penstock_rule(scope, type(view)) for throttle in throttles)
-            rules = tuple({rule: None for rule in found if rule is not None})
-            own_ids = any(throttle.has_own_id() for throttle in throttles)
-            group = _groups[keys] = (rules, own_ids)
-        limits = app_limits.limits_for_rules(group[0], http, state)
+        scope = getattr(view, "throttle_scope", None)
+        found = (throttle.penstock_rule(scope, type(view)) for throttle in throttles)
+        return tuple({rule: None for rule in found if rule is not None})
+
+    try:
+        limits = app_limits.limits_for_throttles(keys, rules, http, state)
     except (ConfigError, LimitError) as error:
         raise ImproperlyConfigured(f"{type(view).__name__}: {error}") from error
     if limits is None:
         return None
-    if group[1]:
-        state.throttles = {
-            key: (throttle, view) for key, throttle in zip(keys, throttles, strict=True)
-        }
-    if limits.needs_response and not (state.has_writer or isinstance(view, PenstockMixin)):
+    needs_end = limits.needs_response or any(limit.holds for limit in limits.limits)
+    if needs_end and not (state.has_writer or isinstance(view, PenstockMixin)):
         raise ImproperlyConfigured(
             f"{type(view).__name__}: a limit depends on the response, which is not known here; "
             f"add PenstockMiddleware, or PenstockMixin to the view"
         )
-    is_alone = len(keys) == 1 and type(view).get_throttles.__module__ == _VIEWS
-    if is_alone and not (app_limits.defaults or group[1] or limits.needs_response):
-        scope, limit = getattr(view, "throttle_scope", None), throttles[0].limit
-        if not isinstance(limit, list):
-            app_limits.single_throttles[type(throttles[0]), limit, scope, type(view)] = limits
-    outcome = app_limits.evaluate(limits, request, http, state)
-    if outcome is not None:
-        _raise_unless_decided(outcome)
-    return outcome
-
-
-def _raise_unless_decided(outcome: Outcome) -> None:
-    if outcome.refusal == "request":
+    # For those whose own function returns the id. The view refers to the request: a cycle.
+    state.throttles = throttles, keys, view
+    try:
+        outcome = app_limits.evaluate(limits, request, http, state)
+    finally:
+        state.throttles = ()
+    if outcome is not None and outcome.refusal == "request":
         raise ParseError(outcome.problem.detail)
-    if outcome.refusal == "store":
+    if outcome is not None and outcome.refusal == "store":
         raise _Unavailable(outcome.problem.detail)
+    return outcome
 
 
 def _own_id(key: _Key, request: Request) -> Id | None:
     """Return the id from a throttle's `get_id`, or the user or address if it returns `None`."""
     http = request._request  # noqa: SLF001  as above
-    throttle, view = state_of(http).throttles[key]
-    found: Id | None = throttle.get_id(request, view)
+    throttles, keys, view = state_of(http).throttles
+    found: Id | None = throttles[keys.index(key)].get_id(request, view)
     if found is not None:
         return found
     read = compile_id(by_user, conf.current().guard.address)

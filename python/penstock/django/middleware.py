@@ -65,8 +65,8 @@ class PenstockMiddleware:
         app_limits = conf.current()
         if state.deferred is not None:
             response = await app_limits.afinish_deferred(response, request, state)
-        elif not state.is_decided:
-            limits = app_limits.limits_for_route(request, after_view=True)
+        else:
+            limits = app_limits.limits_for_route(request, state, after_view=True)
             if limits is not None:
                 outcome = await app_limits.aevaluate(limits, request, request, state)
                 if outcome is not None and outcome.refusal is not None:
@@ -81,8 +81,8 @@ class PenstockMiddleware:
         app_limits = conf.current()
         if state.deferred is not None:
             response = app_limits.finish_deferred(response, request, state)
-        elif not state.is_decided:
-            limits = app_limits.limits_for_route(request, after_view=True)
+        else:
+            limits = app_limits.limits_for_route(request, state, after_view=True)
             if limits is not None:
                 outcome = app_limits.evaluate(limits, request, request, state)
                 if outcome is not None and outcome.refusal is not None:
@@ -92,9 +92,9 @@ class PenstockMiddleware:
 
     def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         """Apply default limits to a view without limits of its own."""
-        app_limits = conf.current()
-        limits = app_limits.limits_for_route(request)
-        if limits is None or (state := state_of(request)).is_decided:
+        app_limits, state = conf.current(), state_of(request)
+        limits = app_limits.limits_for_route(request, state)
+        if limits is None:
             return None
         outcome = app_limits.evaluate(limits, request, request, state)
         if outcome is None or outcome.refusal is None:
@@ -102,9 +102,9 @@ class PenstockMiddleware:
         return app_limits.refusal_response(outcome)
 
     async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
-        app_limits = conf.current()
-        limits = app_limits.limits_for_route(request)
-        if limits is None or (state := state_of(request)).is_decided:
+        app_limits, state = conf.current(), state_of(request)
+        limits = app_limits.limits_for_route(request, state)
+        if limits is None:
             return None
         outcome = await app_limits.aevaluate(limits, request, request, state)
         if outcome is None or outcome.refusal is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import ref
 
@@ -13,16 +12,14 @@ from penstock.web.lifecycle import Visit
 from penstock.web.request import EnvironRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from penstock.types import Id
-    from penstock.web.adapter import ViewLimits
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
+    from penstock.web.route_table import ViewLimits
 
     _Evaluate: TypeAlias = "Callable[[RouteLimits, Any, HttpRequest, State], Outcome | None]"
-
-_EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 class State(Visit):
@@ -30,7 +27,7 @@ class State(Visit):
 
     Attributes:
         covered: Nested limits that were evaluated with outer ones, each for one call.
-        throttles: Our throttles of the view, by the key of their rule.
+        throttles: Our throttles that are evaluated, the keys of their rules, and the view.
         covered_throttles: Keys of throttles that were evaluated with another one, each for one
             call.
         deferred: Limits that wait for the view to authenticate the request; `None` for none.
@@ -40,7 +37,7 @@ class State(Visit):
 
     # On the class, because most requests keep them and each creates a state.
     covered: tuple[ViewLimits, ...] = ()
-    throttles: Mapping[Any, Any] = _EMPTY
+    throttles: tuple[Any, ...] = ()
     covered_throttles: tuple[Any, ...] = ()
     deferred: Deferred | None = None
     has_middleware: bool = False
@@ -114,6 +111,9 @@ class DjangoRequest(EnvironRequest):
     """
 
     __slots__ = ("_http", "_native")
+
+    # Django and REST framework authenticate by themselves.
+    knows_users = True
 
     def __init__(self, native: Any, http: HttpRequest) -> None:
         self._environ = meta = http.META

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from penstock.django.request import State
 
 
-def refund_broken_stream(response: HttpResponseBase, state: State) -> None:
-    """Refund a request whose streamed body fails, if one of its limits has `refund_on_error`."""
+def watch_body(response: HttpResponseBase, state: State) -> None:
+    """Refund a request whose streamed body fails, and give its slots back when it has been sent."""
+    # Django calls them when the server closes the response; it has no public way.
+    response._resource_closers.append(state.release)  # type: ignore[attr-defined]  # noqa: SLF001
     # The server sends files itself.
-    if not isinstance(response, StreamingHttpResponse) or hasattr(response, "file_to_stream"):
-        return
-    if state.entered is not None and state.entered.refunds_on_error:
+    if isinstance(response, StreamingHttpResponse) and not hasattr(response, "file_to_stream"):
         wrap: Any = _async if response.is_async else _sync
         response.streaming_content = wrap(response.streaming_content, state)
 
@@ -39,3 +39,7 @@ async def _async(body: AsyncIterator[bytes], state: State) -> AsyncIterator[byte
     except Exception:
         await state.failed_async(head=None)
         raise
+    finally:
+        # Under ASGI, the response of a client that has left is not closed.
+        if state.entered is not None:
+            state.entered.release(waits=False)

@@ -10,7 +10,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from penstock.django.view_limits import THROTTLE, class_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 def all_routes() -> Iterator[tuple[str, Any]]:
@@ -37,14 +37,28 @@ def all_views() -> Iterator[Any]:
             yield view
 
 
+def has_throttle(view: Any) -> bool:
+    """Return whether a throttle of ours decides the requests of a view."""
+    return any(hasattr(throttle, THROTTLE) for throttle in _throttle_classes(view))
+
+
 def throttles_of(view: Any) -> Iterator[tuple[Any, Any, type]]:
     """Yield our throttles of a view, each with the view's scope and class."""
     view_class = class_of(view)
     if view_class is None:
         return
-    arguments = getattr(view, "initkwargs", None) or {}
-    scope = arguments.get("throttle_scope", getattr(view_class, "throttle_scope", None))
-    classes = arguments.get("throttle_classes", getattr(view_class, "throttle_classes", ()))
-    for throttle in classes:
+    scope = _arguments(view).get("throttle_scope", getattr(view_class, "throttle_scope", None))
+    for throttle in _throttle_classes(view):
         if hasattr(throttle, THROTTLE):
             yield throttle(), scope, view_class
+
+
+def _throttle_classes(view: Any) -> Iterable[type]:
+    of_class = getattr(class_of(view), "throttle_classes", ())
+    classes: Iterable[type] = _arguments(view).get("throttle_classes", of_class)
+    return classes
+
+
+def _arguments(view: Any) -> dict[str, Any]:
+    """Return the arguments of `as_view`."""
+    return getattr(view, "initkwargs", None) or getattr(view, "view_initkwargs", None) or {}

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from django.views.generic import View
 
 from penstock.errors import ConfigError
-from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
 from penstock.web.limit_names import view_scope
+from penstock.web.route_table import Route, nested_limits, outermost_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from penstock.web.route_table import ViewLimits
     from penstock.web.rule import Rule
 
-LIMITS: Final = "__penstock__"
-EXEMPT: Final = "__penstock_exempt__"
 THROTTLE: Final = "__penstock_throttle__"
 """Marks our throttles, for code that must not import REST framework."""
 SIMILARITY: Final = 0.8
@@ -24,36 +24,73 @@ SIMILARITY: Final = 0.8
 
 _ATTRIBUTES: Final = ("throttle_classes", "throttle_scope")
 # `method_decorator` applies a decorator to a function of its own, and to the method at each call.
-_DECORATED: Final = "django.utils.decorators:"
+METHOD_SCOPE: Final = "django.utils.decorators:"
+METHOD_MARK: Final = "__penstock_method__"
+"""How the attributes of a method begin by which its class shows such decorators."""
 _checked: Final[set[type]] = set()
 _METHODS: Final = ("get", "post", "put", "patch", "delete", "head", "options", "trace")
 
 
-def own_limits(view: object) -> ViewLimits | None:
-    """Return the limits of a view; `None` if it has none, or another decorator is around them."""
-    return outermost_limits(view, LIMITS)
+def route_of(view: object, method: str | None) -> Route:
+    """Return a route as limits see it, by its view and a method."""
+    view_class = class_of(view)
+    functions = (view, getattr(view_class, "dispatch", None), method_of(view, method or ""))
+    return Route(method or "", functions, view_class)
+
+
+def directly_within(
+    limits: ViewLimits, owner: type | None, method: str | None
+) -> Iterator[ViewLimits]:
+    """Yield the limits within others that are reached without a check that could refuse."""
+    function: object = limits.view
+    view_class = getattr(function, "view_class", None)
+    if view_class is not None:
+        owner, function = view_class, view_class.dispatch
+        inner = outermost_limits(function)
+        if inner is not None:
+            yield inner
+            function = inner.view
+    if owner is not None and function is View.dispatch:
+        # As in Django, `get` answers HEAD unless the class has a function for it.
+        name = "get" if method == "HEAD" and not hasattr(owner, "head") else (method or "").lower()
+        inner = outermost_limits(getattr(owner, name, None))
+        if inner is not None:
+            yield inner
 
 
 def all_rules(view: object) -> Iterator[Rule]:
     """Yield the rules of a view and of its class, also those within other decorators."""
-    view_class = class_of(view)
-    functions = (view, getattr(view_class, "dispatch", None))
-    methods = (method_of(view, method) for method in _METHODS)
-    for limits in nested_limits((*functions, *methods), LIMITS):
-        scope = None
-        if limits.rules[0].scope.startswith(_DECORATED) and view_class is not None:
-            scope = _scope_in(view_class, limits)
-        for rule in limits.rules:
-            yield rule if scope is None else replace(rule, scope=scope)
+    routes = [route_of(view, method) for method in ("", *_METHODS)]
+    functions = [function for route in routes for function in route.functions]
+    for limits in nested_limits(functions):
+        if not limits.rules[0].scope.startswith(METHOD_SCOPE):
+            yield from limits.rules
+    names = {function.__name__ for function in functions if hasattr(function, "__name__")}
+    seen: set[tuple[str, object]] = set()
+    # From the base: the function of a class has the marks of the inherited one, too.
+    for cls in reversed(getattr(class_of(view), "__mro__", ())):
+        for name, function in [each for each in vars(cls).items() if each[0] in names]:
+            for key, decorator in getattr(function, "__dict__", {}).items():
+                if key.startswith(METHOD_MARK) and (name, decorator) not in seen:
+                    seen.add((name, decorator))
+                    yield decorator.rule(scope_of_method(cls, name))
 
 
-def _scope_in(view_class: type, limits: ViewLimits) -> str | None:
-    """Return the scope of a method's limits, as a call of the method names it."""
-    for cls in view_class.__mro__:
-        for name, function in vars(cls).items():
-            if getattr(function, LIMITS, None) is limits:
-                return view_scope(cls.__module__, f"{cls.__qualname__}.{name}")
+def decorated_class(view_class: type | None, method: Callable[..., Any]) -> type | None:
+    """Return the class on which `method_decorator` decorated a method, which may be inherited."""
+    bases = () if view_class is None else view_class.__mro__
+    for cls in reversed(bases):
+        function = vars(cls).get(method.__name__)
+        while function is not None:
+            function = getattr(function, "__wrapped__", None)
+            if function is method:
+                return cls
     return None
+
+
+def scope_of_method(cls: type, name: str) -> str:
+    """Return the scope of a method's limits."""
+    return view_scope(cls.__module__, f"{cls.__qualname__}.{name}")
 
 
 def class_of(view: object) -> type | None:

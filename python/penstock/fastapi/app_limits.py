@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from starlette.requests import Request
 
 from penstock.asgi.middleware import PenstockMiddleware
 from penstock.asgi.response import STARTS
 from penstock.asgi.visit import AsgiVisit, state_of, store_decision
+from penstock.fastapi.around import APP_LIMITS_KEY, put_around
 from penstock.fastapi.request import FastapiRequest, RequestRefused, mount_template, route_of
-from penstock.fastapi.routes import (
-    is_exempt,
-    limited_routes,
-    limits_in,
-    limits_of_app,
-    per_request,
-)
-from penstock.web import adapter
-from penstock.web.adapter import overrides_defaults
+from penstock.fastapi.routes import limited_routes, limits_in, limits_of_app, per_request
+from penstock.web.route_table import EXEMPT, RouteTable, scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -34,9 +28,6 @@ if TYPE_CHECKING:
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import Rule
-
-APP_LIMITS_KEY: Final = "penstock.fastapi"
-"""The key of a scope under which the `FastapiLimits` of its application is stored."""
 
 _ROOT_PATH_KEY: Final = "penstock.fastapi.root_path"
 
@@ -66,28 +57,15 @@ class _Tree:
 
     def __init__(
         self,
-        guard: Guard,
         route: Any,
-        overridden: Mapping[Any, Any],
-        defaults: tuple[RouteLimit, ...],
-        *,
-        mount: str,
-        method: str,
+        limits: tuple[RouteLimit, ...],
+        replaced: tuple[RouteLimit, ...],
+        scope: str,
     ) -> None:
-        dependant: Dependant | None = getattr(route, "dependant", None)
-        path: str | None = getattr(route, "path_format", None)
-        limits = () if dependant is None else per_request(limits_in(dependant, overridden))
-        own = [limit for limit in limits if limit not in defaults]
-        is_replaced = is_exempt(None if dependant is None else dependant.call) or any(
-            overrides_defaults(guard, limit.override_defaults) and limit.counts(method)
-            for limit in own
-        )
-        self.replaced: Final = defaults if is_replaced else ()
-        limits = tuple(limit for limit in limits if limit not in self.replaced)
         self.route: Final = route
         self.limits: Final = limits
-        path = None if path is None else f"{mount}{path}"
-        self.scope: Final = _scope_of(None if dependant is None else dependant.call, path)
+        self.replaced: Final = replaced
+        self.scope: Final = scope
         self.has_dependencies: Final = any(limit.has_dependencies for limit in limits)
         self.is_async: Final = any(limit.callables.is_async for limit in limits)
         self.compiled: RouteLimits | None = None
@@ -104,15 +82,17 @@ class _Progress(FastapiRequest):
 
     __slots__ = ("called", "is_decided", "waiting")
 
-    def __init__(self, connection: HTTPConnection) -> None:
+    def __init__(
+        self, scope: Scope, native: HTTPConnection | None = None, receive: Receive | None = None
+    ) -> None:
         # Not `super()`, which takes longer: one is created for each request.
-        FastapiRequest.__init__(self, connection)
+        FastapiRequest.__init__(self, scope, native, receive)
         self.called: tuple[RouteLimit, ...] = ()
         self.is_decided = False
         self.waiting: _Tree | None = None
 
 
-class FastapiLimits(adapter.AppLimits):
+class FastapiLimits(RouteTable):
     """Limits of an application on which `install` was called.
 
     Attributes:
@@ -129,7 +109,6 @@ class FastapiLimits(adapter.AppLimits):
         self._app: Final = app
         self._may_wait: Final = guard.limiter.may_wait
         self._rules: Final[dict[tuple[RouteLimit, str], Rule]] = {}
-        self._compiled: Final[dict[tuple[tuple[RouteLimit, ...], str], RouteLimits]] = {}
         self._trees: Final[dict[tuple[int, str, str], _Tree]] = {}
 
     def registered_rules(self) -> Iterator[Rule]:
@@ -146,9 +125,18 @@ class FastapiLimits(adapter.AppLimits):
             LimitError: As `Guard.check`.
         """
         self.guard.check(self.registered_rules())
+        self.guard.check(
+            [
+                self._rule(limit, _scope_of(route.dependant.call, route.path))
+                for route in limited_routes(self._app.routes)
+                for limit in route.limits
+                if not limit.is_per_request
+            ],
+            may_hold=False,
+        )
 
     def start(self) -> None:
-        """Check all routes before the first request, and name their limits.
+        """Check all routes before the first request, name their limits, and put them around.
 
         Raises:
             ConfigError: As `check`.
@@ -157,6 +145,8 @@ class FastapiLimits(adapter.AppLimits):
         if not self.is_started:
             self.check()
             self.bind_all()
+            for limited in limited_routes(self._app.routes):
+                put_around(limited.route, per_request(limited.limits))
             self.is_started = True
 
     def enforce(
@@ -177,7 +167,7 @@ class FastapiLimits(adapter.AppLimits):
             return None
         request = state.request
         if not isinstance(request, _Progress):
-            request = state.request = _Progress(connection)
+            request = state.request = _Progress(scope, connection)
         if values:
             request.resolved = {**(request.resolved or {}), **limit.resolved(values)}
         tree = self._tree(scope)
@@ -196,10 +186,30 @@ class FastapiLimits(adapter.AppLimits):
         else:
             # It is in an override of a dependency, or was called directly.
             limits = (limit,)
-        if self._may_wait or tree.is_async or limits is not tree.limits:
+        if tree.is_async or limits is not tree.limits:
             return self._decide(limits, tree, request, state)
+        return self._enter(tree, scope, state)
+
+    def decide_around(self, scope: Scope, receive: Receive) -> Awaitable[None] | None:
+        """Decide the limits of a route before its dependencies, as `enforce` does.
+
+        Raises:
+            RequestRefused: The request is refused.
+        """
+        state = state_of(scope, self.guard.limiter)
+        tree = None if state is None else self._tree(scope)
+        if state is None or tree is None or not tree.limits:
+            return None
+        request = state.request = _Progress(scope, None, receive)
+        request.is_decided = True
+        return self._enter(tree, scope, state)
+
+    def _enter(self, tree: _Tree, scope: Scope, state: AsgiVisit) -> Awaitable[None] | None:
+        """Decide the limits of a route, whose values are known."""
         if tree.compiled is None:
-            tree.compiled = self._compile(limits, tree.scope)
+            tree.compiled = self._compile(tree.limits, tree.scope)
+        if self._may_wait:
+            return _wait(state.enter_async(tree.compiled), scope, state)
         _proceed(state.enter(tree.compiled), scope, state)
         return None
 
@@ -207,7 +217,9 @@ class FastapiLimits(adapter.AppLimits):
         """Return the refusal of a request that a limit denied which its endpoint called itself."""
         state = state_of(connection.scope, self.guard.limiter)
         earlier = None if state is None else state.outcome
-        outcome = self.guard.denied(FastapiRequest(connection), error.decision, earlier)
+        outcome = self.guard.denied(
+            FastapiRequest(connection.scope, connection), error.decision, earlier
+        )
         if state is not None:
             state.keep(outcome)
         store_decision(connection.scope, error.decision)
@@ -253,11 +265,12 @@ class FastapiLimits(adapter.AppLimits):
         return None
 
     def _compile(self, limits: tuple[RouteLimit, ...], scope: str) -> RouteLimits:
-        compiled = self._compiled.get((limits, scope))
-        if compiled is None:
-            compiled = self.guard.route_limits([self._rule(limit, scope) for limit in limits])
-            self._compiled[limits, scope] = compiled
-        return compiled
+        key = limits, scope
+        known = self.known.get(key)
+        if known is None:
+            rules = tuple([self._rule(limit, scope) for limit in limits])
+            known = self.add(key, None, rules=rules)
+        return cast("RouteLimits", known.limits)
 
     def _rule(self, limit: RouteLimit, scope: str) -> Rule:
         # One rule for each limit of a route, however often it is compiled.
@@ -280,11 +293,32 @@ class FastapiLimits(adapter.AppLimits):
         key = id(route), mount, method
         tree = None if replaced else self._trees.get(key)
         if tree is None:
-            defaults = limits_of_app(app)
-            tree = _Tree(self.guard, route, replaced or {}, defaults, mount=mount, method=method)
+            tree = self._make_tree(route, replaced or {}, limits_of_app(app), mount, method)
             if not replaced:
                 self._trees[key] = tree
         return tree
+
+    def _make_tree(
+        self,
+        route: Any,
+        overridden: Mapping[Any, Any],
+        defaults: tuple[RouteLimit, ...],
+        mount: str,
+        method: str,
+    ) -> _Tree:
+        dependant: Dependant | None = getattr(route, "dependant", None)
+        endpoint = None if dependant is None else dependant.call
+        path: str | None = getattr(route, "path_format", None)
+        scope = _scope_of(endpoint, None if path is None else f"{mount}{path}")
+        limits = () if dependant is None else per_request(limits_in(route, overridden))
+        own = [self._rule(limit, scope) for limit in limits if limit not in defaults]
+        is_replaced = hasattr(endpoint, EXEMPT) or self.are_defaults_replaced(own, method)
+        replaced = defaults if is_replaced else ()
+        return _Tree(route, tuple([x for x in limits if x not in replaced]), replaced, scope)
+
+
+async def _wait(entering: Awaitable[Outcome | None], scope: Scope, state: AsgiVisit) -> None:
+    _proceed(await entering, scope, state)
 
 
 def _proceed(outcome: Outcome | None, scope: Scope, state: AsgiVisit) -> None:
@@ -300,7 +334,7 @@ def _proceed(outcome: Outcome | None, scope: Scope, state: AsgiVisit) -> None:
 
 def _scope_of(endpoint: object, path: str | None) -> str:
     """Return the scope of an endpoint on one of its routes, such as that of a router's prefix."""
-    scope = adapter.scope_of(endpoint)
+    scope = scope_of(endpoint)
     return scope if path is None else f"{scope} {path}"
 
 

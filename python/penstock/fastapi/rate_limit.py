@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import ConfigError
-from penstock.fastapi.app_limits import APP_LIMITS_KEY, FastapiLimits
+from penstock.fastapi.around import app_limits_of
 from penstock.fastapi.request import FastapiRequest
 from penstock.fastapi.route_limit import RouteLimit
 from penstock.web.identity import IdSource, by_address
@@ -14,8 +13,8 @@ from penstock.web.lifecycle import Visit
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
-    from penstock.asgi.request import Scope
     from penstock.types import Id
+    from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
 
@@ -24,8 +23,9 @@ class RateLimit(RouteLimit):
     """Limit a route, a router, an application or a WebSocket; use it in `Depends`.
 
     All `RateLimit`s among the dependencies of a route are decided together, when FastAPI calls the
-    first of them. If one of them has a dependency of its own, such as its id, they are decided when
-    the last one is called, or before the response starts if another dependency refuses the request.
+    first of them; before the body of the request is read, if nothing comes before them. If one of
+    them has a dependency of its own, such as its id, they are decided when the last one is called,
+    or before the response starts if another dependency refuses the request.
 
     Args:
         limits: Names of limits, texts such as `"30/minute"`, which belong to the route alone, or
@@ -57,7 +57,7 @@ class RateLimit(RouteLimit):
             RequestRefused: The request is refused.
             ConfigError: `install` has not been called.
         """
-        pending = _app_limits(connection.scope).enforce(self, connection, values)
+        pending = app_limits_of(connection.scope).enforce(self, connection, values)
         if pending is not None:
             await pending
 
@@ -78,14 +78,21 @@ class Messages:
         self._resolved: Final = resolved
 
     async def ask(self) -> Outcome | None:
-        """Spend for one message; return the outcome that refuses it, `None` if it may proceed."""
+        """Spend for one message; return the outcome that refuses it, `None` if it may proceed.
+
+        Raises:
+            ConfigError: The limit is on requests in flight.
+        """
         if self._limits is None:
             return None
-        request = FastapiRequest(self._connection)
+        request = FastapiRequest(self._connection.scope, self._connection)
         request.resolved = dict(self._resolved)
         if self._limit.callables.is_async:
             await self._limit.callables.resolve(request)
-        outcome = await Visit(request, request.peer).enter_async(self._limits)
+        visit = Visit(request, request.peer)
+        outcome = await visit.enter_async(self._limits)
+        # An override or a reload may have added slots since the start.
+        visit.hold_nothing()
         return outcome if outcome is not None and outcome.refusal is not None else None
 
 
@@ -93,7 +100,8 @@ class MessageLimit(RouteLimit):
     """Limit the messages of an accepted WebSocket; use it in `Depends`.
 
     The endpoint gets `Messages`, and asks it for each message. The arguments are those of
-    `RateLimit`.
+    `RateLimit`. A limit on requests in flight is an error: it belongs in a `RateLimit` of the
+    WebSocket.
 
     Raises:
         ConfigError: An option is invalid; the message says what to write instead.
@@ -120,7 +128,7 @@ class MessageLimit(RouteLimit):
 
     async def __call__(self, connection: HTTPConnection, **values: Any) -> Messages:
         """Return the limit of the WebSocket's messages."""
-        limits = _app_limits(connection.scope).limits_of(self, connection.scope)
+        limits = app_limits_of(connection.scope).limits_of(self, connection.scope)
         return Messages(self, limits, connection, self.resolved(values))
 
 
@@ -137,14 +145,5 @@ def client_id(connection: HTTPConnection, name: str, id: IdSource = by_address) 
         UnknownLimit: No limit has this name.
         MissingId: The request has no id, or a malformed one.
     """
-    guard = _app_limits(connection.scope).guard
-    return guard.client_id(FastapiRequest(connection), name, id)
-
-
-def _app_limits(scope: Scope) -> FastapiLimits:
-    app_limits: FastapiLimits | None = scope.get(APP_LIMITS_KEY)
-    if app_limits is None:
-        raise ConfigError(
-            "this application has no limits yet; call penstock.fastapi.install(app, limits=...)"
-        )
-    return app_limits
+    guard: Guard = app_limits_of(connection.scope).guard
+    return guard.client_id(FastapiRequest(connection.scope, connection), name, id)

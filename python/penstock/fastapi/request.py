@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import HTTPException
+from starlette.requests import Request
 from starlette.routing import Mount
 
 from penstock.asgi.request import AsgiRequest
@@ -47,19 +48,27 @@ class Refusal:
 class FastapiRequest(AsgiRequest):
     """A request or a WebSocket, with its route."""
 
-    __slots__ = ("_native",)
+    __slots__ = ("_native", "_receive")
 
-    def __init__(self, native: HTTPConnection) -> None:
-        scope = native.scope
+    def __init__(
+        self, scope: Scope, native: HTTPConnection | None = None, receive: Receive | None = None
+    ) -> None:
         client = scope.get("client")
         self._scope = scope
         self.peer = client[0] if client else None
         self.resolved = None
-        self._native: Final = native
+        self._native = native
+        self._receive: Final = receive
 
     @property
     def native(self) -> HTTPConnection:
-        """FastAPI's `Request` or `WebSocket`."""
+        """FastAPI's `Request` or `WebSocket`, made when something asks."""
+        if self._native is None:
+            self._native = (
+                Request(self._scope)
+                if self._receive is None
+                else Request(self._scope, self._receive)
+            )
         return self._native
 
     @property

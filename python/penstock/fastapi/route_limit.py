@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock._core import Limit
     from penstock.web.rule import Rule
 
-_FROM_DEPENDENCIES: Final = ("id", "cost", "exempt_when", "limit", "tier", "factor")
+_FROM_DEPENDENCIES: Final = ("id", "cost", "exempt_when", "limit", "tier", "factor", "keep")
 
 
 class RouteLimit:
@@ -27,8 +27,6 @@ class RouteLimit:
         is_per_request: Whether it is decided before the endpoint runs.
         callables: Its options.
         has_dependencies: Whether FastAPI resolves one of its options, such as its id.
-        override_defaults: Whether it replaces the limits of the application; `None` if the guard
-            decides.
     """
 
     is_per_request: ClassVar[bool]
@@ -49,9 +47,8 @@ class RouteLimit:
             cast("AsyncRuleOptions", {**given, **self._resolved})
         )
         self.has_dependencies: Final = bool(depends)
-        self.override_defaults: Final = options.get("override_defaults")
         # Validates the options where they are written.
-        self._methods: Final = self.callables.rule(limits, "").methods
+        self.callables.rule(limits, "")
         # FastAPI reads it to find out what to pass for each request.
         kind = inspect.Parameter.KEYWORD_ONLY
         self.__signature__ = inspect.Signature(
@@ -78,10 +75,6 @@ class RouteLimit:
         if self._scope is None:
             return self.callables.rule(self._limits, scope)
         return self.callables.rule(self._limits, self._scope, is_shared=True)
-
-    def counts(self, method: str) -> bool:
-        """Return whether requests with a method count."""
-        return self._methods is None or method in self._methods
 
     def resolved(self, values: Mapping[str, Any]) -> dict[object, Any]:
         """Return what FastAPI resolved, as `AsgiRequest.resolved` stores it."""

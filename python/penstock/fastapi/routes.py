@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastapi import routing
 
 from penstock.errors import ConfigError
+from penstock.fastapi.around import dependencies_of
 from penstock.fastapi.route_limit import RouteLimit
+from penstock.web.route_table import EXEMPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 
 
 _Endpoint = TypeVar("_Endpoint", bound="Callable[..., Any]")
-
-_EXEMPT: Final = "__penstock_exempt__"
 
 
 class LimitedRoute(NamedTuple):
@@ -48,7 +48,7 @@ def limited_routes(routes: Iterable[Any], mounted_at: str = "") -> Iterator[Limi
     for route in flatten(routes):
         dependant: Dependant | None = getattr(route, "dependant", None)
         if dependant is not None:
-            limits = tuple(limits_in(dependant))
+            limits = tuple(limits_in(route))
             if limits:
                 path = f"{mounted_at}{getattr(route, 'path_format', '')}"
                 yield LimitedRoute(route, path, dependant, limits)
@@ -61,10 +61,10 @@ def limited_routes(routes: Iterable[Any], mounted_at: str = "") -> Iterator[Limi
             yield from limited_routes(inside, f"{mounted_at}{getattr(route, 'path', None) or ''}")
 
 
-def limits_in(dependant: Dependant, replaced: Collection[object] = ()) -> Iterator[RouteLimit]:
-    """Yield the limits in a tree of dependencies, each once, without those that a test replaces."""
+def limits_in(route: Any, replaced: Collection[object] = ()) -> Iterator[RouteLimit]:
+    """Yield the limits in a route's dependencies, each once, without those that a test replaces."""
     seen: set[RouteLimit] = set()
-    for limit in _walk(dependant, replaced):
+    for limit in _walk(dependencies_of(route), replaced):
         if limit not in seen:
             seen.add(limit)
             yield limit
@@ -85,13 +85,8 @@ def exempt(endpoint: _Endpoint) -> _Endpoint:
         ... async def health():
         ...     return "up"
     """
-    setattr(endpoint, _EXEMPT, True)
+    setattr(endpoint, EXEMPT, True)
     return endpoint
-
-
-def is_exempt(endpoint: object) -> bool:
-    """Return whether an endpoint is exempt from the limits of its application."""
-    return hasattr(endpoint, _EXEMPT)
 
 
 def limits_of_app(app: object) -> tuple[RouteLimit, ...]:
@@ -101,11 +96,11 @@ def limits_of_app(app: object) -> tuple[RouteLimit, ...]:
     return tuple(call for call in calls if isinstance(call, RouteLimit))
 
 
-def _walk(dependant: Dependant, replaced: Collection[object]) -> Iterator[RouteLimit]:
-    for dependency in dependant.dependencies:
+def _walk(dependencies: Iterable[Dependant], replaced: Collection[object]) -> Iterator[RouteLimit]:
+    for dependency in dependencies:
         if dependency.call in replaced:
             continue
-        yield from _walk(dependency, replaced)
+        yield from _walk(dependency.dependencies, replaced)
         call: Any = dependency.call
         if isinstance(call, type) and issubclass(call, RouteLimit):
             name = call.__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from flask import got_request_exception
 from flask.views import http_method_funcs
@@ -20,17 +20,14 @@ from penstock.flask.request import (
     refusal_error,
     state_of,
 )
-from penstock.flask.routes import (
-    EXEMPT,
+from penstock.flask.routes import Routes, blueprints_of, decorators_of, method_of
+from penstock.web.route_table import (
     LIMITS,
-    Routes,
-    blueprints_of,
-    decorators_of,
-    method_of,
+    Route,
+    RouteTable,
+    nested_limits,
+    outermost_limits,
 )
-from penstock.web import adapter
-from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
-from penstock.web.compile import make_room
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -42,19 +39,19 @@ if TYPE_CHECKING:
     from penstock.web.outcome import Outcome
     from penstock.web.per_request import PerRequestLimit
     from penstock.web.route_limits import RouteLimits
+    from penstock.web.route_table import Known, ViewLimits
     from penstock.web.rule import CompiledLimit, Rule
 
 _log: Final = logging.getLogger("penstock")
 
-_Compiled: TypeAlias = "tuple[RouteLimits | None, ViewLimits | None]"
-
 _STATE_KEY: Final = "penstock.state"
 """The key of an environ under which the state is stored whose fields the response gets."""
 
-_METHODS: Final = frozenset(method.upper() for method in http_method_funcs)
+_METHODS_IN_ORDER: Final = sorted(method.upper() for method in http_method_funcs)
+_METHODS: Final = frozenset(_METHODS_IN_ORDER)
 
 
-class FlaskLimits(adapter.AppLimits):
+class FlaskLimits(RouteTable):
     """Value of `app.extensions["penstock"]`.
 
     Attributes:
@@ -77,7 +74,6 @@ class FlaskLimits(adapter.AppLimits):
         self.owner: Final = owner
         self._app: Final = app
         self._routes: Final = routes
-        self._compiled: Final[dict[tuple[ViewLimits | None, str | None, str], _Compiled]] = {}
         self._decorated: Final = decorated
         self._registered_undecorated: Final[list[object]] = []
         self._is_order_checked = False
@@ -116,7 +112,11 @@ class FlaskLimits(adapter.AppLimits):
                 return start_response(status, headers, exc_info)
 
             try:
-                return serve(environ, start)
+                body = serve(environ, start)
+                state: FlaskVisit | None = environ[_STATE_KEY]
+                if state is not None and state.entered is not None and state.needs_end:
+                    return state.watched(body, environ)
+                return body
             finally:
                 # A state refers to its environ: a cycle waits for the garbage collector.
                 del environ[_STATE_KEY]
@@ -187,7 +187,7 @@ class FlaskLimits(adapter.AppLimits):
         """Return the endpoints whose limits are above the route decorator and have no effect."""
         limited = [limits.view for limits in self._decorated] + self._registered_undecorated
         views = self._app.view_functions
-        effective = [limits.view for limits in nested_limits(views.values(), LIMITS)]
+        effective = [limits.view for limits in nested_limits(views.values())]
         return [
             endpoint
             for endpoint, view in views.items()
@@ -215,15 +215,14 @@ class FlaskLimits(adapter.AppLimits):
         if not self.guard.enabled:
             return None
         state = state_of(native)
-        further: RouteLimits | None
         if not state.is_decided:
-            further, state.covered = self._limits_for_request(limits, native)
-        elif state.covered is limits:
+            further, state.covered, _ = self._limits_for_request(limits, native)
+        elif limits in state.covered:
             # Already evaluated with the class's limits. A second call of the method counts again.
-            state.covered = None
+            state.covered = ()
             return state.entered
         else:
-            further = self._limits_for_view(limits)
+            further = (self.known.get(limits) or self.add(limits, None, limits)).limits
         return None if further is None else self._enter(further, state)
 
     def _enter(self, limits: RouteLimits, state: FlaskVisit) -> Outcome | None:
@@ -231,7 +230,8 @@ class FlaskLimits(adapter.AppLimits):
         if outcome is not None:
             if outcome.refusal is not None:
                 raise refusal_error(self.guard, outcome)
-            state.request.watch_body()
+            if outcome.needs_response:
+                state.request.watch_body()
         return outcome
 
     def _before_view(self) -> None:
@@ -257,7 +257,7 @@ class FlaskLimits(adapter.AppLimits):
         state = state_of(native)
         if state.is_decided or not self.guard.enabled:
             return
-        limits, _ = self._limits_for_request(None, native)
+        limits = self._limits_for_request(None, native).limits
         if limits is not None:
             self._enter(limits, state)
 
@@ -269,16 +269,17 @@ class FlaskLimits(adapter.AppLimits):
         state: FlaskVisit | None = getattr(native, "_penstock_state", None)
         if state is None:
             return
-        if state.is_open:
+        if state.entered is not None:
             state.respond(response)
-            # The server sends files itself.
-            if response.is_streamed and not response.direct_passthrough:
-                response.response = state.watched(response.response)
         if _STATE_KEY in native.environ:
             native.environ[_STATE_KEY] = state
-        else:
-            # The server bypasses our `wsgi_app` wrapper.
-            response.headers = Headers(state.add_to([*response.headers], response.status))
+            return
+        # The server bypasses our `wsgi_app` wrapper.
+        response.headers = Headers(state.add_to([*response.headers], response.status))
+        if state.needs_end:
+            response.call_on_close(state.finished)
+            if response.is_streamed and not response.direct_passthrough:
+                response.response = state.watched(response.response, native.environ)
 
     def _handle_rate_limited(self, error: RateLimited) -> Any:
         """Respond for a view that raised `RateLimited` itself."""
@@ -298,40 +299,23 @@ class FlaskLimits(adapter.AppLimits):
         else:
             state.failed(head=None)
 
-    def _limits_for_request(self, limits: ViewLimits | None, native: Request) -> _Compiled:
-        """Return what is evaluated first, and the nested limits that are part of it.
-
-        The limits of the route are part of it, too; `None` if there are none at all.
-        """
+    def _limits_for_request(self, limits: ViewLimits | None, native: Request) -> Known:
+        """Return what is decided first: limits of a view, of the route, and directly within."""
         url_rule, method = native.url_rule, native.method
         endpoint = None if url_rule is None else url_rule.endpoint
         # A client can send any method: the unknown ones share an entry.
         key = (limits, endpoint, method if method in _METHODS else "")
-        compiled = self._compiled.get(key)
-        if compiled is None:
+        known = self.known.get(key)
+        if known is None:
             self.guard.warn_if_multiprocess(native.environ)
-            inner = None if limits is None else self._method_limits(limits, native)
-            rules = self._route_rules(endpoint, key[2])
-            for part in (limits, inner):
-                rules += () if part is None else part.rules
-            make_room(self._compiled)
-            compiled = self._compiled[key] = (self.compile(rules), inner)
-        return compiled
-
-    def _limits_for_view(self, limits: ViewLimits) -> RouteLimits | None:
-        """Return the limits of a view alone, for a request whose route has been evaluated."""
-        key = (limits, None, "")
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            make_room(self._compiled)
-            compiled = self._compiled[key] = (self.compile(limits.rules), None)
-        return compiled[0]
-
-    def _method_limits(self, limits: ViewLimits, native: Request) -> ViewLimits | None:
-        """Return the limits of a method whose class is limited, too, with nothing in between."""
-        view = self._app.view_functions.get(native.endpoint or "")
-        inner = outermost_limits(method_of(view, native.method), LIMITS)
-        return None if inner is limits else inner
+            route = None if endpoint is None else self._route(endpoint, key[2])
+            if limits is None:
+                return self.add(key, route)
+            # A method whose class is limited, too, with nothing in between.
+            inner = None if route is None else outermost_limits(route.functions[-1])
+            within = () if inner is None or inner is limits else (inner,)
+            known = self.add(key, route, limits, *within)
+        return known
 
     def _is_decorated(self, native: Request) -> bool:
         """Whether the view of a request is known to have a decorator."""
@@ -341,45 +325,47 @@ class FlaskLimits(adapter.AppLimits):
     def add_default(self, rule: Rule) -> None:
         """Add a limit of all routes; `limit_routes` has been called."""
         self.defaults = (*self.defaults, rule)
-        self._compiled.clear()
+        self.known.clear()
 
     def registered_rules(self) -> Iterator[Rule]:
         """Yield the rules of all routes, in the order in which the routes were registered."""
         yield from self.defaults
         for rules in self._routes.rules.values():
             yield from rules
-        for view in self._app.view_functions.values():
-            methods = [method_of(view, method) for method in sorted(http_method_funcs)]
-            for function in (view, *methods):
-                limits: ViewLimits | None = getattr(function, LIMITS, None)
-                yield from () if limits is None else limits.rules
-            for method in sorted(http_method_funcs):
-                yield from self._rules_of_method_decorators(view, method)
+        for endpoint, view in self._app.view_functions.items():
+            methods = _METHODS_IN_ORDER if hasattr(view, "view_class") else ("",)
+            routes = [self._route(endpoint, method) for method in methods]
+            functions = [function for route in routes for function in route.functions]
+            for limits in nested_limits(functions):
+                yield from limits.rules
+            for method in methods:
+                yield from _rules_of_method_decorators(view, method)
 
     def further_rules(self) -> Iterator[Rule]:
         """Yield the rules of all functions that were decorated."""
         for limits in [*self._decorated]:
             yield from limits.rules
 
-    @staticmethod
-    def _rules_of_method_decorators(view: object, method: str) -> Iterator[Rule]:
-        function = method_of(view, method)
-        for decorate in decorators_of(view, method) if function is not None else ():
-            if isinstance(decorate, LimitDecorator):
-                yield decorate.rule(function)
-
     def limits_of_route(
         self, endpoint: str, method: str
     ) -> tuple[CompiledLimit | PerRequestLimit, ...]:
         """Return all limits of a route, from the outermost to the innermost."""
-        view = self._app.view_functions.get(endpoint)
-        functions = (view, method_of(view, method))
-        rules = self._route_rules(endpoint, method)
-        for limits in nested_limits(functions, LIMITS):
-            rules += limits.rules
-        rules += tuple(self._rules_of_method_decorators(view, method))
-        compiled = self.compile(rules)
+        route = self._route(endpoint, method)
+        decorators = _rules_of_method_decorators(self._app.view_functions.get(endpoint), method)
+        compiled = self.compile((*self.around(route), *route.rules, *decorators))
         return () if compiled is None else compiled.limits
+
+    def _route(self, endpoint: str, method: str) -> Route:
+        view = self._app.view_functions.get(endpoint)
+        blueprints = blueprints_of(endpoint)
+        rules = self._routes.rules
+        return Route(
+            method,
+            (view, method_of(view, method)),
+            getattr(view, "view_class", None),
+            tuple([rule for name in reversed(blueprints) for rule in rules.get(name, ())]),
+            self._is_static_file(endpoint) or not self._routes.exempt.isdisjoint(blueprints),
+        )
 
     def _is_static_file(self, endpoint: str) -> bool:
         """Whether an endpoint serves static files, of which a page loads many."""
@@ -387,18 +373,9 @@ class FlaskLimits(adapter.AppLimits):
         owner = self._app.blueprints.get(blueprint) if blueprint else self._app
         return name == "static" and owner is not None and owner.has_static_folder
 
-    def _route_rules(self, endpoint: str | None, method: str) -> tuple[Rule, ...]:
-        if endpoint is None or self._is_static_file(endpoint):
-            return ()
-        view = self._app.view_functions.get(endpoint)
-        functions = (view, getattr(view, "view_class", None), method_of(view, method))
-        blueprints = blueprints_of(endpoint)
-        is_exempt = any(hasattr(function, EXEMPT) for function in functions)
-        if is_exempt or self._routes.exempt.intersection(blueprints):
-            return ()
-        own: tuple[Rule, ...] = ()
-        for name in reversed(blueprints):
-            own += self._routes.rules.get(name, ())
-        of_view = nested_limits((view, method_of(view, method)), LIMITS)
-        view_rules = [rule for limits in of_view for rule in limits.rules]
-        return (*self.defaults_beside((*own, *view_rules), method), *own)
+
+def _rules_of_method_decorators(view: object, method: str) -> Iterator[Rule]:
+    function = method_of(view, method)
+    for decorate in decorators_of(view, method) if function is not None else ():
+        if isinstance(decorate, LimitDecorator):
+            yield decorate.rule(function)

@@ -12,10 +12,10 @@ import click
 from flask import current_app
 from flask.cli import AppGroup, ScriptInfo, pass_script_info
 
-from penstock.errors import Error
+from penstock.errors import ConfigProblem, Error
 from penstock.explain import BUCKET_COMMANDS
 from penstock.validation import did_you_mean
-from penstock.web.limit_facts import fact_text, limit_facts
+from penstock.web.route_table import fact_text, limit_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,10 +45,28 @@ def commands() -> None:
 
 
 @commands.command("check", with_appcontext=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_script_info
-def check(info: ScriptInfo) -> None:
+def check(info: ScriptInfo, *, as_json: bool) -> None:
     """Load the application and report faults of its configuration."""
-    app = info.load_app()
+    try:
+        facts = _check(info.load_app())
+    except (click.ClickException, Error) as error:
+        if not as_json:
+            raise
+        problems = getattr(error, "problems", ()) or (ConfigProblem(error),)
+        _echo_json({"problems": [problem.to_dict() for problem in problems]})
+        raise click.exceptions.Exit(1) from error
+    if as_json:
+        _echo_json({"problems": [], **facts})
+        return
+    click.echo(f"{facts['routes']} routes, {facts['limited']} of them limited, no faults")
+    for name in facts["unused"]:
+        click.echo(f"no route has the limit {name}")
+
+
+def _check(app: Flask) -> dict[str, Any]:
+    """Return the number of routes and of those with limits, and the limits that no route has."""
     with app.app_context():
         app_limits = _limits_of(app)
         routes = list(_routes(app))
@@ -60,11 +78,13 @@ def check(info: ScriptInfo) -> None:
         )
     every = {(route["route"], route["endpoint"]) for route in routes}
     limited = {(route["route"], route["endpoint"]) for route in routes if route["limits"]}
-    click.echo(f"{len(every)} routes, {len(limited)} of them limited, no faults")
     used = {name for route in routes for limit in route["limits"] for name in _names(limit)}
-    for name in app_limits.guard.loaded_names:
-        if name not in used:
-            click.echo(f"no route has the limit {name}")
+    unused = [name for name in app_limits.guard.loaded_names if name not in used]
+    return {"routes": len(every), "limited": len(limited), "unused": unused}
+
+
+def _echo_json(facts: object) -> None:
+    click.echo(json.dumps(facts, ensure_ascii=False))
 
 
 def _names(limit: dict[str, Any]) -> list[str]:
@@ -77,7 +97,7 @@ def show(*, as_json: bool) -> None:
     """List the routes with their limits."""
     routes = list(_routes(current_app))
     if as_json:
-        click.echo(json.dumps(routes, ensure_ascii=False))
+        _echo_json(routes)
         return
     for route in routes:
         click.echo(f"{route['route']}  {', '.join(route['methods'])}  ({route['endpoint']})")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.errors import ConfigError
 from penstock.validation import did_you_mean
-from penstock.web.adapter import find_file
-from penstock.web.options import GuardOptions
+from penstock.web.options import GuardOptions, find_file
 
 if TYPE_CHECKING:
     from flask import Flask

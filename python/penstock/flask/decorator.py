@@ -9,7 +9,7 @@ from flask import Blueprint
 from flask.views import View
 
 from penstock.errors import ConfigError
-from penstock.web import adapter
+from penstock.web import route_table
 from penstock.web.limit_names import view_scope
 from penstock.web.rule import Rule, RuleOptions, make_rule
 
@@ -58,7 +58,7 @@ def scope_of(target: object) -> str:
         return view_scope(target.import_name, target.name)
     if not callable(target):
         raise wrong_target(target)
-    scope = adapter.scope_of(target)
+    scope = route_table.scope_of(target)
     # All functions that `as_view` returns have one qualified name; their name is the class's.
     name = getattr(target, "__name__", "")
     return scope.removesuffix(_AS_VIEW) + name if scope.endswith(_AS_VIEW) else scope

@@ -24,11 +24,12 @@ from penstock.flask.app_limits import FlaskLimits
 from penstock.flask.config import merge_config
 from penstock.flask.decorator import LimitDecorator, wrong_target
 from penstock.flask.request import FlaskRequest, current_request, state_of, this_app
-from penstock.flask.routes import EXEMPT, LIMITS, Routes
-from penstock.web.adapter import ViewLimits, check_on_denied, refund_failed
+from penstock.flask.routes import Routes
 from penstock.web.guard import Guard
 from penstock.web.identity import IdSource, by_address
-from penstock.web.options import GuardOptions, check_options
+from penstock.web.lifecycle import refund_failed
+from penstock.web.options import GuardOptions, check_on_denied, check_options
+from penstock.web.route_table import EXEMPT, ViewLimits
 from penstock.web.rule import Rule, RuleOptions, make_rule
 from penstock.web.setup_checks import report_foreign_settings
 
@@ -258,7 +259,7 @@ class Penstock:
         return cast("_Target", self._wrapped(target, rule))
 
     def _wrapped(self, view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
-        limits = ViewLimits.stacked(view, rule, LIMITS)
+        limits = ViewLimits.stacked(view, rule)
         inner = limits.view
         if inspect.iscoroutinefunction(inner):
             # Not `async def`: Flask runs a coroutine in a thread with an event loop of its own,
@@ -288,8 +289,7 @@ class Penstock:
 
         # It keeps the attributes of the wrapper that it replaces, but not that wrapper.
         limited.__wrapped__ = inner
-        limits.wrapper = limited
-        setattr(limited, LIMITS, limits)
+        limits.put_on(limited)
         self._decorated[limits] = None
         for app_limits in self._apps:
             app_limits.note_decorated(inner)

@@ -14,9 +14,9 @@ from penstock.web.request import EnvironRequest, id_of_key
 
 if TYPE_CHECKING:
     from penstock.types import Id
-    from penstock.web.adapter import ViewLimits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
+    from penstock.web.route_table import ViewLimits
 
 # Each access through a proxy costs more than a decision. Flask documents both ways round them.
 current_request: Final[Callable[[], Request]] = request._get_current_object  # type: ignore[attr-defined]  # noqa: SLF001
@@ -98,7 +98,7 @@ class FlaskVisit(Visit):
     """Limits of one request.
 
     Attributes:
-        covered: Limits of a method that were evaluated with its class's; `None` for none.
+        covered: Limits of a method that were evaluated with its class's.
     """
 
     __slots__ = ("covered",)
@@ -107,7 +107,7 @@ class FlaskVisit(Visit):
     # collector.
     def __init__(self, environ: dict[str, Any]) -> None:
         super().__init__(environ, environ.get("REMOTE_ADDR"))
-        self.covered: ViewLimits | None = None
+        self.covered: tuple[ViewLimits, ...] = ()
 
     def read(self) -> FlaskRequest:
         """Return the request."""

@@ -10,11 +10,6 @@ if TYPE_CHECKING:
 
     from penstock.web.rule import Rule
 
-LIMITS: Final = "__penstock__"
-"""The attribute of a view that holds its `ViewLimits`."""
-EXEMPT: Final = "__penstock_exempt__"
-"""The attribute of a view or a class that is exempt from the defaults."""
-
 
 class Routes:
     """Limits and exemptions of the blueprints of one application."""

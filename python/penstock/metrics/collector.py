@@ -169,6 +169,28 @@ _METRICS: Final = (
         "{error}",
     ),
     Metric(
+        "slots_held",
+        _BY_LIMIT,
+        "Slots for requests in flight that this process holds.",
+        _by_limit(lambda counts: counts["held"]),
+        "{slot}",
+        "gauge",
+    ),
+    Metric(
+        "slots_expired",
+        _BY_LIMIT,
+        "Slots that had expired when they were given back.",
+        _by_limit(lambda counts: counts["expired"]),
+        "{slot}",
+    ),
+    Metric(
+        "slots_renewed_late",
+        _BY_LIMIT,
+        "Slots that had expired when they were renewed, so for a while they were not counted.",
+        _by_limit(lambda counts: counts["renewed_late"]),
+        "{slot}",
+    ),
+    Metric(
         "degraded_answers",
         _BY_LIMIT,
         "Requests decided by a policy because the store failed.",

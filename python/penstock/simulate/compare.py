@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.simulate.check import Change
+from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.table import Table
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.simulate.evaluator import AnyLimits
     from penstock.simulate.limit_result import LimitResult, RecommendedLimit
     from penstock.simulate.result import Simulation
+    from penstock.simulate.routes import AnyRoutes
 
 
 class Comparison(Table):
@@ -31,7 +33,9 @@ class Comparison(Table):
         for simulation in self.simulations.values():
             for name, value in simulation.summary().to_dict().items():
                 columns.setdefault(name, []).append(value)
-        super().__init__("Comparison", columns)
+        # Traces without durations have no requests in flight.
+        known = {name: values for name, values in columns.items() if set(values) != {None}}
+        super().__init__("Comparison", known)
 
     def changes(self, before: str, after: str) -> Table:
         """Return a row for each client that only one of two limits denies, worst first.
@@ -123,7 +127,12 @@ class Comparison(Table):
 
 
 def compare(
-    limits: Mapping[str, AnyLimits], trace: Any, *, name: str | None = None, sort: bool = False
+    limits: Mapping[str, AnyLimits],
+    trace: Any,
+    *,
+    name: str | None = None,
+    routes: AnyRoutes | None = None,
+    sort: bool = False,
 ) -> Comparison:
     """Simulate several limits over one trace and return their totals side by side.
 
@@ -131,6 +140,7 @@ def compare(
         limits: Labels and limits; each limit as for `simulate`.
         trace: As `times` of `simulate`.
         name: The name of the limit to simulate, if the limits have several.
+        routes: As for `simulate`, the same for all limits.
         sort: As for `simulate`.
 
     Raises:
@@ -150,10 +160,11 @@ def compare(
     if not limits:
         raise ValueError("limits must have at least one entry, found none")
     events = as_trace(trace)
+    parsed = None if routes is None else Routes.of(routes)
     simulations = {}
     for label, each in limits.items():
         try:
-            simulations[label] = simulate(each, events, name=name, sort=sort)
+            simulations[label] = simulate(each, events, name=name, routes=parsed, sort=sort)
         except Exception as error:
             error.add_note(f"this is the entry {label!r} of limits")
             raise

@@ -10,15 +10,17 @@ import numpy as np
 
 from penstock import _core
 from penstock._core import Limit, Limits
-from penstock.errors import InvalidId
+from penstock.display import UNNAMED
+from penstock.errors import InvalidId, LimitError
 from penstock.messages import describe_limit, explain_limit
 from penstock.simulate.ids import Codes
-from penstock.simulate.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
+
+    from penstock.simulate.trace import Trace
 
 
 NUMBERS: Final = ("remaining", "retry_after_ns", "reset_after_ns")
@@ -60,7 +62,7 @@ class Evaluator:
         used = int(buckets.max()) + 1 if len(buckets) else 0
         names = [core.bucket_id(index) for index in range(used)]
         codes = buckets[trace.client_indices] if used else trace.client_indices
-        return Trace.from_codes(trace.times, codes, names, trace.costs, trace.name, unit="ns")
+        return trace.with_codes(Codes(codes, names))
 
     def canonical_id(self, id: str) -> str:
         """Return an id as `by_bucket` spells it."""
@@ -85,7 +87,7 @@ class Evaluator:
         default = self.default()
         text = "no default" if default is None else _describe(default)
         admits = "" if default is None else explain_limit(default)
-        is_unnamed = isinstance(self.limits, Limit) and self.name in {None, "Limit"}
+        is_unnamed = isinstance(self.limits, Limit) and self.name in {None, UNNAMED}
         return text if is_unnamed else f"{self.limit_name}: {text}", admits
 
     def has_override(self, clients: Sequence[str]) -> NDArray[np.bool_]:
@@ -164,7 +166,7 @@ class LimitFeed:
     def by_bucket(self, part: Trace, numbers: NDArray[np.uint32]) -> Trace:
         """Return the events by their buckets."""
         codes = numbers if self._buckets is None else self._buckets[numbers]
-        return Trace(part.times, Codes(codes, _BucketIds(self._core)), part.costs, unit="ns")
+        return part.with_codes(Codes(codes, _BucketIds(self._core)))
 
 
 class _BucketIds(Sequence[str]):
@@ -182,7 +184,16 @@ class _BucketIds(Sequence[str]):
 
 
 def parse_limits(limits: AnyLimits) -> Limit | Limits | Mapping[str, Limit | str]:
-    """Parse a limit that is given as text; return other limits as they are."""
+    """Parse a limit that is given as text; return other limits as they are.
+
+    Raises:
+        LimitError: The text is no limit.
+    """
+    if isinstance(limits, str) and limits.endswith((".yaml", ".yml")):
+        raise LimitError(
+            f"limits must be a limit such as '100/minute', found {limits!r}; "
+            f"for a file, pass Limits.load({limits!r})"
+        )
     return Limit.parse(limits) if isinstance(limits, str) else limits
 
 
@@ -201,7 +212,10 @@ def evaluate(
         None if codes is None else np.ascontiguousarray(codes),
         None if trace.costs is None else np.ascontiguousarray(trace.costs),
         result["allowed"].view(np.uint8),
-        *(result.get(name) for name in NUMBERS),
+        result.get("remaining"),
+        result.get("retry_after_ns"),
+        result.get("reset_after_ns"),
+        None if trace.durations is None else trace.durations.view(np.int64),
     )
     return result
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 _DAY: Final = "24h"
+# A client with more than this share of all events may well be the largest customer.
+_BUSY: Final = 0.25
 # From here on, a factor is shown without decimals.
 _WHOLE: Final = 10
 
@@ -37,6 +39,8 @@ class Summary:
         most_at_once: Most tokens admitted at one instant, for all clients together.
         most_in_second: Most tokens admitted in any second, for all clients together.
         most_in_minute: Most tokens admitted in any minute, for all clients together.
+        most_in_flight: Most requests in flight at once, of all clients together; None without
+            durations.
     """
 
     events: int
@@ -49,8 +53,9 @@ class Summary:
     most_at_once: int
     most_in_second: int
     most_in_minute: int
+    most_in_flight: int | None = None
 
-    def to_dict(self) -> dict[str, int | float]:
+    def to_dict(self) -> dict[str, int | float | None]:
         """Return the numbers by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
@@ -62,7 +67,11 @@ class Summary:
 
     def _rows(self) -> list[tuple[str, str]]:
         numbers = self.to_dict().items()
-        return [(name.replace("_", " "), format_value(name, value)) for name, value in numbers]
+        return [
+            (name.replace("_", " "), format_value(name, value))
+            for name, value in numbers
+            if value is not None
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +114,8 @@ class RecommendedLimit:
         limit: The limit, with round numbers.
         fitted: The smallest limit that suffices, before rounding.
         curve: For each count that was tried, the smallest burst that suffices and the share of the
-            events that it denies; no row is worse than another in both numbers.
+            events that it denies; no row is worse than another in both numbers. For windows, which
+            have no burst, each count that was tried.
         summary: The totals of the limit over the events that it was fitted to.
         hit: The clients that it was fitted to and still denies something, most denied events first.
         unusual: The clients that behave unlike the rest, and what the limit does to them. It was
@@ -203,6 +213,11 @@ class RecommendedLimit:
                 f"its peers, and at its peak {_times(row['times_at_peak'])} what suffices for "
                 f"nine of ten; the limit denies {denied} of them."
             )
+            if row["event_share"] > _BUSY:
+                sentences.append(
+                    f"Look at {name} first: if it is a customer, protect it, so that the limit "
+                    "suffices for it, or give it an override, so that it need not."
+                )
         if more := rows[MAX_NAMED:]:
             least = format_value("denied_share", min(row["denied_share"] for row in more))
             sentences.append(

@@ -18,7 +18,6 @@ from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.search import SHAPES, Family, Point, Search
 from penstock.simulate.table import Table
 from penstock.simulate.times import parse_span
-from penstock.simulate.trace import Trace
 from penstock.simulate.unusual import MIN_CLIENTS, find_unusual
 from penstock.validation import did_you_mean
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.simulate.clients import AnyClients
     from penstock.simulate.evaluator import AnyLimits
     from penstock.simulate.routes import AnyRoutes
+    from penstock.simulate.trace import Trace
 
 
 _OBJECTIVES: Final = ("events", "clients")
@@ -85,7 +85,7 @@ def recommend(
     algorithm: str | None = None,
     limits: AnyLimits | None = None,
     name: str | None = None,
-    routes: AnyRoutes | Routes | None = None,
+    routes: AnyRoutes | None = None,
     holdout: float = 0.0,
     sort: bool = False,
 ) -> Recommendation:
@@ -121,8 +121,9 @@ def recommend(
         fit_all: Whether to leave out no client, and to look at all events together only.
         round_up: Whether to round burst and count up, such as 26 to 30; `fitted` of the result is
             the limit before.
-        algorithm: `token-bucket`, `leaky-bucket`, `fixed-window` or `fixed-rate-window`. None: that
-            of `limits`; `token-bucket` if it has none of these.
+        algorithm: `token-bucket`, `leaky-bucket`, `fixed-window`, `fixed-rate-window` or
+            `calendar-window`, which keeps the period and zone of `limits`. None: that of `limits`;
+            `token-bucket` if it has none of these.
         limits: Limits whose default is to be chosen. Their id format decides which ids are one
             client; clients with an override keep it, and their events do not count.
         name: The name of the limit, if `limits` has several.
@@ -160,9 +161,15 @@ def recommend(
         if default is not None and default.algorithm in SHAPES:
             algorithm = default.algorithm
     _check_name("algorithm", "one that can be fitted", algorithm, SHAPES)
+    has_same_algorithm = default is not None and default.algorithm == algorithm
+    if SHAPES[algorithm].period is None and (period is not None or not has_same_algorithm):
+        raise ValueError(
+            "a calendar window keeps its period and its zone; pass limits= with a calendar window, "
+            "and no period="
+        )
     period_ns = _period_of(default) if period is None else period
     # Parameters that are not searched for, such as the anchor of a window.
-    rest = default.fields() if default is not None and default.algorithm == algorithm else {}
+    rest = default.fields() if default is not None and has_same_algorithm else {}
     counted = _Counted.of(
         whole, evaluator, None if routes is None else Routes.of(routes), name or "",
         exclude=exclude, protect=protect,
@@ -218,7 +225,12 @@ def _check_name(option: str, expected: str, found: str, known: Collection[str]) 
 def _period_of(limit: Limit | None) -> int:
     """Return the period of a limit; one minute if it has none."""
     shape = None if limit is None else SHAPES.get(limit.algorithm)
-    return parse_span("1m" if limit is None or shape is None else limit.fields()[shape.period], "")
+    facts = None if limit is None else limit.describe()
+    if limit is None or shape is None or facts is None:
+        return parse_span("1m", "")
+    if shape.period is None:
+        return facts["refill_interval_ns"]
+    return parse_span(limit.fields()[shape.period], "")
 
 
 def _fit(
@@ -315,7 +327,7 @@ class _Counted(NamedTuple):
             is_kept, protected = is_kept[is_spending], protected[is_spending]
             owners = events
             if len(events.clients) == 1:
-                owners = Trace(events.times, Codes(numbers, clients), events.costs, unit="ns")
+                owners = events.with_codes(Codes(numbers, clients))
         if evaluator is not None and len(events):
             is_kept &= ~evaluator.has_override(events.clients)[events.client_indices]
         if len(events) == 0:

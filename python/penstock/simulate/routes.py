@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock import _core
 from penstock.errors import ConfigError, InvalidId
+from penstock.simulate.evaluator import Evaluator
 from penstock.simulate.ids import EVERYONE, Codes
 from penstock.simulate.pattern import matches
 from penstock.simulate.trace import Trace
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from penstock._core import Limit, Limits
 
 
-AnyRoutes: TypeAlias = "str | PathLike[str] | Iterable[Mapping[str, Any]]"
+AnyRoutes: TypeAlias = "str | PathLike[str] | Iterable[Mapping[str, Any]] | Routes"
 
 Spent: TypeAlias = "tuple[tuple[str, str, int | None], ...]"
 """The limits that a request spends, each with its id and cost; None is the cost of the event."""
@@ -108,7 +109,7 @@ class Routes:
         fields: The fields that they need.
     """
 
-    def __init__(self, routes: AnyRoutes) -> None:
+    def __init__(self, routes: str | PathLike[str] | Iterable[Mapping[str, Any]]) -> None:
         """Parse routes, or load them from a file.
 
         Raises:
@@ -127,7 +128,7 @@ class Routes:
         self._matched: Final[dict[tuple[str, str], int]] = {}
 
     @classmethod
-    def of(cls, routes: AnyRoutes | Routes) -> Routes:
+    def of(cls, routes: AnyRoutes) -> Routes:
         """Parse routes, unless they are parsed already."""
         return routes if isinstance(routes, Routes) else cls(routes)
 
@@ -137,6 +138,13 @@ class Routes:
         is_id = any("path" in (id or ()) for route in self.routes for _, id, _ in route.limits)
         paths = [route.path for route in self.routes if route.path != "*"]
         return {} if is_id or not paths else {"path": list(dict.fromkeys(paths))}
+
+    @property
+    def spending(self) -> NDArray[np.int64]:
+        """For each route and each limit whether a request spends it; the last row is for others."""
+        spent = [{name for name, _, _ in route.limits} for route in self.routes]
+        rows = [[name in names for name in self.names] for names in [*spent, set()]]
+        return np.array(rows, np.int64).reshape(len(rows), len(self.names))
 
     def check_fields(self, trace: Trace) -> None:
         """Raise ConfigError if a trace does not have a field that a route needs."""
@@ -207,12 +215,12 @@ class RouteFeed:
 
     Attributes:
         routes: The routes.
-        described: The names of the limits; what they admit together depends on the requests.
+        described: The limits; what several admit together depends on the requests.
     """
 
     def __init__(self, limits: Limits | Mapping[str, Limit | str], routes: Routes) -> None:
         self.routes: Final = routes
-        self.described: Final = (f"{', '.join(routes.names)} by route", "")
+        self.described: Final = _describe(limits, routes)
         self._core: Final = _core.RouteSimulator(limits, routes.names)
         self._table: Sequence[str] = ()
         # For each id of the table: its plan, its route, and its client.
@@ -284,12 +292,21 @@ class RouteFeed:
             None if part.costs is None else np.ascontiguousarray(part.costs),
             result["denied_by"],
             result["allowed"].view(np.uint8),
-            *(result.get(name) for name in numbers),
+            result.get("remaining"),
+            result.get("retry_after_ns"),
+            result.get("reset_after_ns"),
+            None if part.durations is None else part.durations.view(np.int64),
         )
         np.minimum(result["denied_by"], len(self.routes.names), out=result["denied_by"])
         return result
 
     def by_bucket(self, part: Trace, _plans: NDArray[np.uint32]) -> Trace:
         """Return the events by their client, which is the first field of the ids."""
-        owners = Codes(self._owners[part.client_indices], self._clients)
-        return Trace(part.times, owners, part.costs, unit="ns")
+        return part.with_codes(Codes(self._owners[part.client_indices], self._clients))
+
+
+def _describe(limits: Limits | Mapping[str, Limit | str], routes: Routes) -> tuple[str, str]:
+    if len(routes.names) == 1 and routes.labels[0] == "*":
+        # Every request spends the same limit.
+        return Evaluator(limits, routes.names[0]).described
+    return f"{', '.join(routes.names)} by route", ""

@@ -43,6 +43,7 @@ def simulate(
     workers: int = 1,
     sort: bool = False,
     unit: str | None = None,
+    durations: Any = None,
 ) -> Simulation:
     """Evaluate a limit over a trace, event by event; with routes, several limits together.
 
@@ -69,6 +70,8 @@ def simulate(
         sort: Whether to sort the events by time first. The decisions keep the order of the events
             as given.
         unit: As for `Trace`; only with times.
+        durations: As for `Trace`; only with times. The totals then have the most requests that were
+            in flight at once; denied requests are not in flight.
 
     Raises:
         ValueError: The events are not sorted by time and `sort` is False, or the trace is not
@@ -87,7 +90,7 @@ def simulate(
         >>> simulate(limits, Trace([0.0, 0.1, 0.2], ids), routes=routes).by_route()["denied_by"]
         ['Login 1', '', '']
     """
-    trace = as_trace(times, ids, costs, unit)
+    trace = as_trace(times, ids, costs, unit, durations)
     order = None
     if sort and not trace.is_sorted:
         order = np.argsort(trace.times, kind="stable")
@@ -134,7 +137,7 @@ class Simulator(WithTotals):
         limits: AnyLimits,
         name: str | None = None,
         *,
-        routes: AnyRoutes | Routes | None = None,
+        routes: AnyRoutes | None = None,
         workers: int = 1,
         warm_up: Any = 0,
         skip_invalid: bool = False,
@@ -162,6 +165,7 @@ class Simulator(WithTotals):
         *,
         columns: Sequence[str] = _ALL,
         unit: str | None = None,
+        durations: Any = None,
     ) -> Simulation:
         """Evaluate the next events, none of them earlier than the events before.
 
@@ -173,6 +177,7 @@ class Simulator(WithTotals):
             columns: The columns to compute, of `allowed`, `remaining`, `retry_after_ns` and
                 `reset_after_ns`; `allowed` is always included.
             unit: As for `simulate`.
+            durations: As for `simulate`.
 
         Raises:
             RuntimeError: An earlier part stopped at an invalid event.
@@ -182,7 +187,7 @@ class Simulator(WithTotals):
         for column in columns:
             if column not in _ALL:
                 raise ValueError(f"columns must be among {', '.join(_ALL)}, found {column!r}")
-        part = as_trace(times, ids, costs, unit)
+        part = as_trace(times, ids, costs, unit, durations)
         numbers = self._feed.number(part, skip_invalid=self._skip_invalid)
         if self._skip_invalid and (numbers == INVALID).any():
             part, numbers = self._without_invalid(part, numbers)
@@ -277,24 +282,27 @@ def _feed_of(limits: AnyLimits, name: str | None, routes: Routes | None) -> Limi
     return RouteFeed(parsed, routes)
 
 
-def as_trace(times: Any, ids: Any = None, costs: Any = None, unit: str | None = None) -> Trace:
+def as_trace(
+    times: Any, ids: Any = None, costs: Any = None, unit: str | None = None, durations: Any = None
+) -> Trace:
     """Return `times` as a trace, with ids and costs if it is not one already."""
     if isinstance(times, Chunk | Trace) or _column(times, "times") is not None:
-        if ids is not None or costs is not None:
+        if ids is not None or costs is not None or durations is not None:
             raise TypeError(
-                "a trace has its own ids and costs; pass ids= and costs= only with times"
+                "a trace has its own ids, costs and durations; pass ids=, costs= and durations= "
+                "only with times"
             )
         if isinstance(times, Trace):
             return times
         if isinstance(times, Chunk):
             # The reader made the codes: nothing of its growing table is checked again.
             codes = Codes(times.codes, times.clients)
-            trace = Trace(times.times, codes, times.costs, unit="ns")
+            trace = Trace(times.times, codes, times.costs, unit="ns", durations=times.durations)
             trace.fields = times.fields
             return trace
         columns = (_column(times, name) for name in ("times", "ids", "costs"))
-        return Trace(*columns, unit=unit)
-    return Trace(times, ids, costs, unit=unit)
+        return Trace(*columns, unit=unit, durations=_column(times, "durations"))
+    return Trace(times, ids, costs, unit=unit, durations=durations)
 
 
 def _column(frame: Any, name: str) -> Any:

@@ -39,14 +39,14 @@ class Shape(NamedTuple):
     Attributes:
         burst: The parameter for tokens at once; None if there is none.
         rate: The parameter for tokens per period.
-        period: The parameter for the period.
+        period: The parameter for the period; None if it is not a length of time and stays as it is.
         min_burst: The smallest burst.
         is_monotone: Whether a larger burst or count never denies more, if all costs are equal.
     """
 
     burst: str | None
     rate: str
-    period: str
+    period: str | None
     min_burst: int
     is_monotone: bool
 
@@ -56,6 +56,7 @@ SHAPES: Final = {
     "leaky-bucket": Shape("size", "drip_size", "drip_rate", 1, is_monotone=False),
     "fixed-window": Shape(None, "count", "period", 0, is_monotone=True),
     "fixed-rate-window": Shape("burst", "count", "period", 0, is_monotone=False),
+    "calendar-window": Shape(None, "count", None, 0, is_monotone=True),
 }
 
 
@@ -69,7 +70,9 @@ class Family(NamedTuple):
     def limit(self, burst: int, count: int) -> Limit:
         """Return the limit with these parameters."""
         shape = SHAPES[self.algorithm]
-        fields = {**self.rest, shape.rate: count, shape.period: f"{self.period_ns}ns"}
+        fields = {**self.rest, shape.rate: count}
+        if shape.period is not None:
+            fields[shape.period] = f"{self.period_ns}ns"
         if shape.burst is not None:
             fields[shape.burst] = burst
         return Limit.from_fields(self.algorithm, fields)
@@ -144,6 +147,8 @@ class Search:
         # False once a smaller limit was not taken because of its counts or a busy client.
         self.is_exhausted = True
         self.points: dict[int, Point] = {}
+        # For windows, which have no burst, what each count denies, also if it does not suffice.
+        self._denied_by_count: dict[int, int] = {}
         # Counts for which no burst suffices.
         self.impossible: set[int] = set()
 
@@ -308,6 +313,12 @@ class Search:
     def _denied(self, burst: int, count: int) -> int:
         """Return how much is denied; more than everything if a protected client is denied."""
         allowed = self._columns(self.limit(burst, count), "allowed")["allowed"]
+        denied = self._count(allowed)
+        if self.shape.burst is None and denied <= self.total:
+            self._denied_by_count[count] = denied
+        return denied
+
+    def _count(self, allowed: NDArray[np.bool_]) -> int:
         if self._protected is not None and not allowed[self._protected].all():
             return self.total + 1
         if not self._counts_clients:
@@ -336,10 +347,15 @@ class Search:
         return self.limit(point.burst, point.count)
 
     def curve(self) -> Table:
-        """Return the points, by count, that no other point beats in both numbers."""
-        kept: list[Point] = []
+        """Return the points, by count, that no other point beats in both numbers.
+
+        For windows, return all counts that were tried, and what they deny.
+        """
+        kept = [
+            Point(count, 0, self._denied_by_count[count]) for count in sorted(self._denied_by_count)
+        ]
         for point in sorted(self.points.values(), key=lambda point: point.count):
-            if not kept or point.burst < kept[-1].burst:
+            if self.shape.burst is not None and (not kept or point.burst < kept[-1].burst):
                 kept.append(point)
         return Table(
             "Burst against count",

@@ -9,16 +9,19 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._core import Limit
+from penstock.display import UNNAMED
 from penstock.errors import LimitError
 from penstock.simulate.evaluator import Evaluator
 from penstock.simulate.log.progress import make_bar
 from penstock.simulate.result import Simulation
+from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.simulate.routes import AnyRoutes
     from penstock.simulate.trace import Trace
 
 
@@ -77,6 +80,8 @@ def sweep(
     grid: Mapping[str, Any] | Iterable[Limit | str],
     trace: Any,
     *,
+    name: str | None = None,
+    routes: AnyRoutes | None = None,
     progress: bool | None = None,
     sort: bool = False,
 ) -> Sweep:
@@ -87,13 +92,16 @@ def sweep(
             "period": "1m"}`; `algorithm` defaults to `token-bucket`. A single value needs no list.
             Or a list of limits.
         trace: As `times` of `simulate`.
+        name: The limit of the routes that the grid is for.
+        routes: As for `simulate`; only the events that spend the limit `name` count, with their ids
+            and costs under that limit. The other limits are not evaluated.
         progress: Whether to show a progress bar, which needs tqdm. None: on a terminal or in a
             notebook, if tqdm is installed.
         sort: As for `simulate`.
 
     Raises:
         LimitError: A limit of the grid is not valid; a note says which.
-        ValueError: The grid is empty.
+        ValueError: The grid is empty, or there are routes without a name.
         ImportError: `progress` is True and tqdm is not installed.
 
     Otherwise raises as `simulate`.
@@ -106,6 +114,10 @@ def sweep(
     events = as_trace(trace)
     if sort:
         events = events.sorted()
+    if (routes is None) != (name is None):
+        raise ValueError("routes name the limits; pass both routes= and name=, or neither")
+    if routes is not None and name is not None:
+        events = Routes.of(routes).events_of(events, name)[0]
     bar = make_bar(progress, total=len(limits), desc="sweep", unit="limit")
     rows: list[dict[str, Any]] = [{} for _ in limits]
     pool = ThreadPoolExecutor(os.cpu_count() or 1)
@@ -130,7 +142,7 @@ def sweep(
 
 
 def _totals(limit: Limit, trace: Trace) -> dict[str, Any]:
-    evaluator = Evaluator(limit, "Limit")
+    evaluator = Evaluator(limit, UNNAMED)
     columns = evaluator.columns(trace, ["retry_after_ns"])
     return Simulation(trace, columns, evaluator=evaluator).summary().to_dict()
 

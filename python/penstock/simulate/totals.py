@@ -27,7 +27,8 @@ MAX_BINS: Final = 360
 _MIN_BINS: Final = 30
 _MAX_CLIENTS: Final = 20
 _SECOND: Final = 1_000_000_000
-_MINUTE: Final = 60 * _SECOND
+# Of the intervals whose most admitted tokens are shown: an instant, a second, a minute.
+_WIDTHS: Final = (1, _SECOND, 60 * _SECOND)
 # Upper bounds in seconds.
 _WAITS: Final = (
     ("up to 1 second", 1),
@@ -66,9 +67,22 @@ class RouteTotals:
             self._by_client[divmod(pair, len(self._routes.names))] += count
 
     def by_limit(self) -> Table:
-        """Return a row for each limit with the requests that it denied as the strictest."""
-        denied = self._denied.sum(axis=0)
-        return Table("Limits", {"limit": self._routes.names, "denied": denied.tolist()})
+        """Return a row for each limit: the requests that spend it, and those that it denied.
+
+        Of several limits that deny a request, the strictest one counts; `allowed` are the requests
+        that no limit denied.
+        """
+        denied, of_route = self._denied.sum(axis=0), self._denied.sum(axis=1)
+        spends = self._routes.spending
+        requests = self._events @ spends
+        columns = {
+            "limit": self._routes.names,
+            "requests": requests.tolist(),
+            "allowed": ((self._events - of_route) @ spends).tolist(),
+            "denied": denied.tolist(),
+            "denied_share": (denied / np.maximum(requests, 1)).tolist(),
+        }
+        return Table("Limits", columns)
 
     def by_route(self) -> Table:
         """Return a row for each route, in their order; the last one is for all other requests."""
@@ -104,105 +118,56 @@ class Accumulator:
     def __init__(self, routes: Routes | None = None) -> None:
         self._routed: Final = None if routes is None else RouteTotals(routes)
         self._histogram: Final = TimeHistogram()
+        self._core: Final = _core.Totals([seconds * _SECOND for _, seconds in _WAITS], _WIDTHS)
         self._clients: Sequence[str] = ()
-        # For each client: events, denied events, longest wait.
-        self._events: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._denied: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._longest: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._waits: NDArray[np.int64] = np.zeros(len(_WAITS) + 1, np.int64)
-        self._peaks: Final = {1: 0, _SECOND: 0, _MINUTE: 0}
-        # Times and costs of the events admitted in the last minute.
-        self._tail: tuple[NDArray[np.int64], NDArray[np.int64]] = (
-            np.zeros(0, np.int64),
-            np.zeros(0, np.int64),
-        )
-        self._first_ns = self._last_ns = 0
-        self._is_empty = True
+        self._first_ns: int | None = None
+        self._last_ns = 0
+        self._has_durations = False
 
     def add(self, trace: Trace, columns: Mapping[str, NDArray[Any]]) -> None:
         """Add the decisions on a sorted trace, none of them earlier than those already added."""
-        allowed = columns["allowed"]
-        times = np.ascontiguousarray(trace.times)
-        if len(times) == 0:
+        if len(trace) == 0:
             return
-        if self._is_empty:
-            self._is_empty = False
+        allowed, codes = columns["allowed"], trace.codes
+        times = np.ascontiguousarray(trace.times)
+        if self._first_ns is None:
             self._first_ns = int(times[0])
         self._last_ns = int(times[-1])
         self._histogram.add(times, allowed)
-        codes = trace.client_indices
-        self._add_clients(trace.clients, codes, ~allowed, columns["retry_after_ns"])
+        self._clients = trace.clients
+        self._core.add(
+            times,
+            None if codes is None else np.ascontiguousarray(codes),
+            None if trace.costs is None else np.ascontiguousarray(trace.costs),
+            np.ascontiguousarray(allowed).view(np.uint8),
+            np.ascontiguousarray(columns["retry_after_ns"]),
+            None if trace.durations is None else trace.durations.view(np.int64),
+        )
+        self._has_durations = trace.durations is not None
         if self._routed is not None:
-            self._routed.add(codes, columns)
-        self._add_peaks(times, allowed, trace.costs)
-
-    def _add_clients(
-        self,
-        clients: Sequence[str],
-        codes: NDArray[np.uint32],
-        denied: NDArray[np.bool_],
-        retry_after_ns: NDArray[np.int64],
-    ) -> None:
-        self._clients = clients
-        if len(clients) > len(self._events):
-            # Doubled, so that many parts with a few new clients each take linear time.
-            added = max(len(clients), 2 * len(self._events)) - len(self._events)
-            self._events = np.pad(self._events, (0, added))
-            self._denied = np.pad(self._denied, (0, added))
-            self._longest = np.pad(self._longest, (0, added))
-        denied_codes, waits = codes[denied], retry_after_ns[denied]
-        _count_into(self._events, codes)
-        _count_into(self._denied, denied_codes)
-        np.maximum.at(self._longest, denied_codes, waits)
-        edges = np.array([seconds for _, seconds in _WAITS], np.int64) * _SECOND
-        self._waits += np.bincount(np.searchsorted(edges, waits), minlength=len(_WAITS) + 1)
-
-    def _add_peaks(
-        self,
-        times: NDArray[np.int64],
-        allowed: NDArray[np.bool_],
-        costs: NDArray[np.int64] | None,
-    ) -> None:
-        """Find the most tokens admitted in any interval, also across the border of two parts."""
-        tail_times, tail_costs = self._tail
-        recent = tail_times > times[0] - _MINUTE
-        if recent.any():
-            own = np.ones(len(times), np.int64) if costs is None else costs
-            times = np.concatenate([tail_times[recent], times])
-            costs = np.concatenate([tail_costs[recent], own])
-            allowed = np.concatenate([np.ones(len(times) - len(allowed), np.bool_), allowed])
-        flags = allowed.view(np.uint8)
-        spent = None if costs is None else np.ascontiguousarray(costs)
-        for width in self._peaks:
-            peak, _ = _core.largest_within(times, flags, spent, width)
-            self._peaks[width] = max(self._peaks[width], peak)
-        since = int(np.searchsorted(times, times[-1] - _MINUTE, side="right"))
-        kept = allowed[since:]
-        # Copies, which do not keep the arrays of the part alive.
-        last_costs = np.ones(len(kept), np.int64) if costs is None else costs[since:]
-        self._tail = times[since:][kept], last_costs[kept]
+            self._routed.add(trace.client_indices, columns)
 
     def limit_result(
         self, title: str, described: tuple[str, str], max_bins: int = MAX_BINS
     ) -> LimitResult:
         """Return what reports show of the totals so far, with at most `max_bins` bins."""
         # A few events in many bins would be a row of spikes.
-        max_bins = min(max_bins, max(_MIN_BINS, int(self._events.sum()) // 4))
+        summary = self.summary()
+        max_bins = min(max_bins, max(_MIN_BINS, summary.events // 4))
         names = [*(name for name, _ in _WAITS), _LONGER]
-        is_denied = bool(self._denied.any())
-        indices = np.flatnonzero(self._denied if is_denied else self._events)
         return LimitResult(
             title=title,
             limit=described[0],
             admits=described[1],
-            summary=self.summary(),
+            summary=summary,
             bins=self._histogram.bins(max_bins),
-            waits=tuple(zip(names, self._waits.tolist(), strict=True)),
+            waits=tuple(zip(names, self._core.waits, strict=True)),
             clients=self._table(
-                "Clients denied most" if is_denied else "Most active clients",
-                self._most_denied_first(indices)[:_MAX_CLIENTS],
+                "Clients denied most" if summary.denied else "Most active clients",
+                is_denied=summary.denied > 0,
+                most=_MAX_CLIENTS,
             ),
-            first_ns=self._first_ns,
+            first_ns=self._first_ns or 0,
             last_ns=self._last_ns,
             tables=()
             if self._routed is None
@@ -222,43 +187,46 @@ class Accumulator:
 
     def summary(self) -> Summary:
         """Return the totals so far."""
-        events, denied = int(self._events.sum()), int(self._denied.sum())
+        events, denied, longest, _ = map(np.asarray, self._core.clients())
+        total, total_denied = int(events.sum()), int(denied.sum())
+        peaks = self._core.peaks
         return Summary(
-            events=events,
-            allowed=events - denied,
-            denied=denied,
-            denied_share=denied / events if events else 0.0,
-            clients=int(np.count_nonzero(self._events)),
-            clients_denied=int(np.count_nonzero(self._denied)),
-            longest_wait=int(self._longest.max(initial=0)) / _SECOND,
-            most_at_once=self._peaks[1],
-            most_in_second=self._peaks[_SECOND],
-            most_in_minute=self._peaks[_MINUTE],
+            events=total,
+            allowed=total - total_denied,
+            denied=total_denied,
+            denied_share=total_denied / total if total else 0.0,
+            clients=int(np.count_nonzero(events)),
+            clients_denied=int(np.count_nonzero(denied)),
+            longest_wait=int(longest.max(initial=0)) / _SECOND,
+            most_at_once=peaks[0],
+            most_in_second=peaks[1],
+            most_in_minute=peaks[2],
+            most_in_flight=self._core.most_in_flight if self._has_durations else None,
         )
 
     def by_client(self) -> Table:
         """Return a row for each client with an event, most denied events first."""
-        return self._table("Clients", self._most_denied_first(np.flatnonzero(self._events)))
+        return self._table("Clients")
 
     def denied_clients(self) -> Table:
         """Return a row for each client with a denied event, most denied events first."""
-        indices = self._most_denied_first(np.flatnonzero(self._denied))
-        return self._table("Clients with denied events", indices)
+        return self._table("Clients with denied events", is_denied=True)
 
-    def _most_denied_first(self, indices: NDArray[np.intp]) -> NDArray[np.intp]:
-        order = np.lexsort((indices, -self._events[indices], -self._denied[indices]))
-        return indices[order]
-
-    def _table(self, caption: str, indices: NDArray[np.intp]) -> Table:
-        events, denied = self._events[indices], self._denied[indices]
+    def _table(self, caption: str, *, is_denied: bool = False, most: int | None = None) -> Table:
+        events, denied, longest, in_flight = map(np.asarray, self._core.clients())
+        indices = np.flatnonzero(denied if is_denied else events)
+        indices = indices[np.lexsort((indices, -events[indices], -denied[indices]))][:most]
+        events, denied = events[indices], denied[indices]
         columns: dict[str, Sequence[Any]] = {
             "id": [self._clients[index] for index in indices.tolist()],
             "events": events.tolist(),
             "allowed": (events - denied).tolist(),
             "denied": denied.tolist(),
             "denied_share": (denied / np.maximum(events, 1)).tolist(),
-            "longest_wait": (self._longest[indices] / _SECOND).tolist(),
+            "longest_wait": (longest[indices] / _SECOND).tolist(),
         }
+        if self._has_durations:
+            columns["most_in_flight"] = in_flight[indices].tolist()
         if self._routed is not None:
             columns["denied_by"] = self._routed.denied_by(indices.tolist())
         return Table(caption, columns)
@@ -283,7 +251,8 @@ class WithTotals:
         """Return a row for each client, most denied events first.
 
         Ids that share a bucket, such as the addresses of one network, are one client.
-        `longest_wait` is the longest `retry_after` of a denied event, in seconds.
+        `longest_wait` is the longest `retry_after` of a denied event, in seconds. With durations,
+        `most_in_flight` is the most requests of the client that were in flight at once.
         """
         return self._totals().by_client()
 
@@ -292,9 +261,10 @@ class WithTotals:
         return self._totals().denied_clients()
 
     def by_limit(self) -> Table:
-        """Return a row for each limit of the routes, with the events that it denied.
+        """Return a row for each limit of the routes: the requests that spend it, and its denials.
 
-        An event that several limits deny is counted for the strictest one.
+        A request that several limits deny is counted for the strictest one; `allowed` are the
+        requests that no limit denied.
 
         Raises:
             ValueError: The simulation has no routes.
@@ -308,11 +278,3 @@ class WithTotals:
             ValueError: The simulation has no routes.
         """
         return self._totals().routed.by_route()
-
-
-def _count_into(counts: NDArray[np.int64], codes: NDArray[np.uint32]) -> None:
-    """Add the number of occurrences of each code, in time linear in the codes."""
-    if len(codes) * 4 >= len(counts):
-        counts += np.bincount(codes, minlength=len(counts))
-    else:
-        np.add.at(counts, codes, 1)

@@ -41,6 +41,9 @@ class LogOptions(TypedDict, total=False):
     format: str
     id: str | int | Iterable[str | int] | None
     cost: str | int | None
+    duration: str | int | None
+    duration_unit: str
+    ended: bool
     time: str | int | None
     time_unit: str | None
     tz: str | datetime.tzinfo
@@ -66,6 +69,8 @@ class Trace:
         name: A name to show.
         unit: The unit of times that are numbers: `"s"`, `"ms"`, `"us"` or `"ns"`. None: integers
             are nanoseconds, floats seconds.
+        durations: How long each request takes, in seconds or as timedeltas; its time is its start.
+            None: not known.
 
     Attributes:
         fields: The names of the parts of an id; empty if it has only one.
@@ -81,7 +86,16 @@ class Trace:
     <Trace: 3 events of 2 clients, 0 s to 0.5 s>
     """
 
-    __slots__ = ("_clients", "_codes", "_costs", "_times", "fields", "name", "skipped")
+    __slots__ = (
+        "_clients",
+        "_codes",
+        "_costs",
+        "_durations",
+        "_times",
+        "fields",
+        "name",
+        "skipped",
+    )
 
     skipped: LogReport | None
 
@@ -93,6 +107,7 @@ class Trace:
         name: str | None = None,
         *,
         unit: str | None = None,
+        durations: Any = None,
     ) -> None:
         codes: NDArray[np.uint32] | None = None
         clients: Sequence[str] = (EVERYONE,)
@@ -107,6 +122,7 @@ class Trace:
                 f"ids must be as long as times, found {len(codes):,} for {len(self._times):,}"
             )
         self._costs = _costs_of(costs, len(self._times))
+        self._durations = _durations_of(durations, len(self._times))
         self.name = name
         self.skipped = None
 
@@ -149,9 +165,9 @@ class Trace:
 
         Args:
             path: A file, several files, a pattern such as `access.log*`, or `-` for standard input.
-            **options: Options of `penstock.simulate.log.read_log`: `format`, `id`, `cost`, `time`,
-                `time_unit`, `tz`, `ipv6_prefix`, `where`, `trusted_proxies`, `hops`, `max_bad`,
-                `progress`.
+            **options: Options of `penstock.simulate.log.read_log`: `format`, `id`, `cost`,
+                `duration`, `duration_unit`, `ended`, `time`, `time_unit`, `tz`, `ipv6_prefix`,
+                `where`, `trusted_proxies`, `hops`, `max_bad`, `progress`.
 
         Returns:
             The trace; its `skipped` has the number of lines that were left out, and the first of
@@ -167,11 +183,11 @@ class Trace:
         (902, '902 events of 1,000 lines (combined), 98 had no id')
         """
         reader = read_log(path, window=None, **options)
-        times, codes, costs, clients, _ = concat_chunks(list(reader))
-        files, table = reader.report.files, Codes(codes, clients)
+        whole = concat_chunks(list(reader))
+        files, table = reader.report.files, Codes(whole.codes, whole.clients)
         name = ", ".join(files[:_MAX_FILES]) + (", …" if len(files) > _MAX_FILES else "")
         ids = table if "id" in reader.report.fields else None
-        trace = LogTrace(times, ids, costs, name, unit="ns")
+        trace = LogTrace(whole.times, ids, whole.costs, name, unit="ns", durations=whole.durations)
         trace.fields = reader.fields.ids
         trace = trace.sorted()
         trace.skipped = reader.report
@@ -211,6 +227,11 @@ class Trace:
     def costs(self) -> NDArray[np.int64] | None:
         """The cost of each event in tokens; None if it is 1 each."""
         return self._costs
+
+    @property
+    def durations(self) -> NDArray[np.timedelta64] | None:
+        """How long each request takes; None if not known."""
+        return self._durations
 
     @property
     def printable_name(self) -> str:
@@ -283,9 +304,18 @@ class Trace:
         """Return the events at some indices, in their order; a slice copies nothing."""
         codes = None if self._codes is None else Codes(self._codes[indices], self._clients)
         costs = None if self._costs is None else self._costs[indices]
-        taken = type(self)(self._times[indices], codes, costs, self.name, unit="ns")
+        durations = None if self._durations is None else self._durations[indices]
+        taken = type(self)(
+            self._times[indices], codes, costs, self.name, unit="ns", durations=durations
+        )
         taken.fields = self.fields
         return taken
+
+    def with_codes(self, codes: Codes) -> Trace:
+        """Return the same events with other ids."""
+        return Trace(
+            self._times, codes, self._costs, self.name, unit="ns", durations=self._durations
+        )
 
     def __len__(self) -> int:
         return len(self._times)
@@ -394,3 +424,24 @@ def _costs_of(value: Any, events: int) -> NDArray[np.int64] | None:
             f"costs must be below 2**63, found {costs[position]} at position {position}"
         )
     return np.ascontiguousarray(costs, np.int64)
+
+
+def _durations_of(value: Any, events: int) -> NDArray[np.timedelta64] | None:
+    if value is None:
+        return None
+    given = as_numpy(value, "durations")
+    if given.dtype.kind not in "mif" or given.ndim != 1:
+        raise TypeError(
+            f"durations must be a column of seconds or timedeltas, found an array of {given.dtype}"
+        )
+    if len(given) != events:
+        raise ValueError(f"durations must be as long as times, found {len(given):,} for {events:,}")
+    is_span = given.dtype.kind == "m"
+    durations = given if is_span else np.round(given * 1e9)
+    faults = ~((durations >= durations.dtype.type(0)) & (durations < durations.dtype.type(2**62)))
+    if faults.any():
+        position = int(faults.argmax())
+        raise ValueError(
+            f"durations must be at least 0, found {given[position]} at position {position}"
+        )
+    return np.ascontiguousarray(durations).astype("m8[ns]")

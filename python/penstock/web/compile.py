@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._core import Limit, Limiter
-from penstock.errors import ConfigError, LimitError
+from penstock.errors import ConfigError, InvalidId, LimitError
 from penstock.locks import fork_safe
 from penstock.messages import describe_limit
-from penstock.validation import did_you_mean
-from penstock.web.identity import ByAddress
+from penstock.types import Id
+from penstock.validation import did_you_mean, has_slots, slots_error
+from penstock.web.identity import ByAddress, IdSource, OptionalId, ReadyId, compile_id
 from penstock.web.limit_names import LimitNames
 from penstock.web.penalty import Penalty, define_blocks
 from penstock.web.per_request import PerRequestLimit, tier_name, tiers_of
+from penstock.web.request import MissingId
 from penstock.web.rule import CompiledLimit
 
 if TYPE_CHECKING:
@@ -22,12 +25,82 @@ if TYPE_CHECKING:
     from penstock._core import BoundLimit
     from penstock.types import StorePolicy
     from penstock.web.address import ClientAddress
-    from penstock.web.client_ids import ClientIds
     from penstock.web.fallback import StoreAccess
+    from penstock.web.request import Request
     from penstock.web.rule import Rule
 
 # More than the routes of an application, each with its methods.
 _MAX_COMPILED: Final = 2048
+
+
+class ClientIds:
+    """The ids of the clients of a guard.
+
+    Args:
+        limiter: The limiter of the guard.
+        address: Finds the client's address.
+        shared_bucket: The bucket of requests without an id; `None` if they are refused.
+    """
+
+    def __init__(self, limiter: Limiter, address: ClientAddress, shared_bucket: str | None) -> None:
+        self._limiter: Final = limiter
+        self._address: Final = address
+        self._shared_bucket: Final = shared_bucket
+
+    def finder(self, source: IdSource, bound: BoundLimit | None = None) -> Callable[[Request], Id]:
+        """Return the function that finds an id, under a limit if one is given.
+
+        Raises:
+            ConfigError: `source` is not an id.
+        """
+        find: Callable[[Request], Id]
+        if isinstance(source, ByAddress) and bound is not None:
+            find = self._address.limit_finder(bound, source.prefix)
+        elif isinstance(source, OptionalId) and bound is not None:
+            find = source.bind(self._address, is_text=self._has_text_ids(bound.name))
+        else:
+            find = compile_id(source, self._address)
+        bucket = self._shared_bucket
+        if bucket is None:
+            return find
+
+        def find_or_share(request: Request) -> Id:
+            try:
+                return find(request)
+            except MissingId:
+                return bucket
+
+        return find_or_share
+
+    def _has_text_ids(self, name: str) -> bool:
+        with suppress(InvalidId):
+            self._limiter.limits.resolve(name, "user:a text")
+            return True
+        return False
+
+    def is_ipv6_only(self, rule: Rule, name: str) -> bool:
+        """Check that the ids of a rule fit a limit, and return whether only IPv6 addresses do.
+
+        Raises:
+            ConfigError: They do not fit.
+        """
+        if isinstance(rule.id, ByAddress) and self._shared_bucket is None:
+            with suppress(InvalidId):
+                self._limiter.limits.resolve(name, rule.id.ipv4_sample)
+                return False
+            with suppress(InvalidId):
+                self._limiter.limits.resolve(name, rule.id.ipv6_sample)
+                return True
+        typical = rule.id.sample() if isinstance(rule.id, ReadyId) else rule.id
+        for sample in (typical, self._shared_bucket):
+            try:
+                if isinstance(sample, Id):
+                    self._limiter.limits.resolve(name, sample)
+            except InvalidId as error:
+                raise ConfigError(
+                    f"{name}: ids of {rule.id!r} such as {sample!r} do not fit: {error}"
+                ) from error
+        return False
 
 
 class Compiler:
@@ -61,7 +134,7 @@ class Compiler:
         self._choices: Final[dict[Rule, tuple[PerRequestLimit, ...]]] = {}
         self._shared_blocks: Final[dict[tuple[str, Limit], tuple[Limit, ...]]] = {}
 
-    def check(self, rules: Iterable[Rule]) -> None:
+    def check(self, rules: Iterable[Rule], *, may_hold: bool = True) -> None:
         """Do as `Guard.check`.
 
         Raises:
@@ -72,12 +145,15 @@ class Compiler:
             self._ids.finder(rule.id)
             for given in self._limits_of(rule):
                 limit = self._resolve(given)
+                loaded = self._limiter.limits
+                default = limit if isinstance(limit, Limit) else loaded.default(limit)
+                if not may_hold and has_slots(default):
+                    raise slots_error(given)
                 if isinstance(limit, Limit):
                     _check_numbers(rule, given, limit)
                     self._check_shared_blocks(rule, limit)
                     continue
                 self._ids.is_ipv6_only(rule, limit)
-                default = self._limiter.limits.default(limit)
                 if default is not None:
                     _check_numbers(rule, limit, default)
                 if rule.blocks:
@@ -130,6 +206,12 @@ class Compiler:
 
     def _compile(self, rule: Rule, bound: BoundLimit, base: str | None = None) -> CompiledLimit:
         default = self._policies.get(base or "", self._policies[""])
+        holds = has_slots(self._limiter.limits.default(bound.name))
+        if holds and (rule.count_denied or rule.blocks):
+            raise ConfigError(
+                f"{bound.name} limits requests in flight; use count_denied and block_for with a "
+                f"rate, such as '30/minute'"
+            )
         return CompiledLimit(
             rule,
             bound,
@@ -138,9 +220,11 @@ class Compiler:
             ids_of_peers=self._address.known_ipv4 if isinstance(rule.id, ByAddress) else None,
             is_ipv6_only=self._ids.is_ipv6_only(rule, bound.name),
             factor=None if callable(rule.factor) else rule.factor,
+            keep=rule.keep if isinstance(rule.keep, int) else 0,
             penalty=Penalty(self._limiter, bound.name, rule.blocks, count_denied=rule.count_denied)
             if rule.count_denied or rule.blocks
             else None,
+            holds=holds,
         )
 
     def _choices_of(self, rule: Rule) -> tuple[PerRequestLimit, ...]:
@@ -223,8 +307,18 @@ def _check_numbers(rule: Rule, given: str | Limit, limit: Limit) -> None:
     if rule.factor is not None:
         factor = 1 if callable(rule.factor) else rule.factor
         try:
-            Limiter({"limit": limit}).check("limit", "id", 0, factor)
+            decision = Limiter({"limit": limit}).check("limit", "id", 0, factor)
         except LimitError as error:
             raise ConfigError(f"{given}: {error}") from error
+        if decision.unlimited:
+            return
+        limit = decision.limit
     if isinstance(rule.cost, int) and rule.cost > limit.max_cost:
         raise ConfigError(f"{given}: cost must be at most {limit.max_cost}, found {rule.cost}")
+    if isinstance(rule.keep, int) and rule.keep > 0:
+        cost = rule.cost if isinstance(rule.cost, int) else 1
+        if cost + rule.keep > limit.max_cost:
+            raise ConfigError(
+                f"{given}: cost and keep together must be at most {limit.max_cost}, "
+                f"found {cost} and {rule.keep}"
+            )

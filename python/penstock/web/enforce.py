@@ -7,29 +7,31 @@ replies.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from penstock._core import Transaction, unlimited_decision
-from penstock.aio import AsyncLimiter
+from penstock._core import Decision, Limiter, Transaction, unlimited_decision
+from penstock.aio import AsyncLimiter, ask, ask_all
+from penstock.web.fallback import Counter, HeldSlots
 from penstock.web.headers import strictest
 from penstock.web.outcome import Outcome
 from penstock.web.penalty import denial
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
-    from penstock._core import Decision, Limiter
+    from penstock._core import ManualClock, SystemClock
     from penstock.errors import StoreError
+    from penstock.reservation import Reservation
     from penstock.types import AnyTransaction
-    from penstock.web.observers import Observers
     from penstock.web.outcome import ResponseSettings
     from penstock.web.request import Request
     from penstock.web.rule import Entry
     from penstock.web.setup_checks import Watch
 
 
-Call: TypeAlias = tuple[Literal["one", "all", "run"], Any]
-"""A call to the store: decide one entry, or transactions as one, or run a function."""
+Call: TypeAlias = tuple[Literal["one", "all", "hold", "run"], Any]
+"""A call to the store: decide one entry, or transactions as one, hold them, or run a function."""
 Steps: TypeAlias = "Generator[Call, Any, Outcome]"
 """Yields calls to the store, is sent their answers, and returns an outcome."""
 
@@ -38,6 +40,107 @@ NOTHING: Final = unlimited_decision(0).replace(settle=lambda _: None)
 """The decision of a request that no limit applies to: allowed, and unlimited."""
 UNLIMITED: Final = NOTHING.replace(degraded="the store failed; the request was allowed")
 """The decision of a request that a limit would have decided, if the store had not failed."""
+
+
+_log: Final = logging.getLogger("penstock")
+_refusals: Final = logging.getLogger("penstock.refusals")
+
+# Refused clients must not be able to fill the disk.
+_RECORDS: Final = "10/second, burst 100"
+_STATUSES: Final = {"denied": 429, "store": 503, "request": 400}
+# What a client sends is cut here; e-mail addresses are shorter.
+_MAX_LENGTH: Final = 256
+
+
+def used_share(decision: Decision) -> float:
+    """Return the used share of a limit's quota, from 0 to 1; 0 if no limit applies.
+
+    Examples:
+        >>> from penstock.guard import used_share
+        >>> limiter = penstock.Limiter({"Orders": "5/minute"}, clock=penstock.ManualClock())
+        >>> used_share(limiter.spend("Orders", "ada", 4))
+        0.8
+    """
+    if decision.unlimited:
+        return 0.0
+    quota = decision.header_quota
+    return max(quota - decision.remaining, 0) / quota
+
+
+class Observers:
+    """Reports the decisions of a guard.
+
+    Args:
+        clock: The clock of the guard.
+        on_decision: Called with each decision and the framework's request.
+        near_limit: The used share of a quota from which decisions are counted.
+
+    Attributes:
+        near: Decisions that used at least the share `near_limit`, by limit name.
+        is_observed: Whether decisions have to be passed to `decided`.
+    """
+
+    def __init__(
+        self,
+        clock: SystemClock | ManualClock,
+        on_decision: Callable[[Decision, Any], object] | None,
+        near_limit: float | None,
+    ) -> None:
+        self.near: Final = Counter()
+        self.is_observed: Final = on_decision is not None or near_limit is not None
+        self._on_decision: Final = on_decision
+        self._near_limit: Final = near_limit
+        self._records: Final = Limiter({"records": _RECORDS}, clock=clock).limit("records")
+        self._suppressed = 0
+
+    def decided(self, outcome: Outcome) -> None:
+        """Report a decision."""
+        decision = outcome.decision
+        if decision is None:
+            return
+        share = self._near_limit
+        if share is not None:
+            for part in outcome.parts:
+                if part.name is not None and used_share(part) >= share:
+                    self.near.add(part.name)
+        if self._on_decision is not None:
+            try:
+                self._on_decision(decision, outcome.request.native)
+            except Exception:  # noqa: BLE001  any error of the user's code
+                # The request has been decided, and must not fail because of an observer.
+                _log.exception("on_decision raised an exception")
+
+    def refused(self, outcome: Outcome) -> None:
+        """Log a refusal, unless there are too many."""
+        if not _refusals.isEnabledFor(logging.INFO):
+            return
+        if not self._records.spend("refusals"):
+            self._suppressed += 1
+            return
+        suppressed, self._suppressed = self._suppressed, 0
+        decision, request = outcome.decision, outcome.request
+        reason = outcome.refusal or "denied"
+        limit = None if decision is None else decision.binding
+        id = None if decision is None or decision.id is None else decision.id[:_MAX_LENGTH]
+        retry_after = outcome.retry_after
+        _refusals.info(
+            "refused with status %d: %s, limit %s, id %r, retry after %s s",
+            _STATUSES[reason],
+            reason,
+            limit,
+            id,
+            retry_after,
+            extra={
+                "status": _STATUSES[reason],
+                "reason": reason,
+                "limit": limit,
+                "id": id,
+                "retry_after": retry_after,
+                "method": request.method[:_MAX_LENGTH],
+                "route": request.route,
+                "suppressed": suppressed,
+            },
+        )
 
 
 class Enforcer:
@@ -60,11 +163,18 @@ class Enforcer:
         parts: Sequence[Decision]
         decision: Decision | None = None
         blocks = self._blocks(entries) if self._is_remote else ()
-        if len(entries) == 1 and not blocks:
+        holds = any(limit.holds for limit, _, _ in entries)
+        slots: HeldSlots | None = None
+        if len(entries) == 1 and not (blocks or holds):
             parts = ((yield "one", entries[0]),)
         else:
             batch = [transaction(entry) for entry in entries if not entry[0].is_shadow_deferred]
-            whole = yield "all", [*batch, *(check for _, check in blocks)]
+            batch += (check for _, check in blocks)
+            if holds:
+                reservation = yield "hold", batch
+                whole, slots = reservation.decision, HeldSlots((reservation,))
+            else:
+                whole = yield "all", batch
             decided = iter(whole.parts)
             parts = []
             for entry in entries:
@@ -86,7 +196,10 @@ class Enforcer:
         if self.store.is_failing:
             self.store.report_success()
         outcome = Outcome(self.settings, request, decision, entries, parts)
-        return outcome.refuse("denied") if refused else outcome
+        if refused:
+            return outcome.refuse("denied")
+        outcome.slots = slots
+        return outcome
 
     def decide_blocked(self, request: Request, entries: tuple[Entry, ...]) -> Outcome | None:
         """Refuse a client that is blocked, without taking anything; `None` if it is not blocked.
@@ -173,6 +286,7 @@ class Enforcer:
     def _decide_locally(self, request: Request, entries: tuple[Entry, ...]) -> Outcome:
         if not entries:
             return Outcome(self.settings, request, None, (), ())
+        held: list[Reservation] = []
         parts = self.store.local.decide(
             [
                 (
@@ -181,9 +295,11 @@ class Enforcer:
                     cost,
                     "watch" if limit.is_shadow_deferred else limit.kind,
                     limit.factor,
+                    limit.keep,
                 )
                 for limit, id, cost in entries
-            ]
+            ],
+            held,
         )
         denials = [
             part
@@ -191,7 +307,10 @@ class Enforcer:
             if not (part or limit.is_shadow)
         ]
         outcome = Outcome(self.settings, request, strictest(denials or parts), entries, parts)
-        return outcome.refuse("denied") if denials else outcome
+        if denials:
+            return outcome.refuse("denied")
+        outcome.slots = HeldSlots(held) if held else None
+        return outcome
 
     def distinct(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Return the entries without those whose bucket a later one names in another spelling."""
@@ -211,8 +330,10 @@ def take(limiter: Limiter, steps: Steps) -> Outcome:
             try:
                 if verb == "all":
                     answer: Any = spend_all(given)
+                elif verb == "hold":
+                    answer = limiter.reserve_all(given)
                 else:
-                    answer = _ask(given) if verb == "one" else given()
+                    answer = _decide(given) if verb == "one" else given()
             except Exception as error:  # noqa: BLE001  the steps decide about it
                 verb, given = steps.throw(error)
             else:
@@ -222,26 +343,29 @@ def take(limiter: Limiter, steps: Steps) -> Outcome:
         return outcome
 
 
-def _ask(entry: Entry) -> Decision:
+def _decide(entry: Entry) -> Decision:
     limit, id, cost = entry
     return limit.bound.check(id, cost) if limit.is_deferred else limit.bound.spend(id, cost)
 
 
 async def take_async(limiter: Limiter, steps: Steps) -> Outcome:
     """Take steps on an event loop."""
-    waiting = AsyncLimiter(limiter)
     try:
         verb, given = next(steps)
         while True:
             try:
-                if verb == "all":
-                    answer: Any = await waiting.spend_all(given)
-                elif verb == "one":
-                    limit, id, cost = given
-                    ask = waiting.check if limit.is_deferred else waiting.spend
-                    answer = await ask(limit.name, id, cost, limit.factor)
+                if verb == "run":
+                    answer: Any = await asyncio.to_thread(given)
+                elif verb == "hold":
+                    answer = (await AsyncLimiter(limiter).reserve_all(given)).reservation
+                elif verb == "all":
+                    answer = ask_all("spend", limiter, given)
                 else:
-                    answer = await asyncio.to_thread(given)
+                    limit, id, cost = given
+                    asked: Literal["check", "spend"] = "check" if limit.is_deferred else "spend"
+                    answer = ask(asked, limit.unadjusted, id, cost, limit.factor, keep=limit.keep)
+                if asyncio.isfuture(answer):
+                    answer = await answer
             except Exception as error:  # noqa: BLE001  the steps decide about it
                 verb, given = steps.throw(error)
             else:
@@ -254,9 +378,9 @@ async def take_async(limiter: Limiter, steps: Steps) -> Outcome:
 def transaction(entry: Entry) -> AnyTransaction:
     """Return an entry as a part of a batch."""
     limit, id, cost = entry
-    if limit.factor is None:
+    if limit.bound is limit.unadjusted:
         return limit.name, id, cost, limit.kind
-    return Transaction(limit.name, id, cost, limit.kind, limit.factor)
+    return Transaction(limit.name, id, cost, limit.kind, limit.factor, limit.keep)
 
 
 def _blocked_parts(

@@ -1,4 +1,4 @@
-"""Decisions while the store fails: in this process, at its share of each limit.
+"""The store of a guard: changes after a response, and decisions while it fails.
 
 If as many processes fall back as were expected, together they allow about what the store would
 have allowed.
@@ -7,24 +7,29 @@ have allowed.
 from __future__ import annotations
 
 import logging
+from itertools import count, takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from weakref import ref
 
-from penstock._core import Limit, Limiter, Transaction
+from penstock._core import Limit, Limiter, Limits, Transaction, restore_limit
 from penstock.errors import StoreError
 from penstock.locks import fork_safe
-from penstock.web.reservations import OpenReservations
+from penstock.validation import has_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock._core import Decision
+    from penstock.reservation import Reservation
     from penstock.types import Factor, Id, TransactionKind
     from penstock.web.rule import Entry
 
 LocalKind: TypeAlias = Literal["spend", "check", "spend_only", "watch"]
 
-_Call: TypeAlias = "tuple[str, Id, int, LocalKind, Factor | None]"
+_Call: TypeAlias = "tuple[str, Id, int, LocalKind, Factor | None, int]"
+
+_Recharge: TypeAlias = "Callable[[Sequence[tuple[Entry, int, int]], bool], None]"
 
 _log: Final = logging.getLogger("penstock")
 
@@ -43,7 +48,39 @@ _EFFECTS: Final = {
 }
 """What happens to requests by policy; the first of several policies applies."""
 
+RELEASE_AFTER_NS: Final = 600 * 1_000_000_000
+"""Nanoseconds after which the reservation of a request that was dropped is released."""
+
 _DEGRADED: Final = "the store failed; this process decided by its share of the limit"
+
+
+class HeldSlots:
+    """What a request holds until its response has been sent, or until nothing refers to it.
+
+    Args:
+        reservations: The slots, with the rates that were decided together with them.
+    """
+
+    __slots__ = ("_reservations",)
+
+    def __init__(self, reservations: Sequence[Reservation]) -> None:
+        self._reservations = reservations
+
+    def release(self, *, waits: bool) -> None:
+        """Return the slots, once.
+
+        Args:
+            waits: Whether to wait for the store, so that the client's next request finds them free.
+        """
+        reservations, self._reservations = self._reservations, ()
+        for reservation in reservations:
+            if waits:
+                reservation.release()
+            else:
+                reservation.release_nowait()
+
+    def __del__(self) -> None:
+        self.release(waits=False)
 
 
 class LocalLimiter:
@@ -55,26 +92,34 @@ class LocalLimiter:
         self._limiters: Final[dict[tuple[str, Limit], Limiter]] = {}
         self._lock: Final = fork_safe(Lock())
 
-    def decide(self, calls: Sequence[_Call]) -> list[Decision]:
+    def decide(
+        self, calls: Sequence[_Call], held: list[Reservation] | None = None
+    ) -> list[Decision]:
         """Decide calls together, all or nothing; return their decisions, marked as degraded.
 
         A kind is that of a transaction, or `"watch"`, which is neither decisive nor spent.
+
+        Args:
+            calls: The calls.
+            held: Gets the slots that are taken.
         """
         # Each limit has a limiter of its own here, so all are checked first, under one lock.
         with self._lock:
             found = [
-                (*self._find(name, id, cost, factor), kind)
-                for name, id, cost, kind, factor in calls
+                (*self._find(name, id, cost, factor, keep), kind)
+                for name, id, cost, kind, factor, keep in calls
             ]
-            checked = [limiter.check(*call) for limiter, call, _ in found]
+            checked = [limiter.check(*call, keep=keep) for limiter, call, keep, _ in found]
             decisive = (
-                part for part, (_, _, kind) in zip(checked, found, strict=True) if kind in _DECIDE
+                part
+                for part, (_, _, _, kind) in zip(checked, found, strict=True)
+                if kind in _DECIDE
             )
             parts = checked
             if all(decisive):
                 parts = [
-                    limiter.spend(*call) if kind in _SPEND else part
-                    for part, (limiter, call, kind) in zip(checked, found, strict=True)
+                    _take(limiter, call, keep, held) if kind in _SPEND else part
+                    for part, (limiter, call, keep, kind) in zip(checked, found, strict=True)
                 ]
         return [part.replace(degraded=_DEGRADED) for part in parts]
 
@@ -83,15 +128,18 @@ class LocalLimiter:
         limit, id, _ = entry
         if taken == cost:
             return None
-        limiter, (name, canonical, tokens, factor) = self._find(
-            limit.name, id, abs(cost - taken), limit.factor
+        limiter, (name, canonical, tokens, factor), keep = self._find(
+            limit.name, id, abs(cost - taken), limit.factor, limit.keep
         )
         do = limiter.refund if cost < taken else limiter.spend
-        return do(name, canonical, tokens, factor).replace(degraded=_DEGRADED)
+        decision = do(name, canonical, tokens, factor)
+        if keep:
+            decision = limiter.check(name, canonical, 0, factor, keep=keep)
+        return decision.replace(degraded=_DEGRADED)
 
     def _find(
-        self, name: str, id: Id, cost: int, factor: Factor | None
-    ) -> tuple[Limiter, tuple[str, Id, int, Factor | None]]:
+        self, name: str, id: Id, cost: int, factor: Factor | None, keep: int
+    ) -> tuple[Limiter, tuple[str, Id, int, Factor | None], int]:
         why = self._limiter.limits.explain(name, id)
         limit = why.limit.share(self._processes)
         limiter = self._limiters.get((name, limit))
@@ -100,8 +148,126 @@ class LocalLimiter:
                 self._limiters.clear()
             limiter = Limiter({name: limit}, clock=self._limiter.clock)
             self._limiters[name, limit] = limiter
-        # The share may be smaller than a cost that the whole limit allows.
-        return limiter, (name, why.id, min(cost, limit.max_cost), factor)
+        # The share may be smaller than a cost, or a cost and keep, that the whole limit allows.
+        divided = limit if factor is None else limiter.check(name, why.id, 0, factor).limit
+        cost = min(cost, divided.max_cost)
+        keep = min(-(-keep // self._processes), divided.max_cost - cost)
+        return limiter, (name, why.id, cost, factor), keep
+
+
+def _take(
+    limiter: Limiter,
+    call: tuple[str, Id, int, Factor | None],
+    keep: int,
+    held: list[Reservation] | None,
+) -> Decision:
+    name, id, cost, factor = call
+    if held is None or not has_slots(limiter.limits.default(name)):
+        return limiter.spend(name, id, cost, factor, keep=keep)
+    reservation = limiter.reserve(name, id, cost, factor=factor, keep=keep)
+    held.append(reservation)
+    return reservation.decision
+
+
+class ViewCost:
+    """The actual cost reported by a view, for limits that reserve; `Decision.settle` calls it.
+
+    It does not refer to the request: the decision, which refers to it, is part of that.
+
+    Args:
+        recharge: Changes what entries have been charged: each entry, its charge and its cost, and
+            whether this process decided.
+        earlier: That of limits which were evaluated before for the same request.
+
+    Attributes:
+        actual: What the view used; `None` until it settles.
+    """
+
+    __slots__ = ("_charged", "_is_degraded", "_recharge", "actual", "earlier")
+
+    def __init__(self, recharge: _Recharge, earlier: ViewCost | None) -> None:
+        self.actual: int | None = None
+        self.earlier: Final = earlier
+        self._recharge: Final = recharge
+        self._charged: list[tuple[Entry, int]] = []
+        self._is_degraded = False
+
+    def __call__(self, actual: int) -> None:
+        """Remember what the view used; a response that has started is settled again.
+
+        Raises:
+            StoreError: The store failed, and a limit has the policy `"raise"`.
+        """
+        self.actual = actual
+        changes = [(entry, charged, actual) for entry, charged in self._charged]
+        self._charged = [(entry, actual) for entry, _ in self._charged]
+        self._recharge(changes, self._is_degraded)
+        if self.earlier is not None:
+            self.earlier(actual)
+
+    def charge(self, entries: list[tuple[Entry, int]], *, is_degraded: bool) -> None:
+        """Remember what entries have been charged when the response started."""
+        self._charged = entries
+        self._is_degraded = is_degraded
+
+
+class OpenReservations:
+    """The reservations of one process that are neither settled nor released; thread-safe.
+
+    A framework may drop a request without a response that settles it. Its tokens are returned when
+    a later request reserves some. A request that still runs keeps its own: a client that sends its
+    body slowly could otherwise have any number of requests open.
+
+    Args:
+        release: Returns the tokens of entries.
+    """
+
+    def __init__(self, release: Callable[[Sequence[Entry]], object]) -> None:
+        self._release: Final = release
+        # In the order of their instants.
+        self._open: Final[dict[int, tuple[int, ref[object], Sequence[Entry]]]] = {}
+        self._numbers: Final = count()
+        self._lock: Final = fork_safe(Lock())
+
+    def open(self, entries: Sequence[Entry], now_ns: int, owner: object) -> int:
+        """Add a reservation, and release old ones; return its number.
+
+        Args:
+            entries: What was taken.
+            now_ns: The instant of its decision.
+            owner: What exists as long as the request does.
+        """
+        with self._lock:
+            number = next(self._numbers)
+            dropped = self._take_dropped(now_ns)
+            self._open[number] = (now_ns, ref(owner), entries)
+        for taken in dropped:
+            self._release(taken)
+        return number
+
+    def _take_dropped(self, now_ns: int) -> list[Sequence[Entry]]:
+        """Remove and return the old reservations of requests that do not exist any more."""
+        dropped: list[Sequence[Entry]] = []
+        old = list(
+            takewhile(lambda other: self._open[other][0] + RELEASE_AFTER_NS <= now_ns, self._open)
+        )
+        for number in old:
+            _, owner, entries = self._open.pop(number)
+            if owner() is None:
+                dropped.append(entries)
+            else:
+                # Looked at later again, and not by each request until then.
+                self._open[number] = (now_ns, owner, entries)
+        return dropped
+
+    def close(self, number: int) -> bool:
+        """Remove a reservation; return whether it was still open."""
+        with self._lock:
+            return self._open.pop(number, None) is not None
+
+    def __len__(self) -> int:
+        """Return how many reservations are open."""
+        return len(self._open)
 
 
 class Counter:
@@ -143,17 +309,15 @@ class StoreAccess:
         self.degraded: Final = Counter()
         self.bad_requests: Final = Counter()
         self.reservations: Final = OpenReservations(self._release)
-        # The limits of the file that routes name, as they were when the routes were compiled.
-        self._named: Final[dict[str, Limit]] = {}
-        self._lock: Final = fork_safe(Lock())
+        # The limits with those that routes name, as they were when the routes were compiled.
+        self._named: Final[dict[str, Limits]] = {}
 
     def has_limit(self, name: str) -> bool:
         """Return whether a limit is loaded; restore one that a route had before a reload."""
         limits = self.limiter.limits
         if name not in limits:
             return self.restore([name])
-        # A limit with overrides alone allows all other clients.
-        self._named[name] = limits.default(name) or Limit.unlimited()
+        self._named[name] = limits
         return True
 
     def restore(self, names: Iterable[str]) -> bool:
@@ -162,18 +326,16 @@ class StoreAccess:
         Returns:
             Whether all of them are loaded.
         """
-        with self._lock:
-            limits = self.limiter.limits
-            missing = {name: self._named.get(name) for name in names if name not in limits}
-            found = {name: limit for name, limit in missing.items() if limit is not None}
-            if found:
-                self.limiter.reload(limits | found)
-        for name in found:
-            _log.error(
-                "the reloaded limits lack %s, which a route names; its last limit stays active",
-                name,
-            )
-        return found.keys() == missing.keys()
+        is_complete = True
+        for name in names:
+            limits = self._named.get(name)
+            if limits is not None and restore_limit(self.limiter, name, limits):
+                _log.error(
+                    "the reloaded limits lack %s, which a route names; its last limit stays active",
+                    name,
+                )
+            is_complete = is_complete and (limits is not None or name in self.limiter.limits)
+        return is_complete
 
     def report_failure(self, error: StoreError, entries: Iterable[Entry]) -> None:
         """Log that the store fails, and what applies to entries: once, not for each request."""
@@ -217,7 +379,7 @@ class StoreAccess:
                 spends[index] = (limit, id, cost)
             elif cost > taken:
                 # More than was expected: it may overdraw the bucket.
-                later[index] = limit.bound.reserve(id, 0).settle(cost - taken)
+                later[index] = limit.whole.reserve(id, 0).settle(cost - taken)
             elif limit.is_deferred:
                 later[index] = limit.bound.check(id, 0)
         for entries, verb in ((refunds, "refund"), (spends, "spend")):
@@ -225,7 +387,11 @@ class StoreAccess:
                 decisions = self._finish([*entries.values()], verb)
                 for index, decision in zip(entries, decisions, strict=True):
                     later[index] = decision
-        return later
+        return [
+            # The client may use the part of the bucket above the tokens that it keeps.
+            limit.bound.check(id, 0) if limit.keep and decision is not None else decision
+            for ((limit, id, _), _, _), decision in zip(changes, later, strict=True)
+        ]
 
     def recharge(self, changes: Sequence[tuple[Entry, int, int]], degraded: bool) -> None:
         """Do as `change`, after the response; a failure is logged unless a limit raises it.
@@ -250,7 +416,7 @@ class StoreAccess:
     def _finish(self, entries: Sequence[Entry], verb: str) -> Sequence[Decision]:
         if len(entries) == 1:
             limit, id, cost = entries[0]
-            bound = limit.bound
+            bound = limit.whole
             return (bound.spend(id, cost) if verb == "spend" else bound.refund(id, cost),)
         if verb == "refund":
             return self.limiter.refund_all(_transactions(entries, "spend")).parts

@@ -13,13 +13,11 @@ from penstock._core import IPV6_PREFIX, Limiter
 from penstock.errors import ConfigError
 from penstock.messages import Translations, make_translator
 from penstock.web.address import ClientAddress, ForwardedHeader
-from penstock.web.client_ids import ClientIds
-from penstock.web.compile import Compiler
-from penstock.web.enforce import Enforcer
+from penstock.web.compile import ClientIds, Compiler
+from penstock.web.enforce import Enforcer, Observers
 from penstock.web.fallback import StoreAccess
 from penstock.web.headers import Writer, compile_style
 from penstock.web.identity import IdSource, by_address
-from penstock.web.observers import Observers
 from penstock.web.options import (
     LimitsOption,
     check_values,
@@ -78,13 +76,13 @@ class Guard:
             instead.
 
     Examples:
-        >>> from penstock.guard import EnvironRequest, Guard, make_rule
+        >>> from penstock.guard import EnvironRequest, Guard, admit, make_rule
         >>> guard = Guard(limits={"PerAddress": "1/minute"}, clock=penstock.ManualClock())
         >>> orders = guard.route_limits([make_rule(["PerAddress"], "orders", {})])
         >>> request = EnvironRequest({"REMOTE_ADDR": "203.0.113.7"})
-        >>> orders.admit(request).refusal is None
+        >>> admit(orders, request).refusal is None
         True
-        >>> refused = orders.admit(request)
+        >>> refused = admit(orders, request)
         >>> refused.refusal, refused.status, refused.retry_after
         ('denied', 429, 60)
     """
@@ -186,15 +184,19 @@ class Guard:
         policies = policies_of(on_store_error, limiter.limits)
         self._compiler: Final = Compiler(self.store_access, self._ids, self.address, policies)
 
-    def check(self, rules: Iterable[Rule]) -> None:
+    def check(self, rules: Iterable[Rule], *, may_hold: bool = True) -> None:
         """Check rules at startup, so that they do not fail at the first request.
 
+        Args:
+            rules: The rules.
+            may_hold: Whether they may be on requests in flight, because each ends with a response.
+
         Raises:
-            ConfigError: No limit has a name, ids do not fit a limit, a cost exceeds its burst, or
-            rules of one limit have different `block_for`.
+            ConfigError: No limit has a name, ids do not fit a limit, a cost exceeds its burst,
+                rules of one limit have different `block_for`, or a limit may not hold slots.
             LimitError: A text is not a limit.
         """
-        self._compiler.check(rules)
+        self._compiler.check(rules, may_hold=may_hold)
 
     def route_limits(self, rules: Sequence[Rule]) -> RouteLimits:
         """Compile rules, which are then decided together.

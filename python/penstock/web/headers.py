@@ -85,7 +85,8 @@ def merge(own: Sequence[str], added: Fields, *, keeps_own: bool) -> tuple[list[b
 
 def wait_ns(decision: Decision) -> int:
     """Return the wait of a refused client, in nanoseconds; at least the `t` of its headers."""
-    return max(decision.retry_after_ns, decision.header_wait_ns)
+    denied = [part.header_retry_ns for part in decision.parts if not part]
+    return max(denied, default=decision.header_retry_ns)
 
 
 class _EncodedNames(dict[str, bytes]):
@@ -119,11 +120,11 @@ def _quota(decision: Decision) -> int:
 
 
 def _term(decision: Decision) -> str | None:
-    """Return a limit's quota and window; `None` if the quota is not an Integer."""
+    """Return a limit's quota and window, if it has one; `None` if the quota is not an Integer."""
     quota, window = decision.header_quota, decision.header_window
     if quota > _MAX_INTEGER:
         return None
-    return f"{quota};w={window}" if window <= _MAX_INTEGER else str(quota)
+    return str(quota) if window is None or window > _MAX_INTEGER else f"{quota};w={window}"
 
 
 def _terms(parts: Sequence[Decision]) -> str:
@@ -141,7 +142,7 @@ def _draft_03(decided: _Decided) -> Fields:
     fields: Fields = []
     if quota <= _MAX_INTEGER:
         fields.append(("RateLimit-Limit", f"{quota}, {_terms(decided.parts)}"))
-    reset = seconds(overall.reset_after_ns)
+    reset = seconds(overall.header_reset_ns)
     return fields + _integers(
         [("RateLimit-Remaining", overall.remaining), ("RateLimit-Reset", reset)]
     )
@@ -159,7 +160,7 @@ def _draft_06(decided: _Decided) -> Fields:
         [
             ("RateLimit-Limit", _quota(overall)),
             ("RateLimit-Remaining", overall.remaining),
-            ("RateLimit-Reset", seconds(overall.reset_after_ns)),
+            ("RateLimit-Reset", seconds(overall.header_reset_ns)),
         ]
     )
 
@@ -168,7 +169,7 @@ def _draft_07(decided: _Decided) -> Fields:
     overall = decided.overall
     terms = _terms(decided.parts)
     fields: Fields = [("RateLimit-Policy", terms)] if terms else []
-    quota, remaining, reset = _quota(overall), overall.remaining, seconds(overall.reset_after_ns)
+    quota, remaining, reset = _quota(overall), overall.remaining, seconds(overall.header_reset_ns)
     if max(quota, remaining, reset) <= _MAX_INTEGER:
         fields.append(("RateLimit", f"limit={quota}, remaining={remaining}, reset={reset}"))
     return fields
@@ -187,7 +188,7 @@ def _envoy(decided: _Decided) -> Fields:
         listed = [_named_term(part) for part in decided.parts]
         terms = dict.fromkeys(term for term in listed if term is not None)
         fields.append(("x-ratelimit-limit", ", ".join([str(quota), *terms])))
-    reset = seconds(overall.reset_after_ns)
+    reset = seconds(overall.header_reset_ns)
     return fields + _integers(
         [("x-ratelimit-remaining", overall.remaining), ("x-ratelimit-reset", reset)]
     )
@@ -200,7 +201,7 @@ def _github(decided: _Decided) -> Fields:
         ("X-RateLimit-Limit", str(quota)),
         ("X-RateLimit-Remaining", str(overall.remaining)),
         ("X-RateLimit-Used", str(max(quota - overall.remaining, 0))),
-        ("X-RateLimit-Reset", str(seconds(overall.now_ns + overall.reset_after_ns))),
+        ("X-RateLimit-Reset", str(seconds(overall.now_ns + overall.header_reset_ns))),
     ]
     if name is not None and overall.header_label is not None:
         fields.append(("X-RateLimit-Resource", name))
@@ -211,7 +212,7 @@ def _sharkey(decided: _Decided) -> Fields:
     overall = decided.overall
     fields = [
         ("X-RateLimit-Remaining", str(overall.remaining)),
-        ("X-RateLimit-Clear", _decimal(overall.reset_after_ns)),
+        ("X-RateLimit-Clear", _decimal(overall.header_reset_ns)),
     ]
     if decided.is_refused:
         fields.append(("X-RateLimit-Reset", _decimal(overall.retry_after_ns)))

@@ -8,12 +8,14 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 from penstock._core import canonical_address
 from penstock.errors import ConfigError
 from penstock.types import Id
 from penstock.validation import is_coroutine_function, is_whole
 from penstock.web.address import ADDRESS_MARK
+from penstock.web.findings import OBSERVED, report
 from penstock.web.request import MissingId, Request
 
 if TYPE_CHECKING:
@@ -115,6 +117,10 @@ class OptionalId(ReadyId):
         """Return the id; `None` if it is missing."""
         raise NotImplementedError
 
+    def reader(self, _address: ClientAddress) -> Callable[[Request], Id | None]:
+        """Return the function that reads the id in the application of `_address`."""
+        return self.read
+
     def sample(self) -> Id | None:
         """Return a typical id of a request without one."""
         if self.missing == "address":
@@ -129,7 +135,7 @@ class OptionalId(ReadyId):
             is_text: Whether the limit's ids are texts. Then an id that could be an address, or
                 one of the ids of this module, is marked.
         """
-        read, missing, find_address = self.read, self.missing, address.finder()
+        read, missing, find_address = self.reader(address), self.missing, address.finder()
         marks = is_text and not isinstance(self, _ByApiKey)
 
         def find(request: Request) -> Id:
@@ -146,8 +152,61 @@ class OptionalId(ReadyId):
         return find
 
 
+class _UserSearch:
+    """Looks at the users of the first requests of an application.
+
+    Attributes:
+        is_open: Whether no user was found, and more requests are to be looked at.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._count = 0
+
+    def look(self, request: Request, user: object) -> None:
+        """Look at the user of a request; warn if none of the first requests has one."""
+        self._count += 1
+        if user is not None or getattr(request, "knows_users", False):
+            self.is_open = False
+        elif self._count == OBSERVED:
+            self.is_open = False
+            report(
+                "P006",
+                f"by_user found no user in the first {OBSERVED} requests, so none was counted by "
+                f"user",
+                "if your users log in, write an id that finds them, such as "
+                "id=lambda: flask.session['user']",
+            )
+
+
+# One for each application, whose routes look for users together.
+_SEARCHES: Final[WeakKeyDictionary[ClientAddress, _UserSearch]] = WeakKeyDictionary()
+
+
 class _ByUser(OptionalId):
+    """The user who is logged in; otherwise the address.
+
+    In Flask, the user of Flask-Login, `g.user` or `REMOTE_USER`; in Django, `request.user`; in
+    ASGI, `scope["user"]`; in WSGI, `REMOTE_USER`. `by_user(missing="refuse")` refuses anonymous
+    requests; any other text is a bucket that they share.
+    """
+
     needs_user = True
+
+    def reader(self, address: ClientAddress) -> Callable[[Request], Id | None]:
+        """Return the function that reads the user, and warns if the application has none."""
+        if self.missing == "refuse":
+            # A request without a user is refused, which shows at once.
+            return self.read
+        search = _SEARCHES.setdefault(address, _UserSearch())
+
+        def read(request: Request) -> Id | None:
+            user = request.user
+            if search.is_open:
+                search.look(request, user)
+            return user
+
+        return read
 
     def read(self, request: Request) -> Id | None:
         return request.user
@@ -181,6 +240,12 @@ class _ByHeader(OptionalId):
 
 
 class _ByApiKey(OptionalId):
+    """A digest of the key in `X-Api-Key` or `Authorization: Bearer`; otherwise the address.
+
+    The application has to verify the key. A request with different keys in the two headers is
+    refused; `by_api_key(header="Authorization")` reads one of them.
+    """
+
     def __init__(self, missing: str, header: str | None = None) -> None:
         super().__init__(missing)
         known = [name for name in _KEY_HEADERS if header is None or name.lower() == header.lower()]
@@ -299,9 +364,11 @@ by_address: Final = ByAddress(None)
 """
 
 by_user: Final = _ByUser("address")
-"""The user who is logged in, according to the framework; otherwise the address.
+"""The user who is logged in; otherwise the address.
 
-`by_user(missing="refuse")` refuses anonymous requests; any other text is a bucket that they share.
+In Flask, the user of Flask-Login, `g.user` or `REMOTE_USER`; in Django, `request.user`; in ASGI,
+`scope["user"]`; in WSGI, `REMOTE_USER`. `by_user(missing="refuse")` refuses anonymous requests;
+any other text is a bucket that they share.
 """
 
 by_api_key: Final = _ByApiKey("address")

@@ -9,17 +9,19 @@ become known), `respond` when the response starts, `failed` if the application r
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from penstock.errors import Error
+from penstock._core import Decision
+from penstock.errors import Error, RateLimited
+from penstock.validation import slots_error
 from penstock.web.enforce import NOTHING, UNLIMITED, take, take_async
 from penstock.web.request import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from penstock._core import Decision
     from penstock.types import Id
     from penstock.web.enforce import Steps
     from penstock.web.headers import EncodedFields, Fields
@@ -57,6 +59,8 @@ class Visit:
 
     # Set with `limits`.
     _id: Id
+    # Whether the thread may wait for the store; that of an event loop must not.
+    waits: ClassVar[bool] = True
 
     def __init__(self, native: Any, peer: str | None) -> None:
         self.native = native
@@ -95,34 +99,48 @@ class Visit:
         """Whether the response settles or refunds something."""
         return self.entered is not None and self.entered.needs_response
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether the request holds slots until its response has been sent."""
+        return self.entered is not None and self.entered.is_holding
+
+    @property
+    def needs_end(self) -> bool:
+        """Whether something follows from how and when the body of the response ends."""
+        outcome = self.entered
+        if outcome is None or outcome.is_holding:
+            return outcome is not None
+        return outcome.needs_response and outcome.refunds_on_error
+
     def enter(self, limits: RouteLimits) -> Outcome | None:
         """Decide limits, together.
 
         Returns:
             `None` if the request may proceed, and needs nothing but header fields; the outcome if
-            it is refused, or its response settles or refunds something.
+            it is refused, its response settles or refunds something, or it holds slots.
 
         Raises:
             StoreError: The store fails, and a limit has the policy `"raise"`.
         """
-        # Locals: a method call would look up the class first.
         id: Id | None = None
-        spend = limits.spend
-        try:
-            if self.is_decided:
-                return self._take(limits, limits.steps(self.request, self.outcome))
+        decision: Decision | None = None
+        if not self.is_decided:
+            # A local: a method call would look up the class first.
+            spend = limits.spend
             try:
-                id = limits.known[self.peer]
-            except KeyError:
-                id = limits.learn(self.peer)
-            if id is None:
-                # The peer does not tell the id: the request is read.
-                if limits.id_of is None:
-                    return self._take(limits, limits.steps(self.request))
-                id = limits.id_of(self.request)
-            decision = spend(id)
-        except Error as error:
-            return self._take(limits, limits.recover(self.request, id, error))
+                try:
+                    id = limits.known[self.peer]
+                except KeyError:
+                    id = limits.learn(self.peer)
+                if id is None and limits.id_of is not None:
+                    # The peer does not tell the id: the request is read.
+                    id = limits.id_of(self.request)
+                if id is not None:
+                    decision = spend(id)
+            except Error as error:
+                return self._take(limits, limits.recover(self.request, id, error))
+        if id is None or decision is None:
+            return self._take(limits, limits.steps(self.request, self.outcome))
         self.limits, self.decision, self._id, self.is_decided = limits, decision, id, True
         return self._followed(limits, id, decision)
 
@@ -130,27 +148,25 @@ class Visit:
         """Do as `enter` on an event loop, which waits for no server and no other process."""
         if not limits.may_wait:
             return self.enter(limits)
-        id = None if self.is_decided or limits.is_remote else self._id_under(limits)
-        if id is None:
+        id: Id | None = None
+        decision: Decision | None = None
+        if not self.is_decided:
+            try:
+                known, peer = limits.known, self.peer
+                id = known[peer] if peer in known else limits.learn(peer)
+                if id is None and limits.id_of is not None:
+                    id = limits.id_of(self.request)
+                if id is not None:
+                    answer = limits.spend_async(id)
+                    decision = answer if isinstance(answer, Decision) else await answer
+            except Error as error:
+                steps = limits.recover(self.request, id, error)
+                return self._took(limits, await take_async(limits.limiter, steps))
+        if id is None or decision is None:
             steps = limits.steps(self.request, self.outcome)
             return self._took(limits, await take_async(limits.limiter, steps))
-        try:
-            decision = limits.try_spend(id)
-            if decision is None:
-                decision = await asyncio.to_thread(limits.spend, id)
-        except Error as error:
-            return self._take(limits, limits.recover(self.request, id, error))
         self.limits, self.decision, self._id, self.is_decided = limits, decision, id, True
         return self._followed(limits, id, decision)
-
-    def _id_under(self, limits: RouteLimits) -> Id | None:
-        """Return the id under all of the limits; `None` if that takes the steps of each limit."""
-        try:
-            id = limits.known[self.peer] if self.peer in limits.known else limits.learn(self.peer)
-            return limits.id_of(self.request) if id is None and limits.id_of is not None else id
-        except Error:
-            # The steps meet it again, and treat it by the limits' policies.
-            return None
 
     def _followed(self, limits: RouteLimits, id: Id, decision: Decision) -> Outcome | None:
         """Do what follows from a decision, and return its outcome as `enter` does."""
@@ -177,7 +193,8 @@ class Visit:
         self.entered, self.is_decided = outcome, True
         if outcome.decision is not None:
             self.decision = outcome.decision
-        return outcome if outcome.needs_response or outcome.refusal is not None else None
+        is_followed = outcome.needs_response or outcome.slots is not None
+        return outcome if is_followed or outcome.refusal is not None else None
 
     def respond(self, head: Any) -> None:
         """Settle what the head of the response decides; nothing is settled twice.
@@ -230,26 +247,78 @@ class Visit:
                 entered.refund()
             if head is not None:
                 outcome.settle(head)
+        if head is not None:
+            self.release()
 
     async def failed_async(self, entered: Outcome | None = None, head: Any = _ERROR) -> None:
         """Do as `failed` on an event loop."""
         await self._on_loop(self.failed, entered, head)
 
     def finished(self) -> None:
-        """End the request; what nothing has settled stays taken."""
+        """End the request; what nothing has settled stays taken, and slots are given back."""
         if self.entered is not None and self.entered.needs_response:
             self.entered.keep()
+        self.release()
 
-    def watched(self, body: Iterable[Any]) -> Iterable[Any]:
-        """Return a body that calls `failed` if it breaks, and `finished` at its end."""
+    def hold_nothing(self) -> None:
+        """Check that no slots are held, because no response will return them.
+
+        Raises:
+            ConfigError: Slots are held; they are returned.
+        """
+        outcome = self.entered
+        if outcome is not None and outcome.is_holding:
+            outcome.release(waits=False)
+            raise slots_error(next(x.name for x, _, _ in outcome.entries if x.holds))
+
+    def release(self) -> None:
+        """Return slots, because the response has been sent to its end, or never will be."""
+        if self.entered is not None:
+            self.entered.release(waits=self.waits)
+
+    def watched(self, body: Iterable[Any], environ: Mapping[str, Any]) -> Iterable[Any]:
+        """Return a WSGI body that calls `failed` if it breaks, and `finished` at its end."""
+        wrapper = environ.get("wsgi.file_wrapper")
+        if isinstance(wrapper, type) and isinstance(body, wrapper):
+            # The server sends the file itself, if it gets its own object.
+            with suppress(AttributeError):
+                body.close = _Body(body, self).close  # type: ignore[attr-defined]
+                return body
         return _Body(body, self)
 
     async def _on_loop(self, call: Any, *arguments: Any) -> None:
-        if self.entered is not None and self.entered.needs_response:
-            if self.entered.is_remote:
-                await asyncio.to_thread(call, *arguments)
-            else:
-                call(*arguments)
+        if self.is_open and self.entered is not None and self.entered.is_remote:
+            await asyncio.to_thread(call, *arguments)
+        else:
+            call(*arguments)
+
+
+def admit(limits: RouteLimits, request: Request, earlier: Outcome | None = None) -> Outcome:
+    """Decide limits for a request that has no adapter; return the outcome.
+
+    Args:
+        limits: The limits.
+        request: The request.
+        earlier: An earlier outcome of it.
+
+    Raises:
+        ConfigError: A limit is on requests in flight.
+        StoreError: As `Visit.enter`.
+    """
+    visit = Visit(request, request.peer)
+    if earlier is not None:
+        visit.keep(earlier)
+    visit.enter(limits)
+    visit.hold_nothing()
+    return cast("Outcome", visit.outcome)
+
+
+def refund_failed(
+    outcome: Outcome | None, error: Exception, is_answer: Callable[[Exception], bool]
+) -> None:
+    """Refund a request whose view raised, unless the exception is an answer, such as a 404."""
+    if outcome is not None and not (isinstance(error, RateLimited) or is_answer(error)):
+        outcome.refund()
 
 
 class _Body:
@@ -257,6 +326,7 @@ class _Body:
 
     def __init__(self, body: Iterable[Any], request: Visit) -> None:
         self._body: Final = body
+        self._close: Final = getattr(body, "close", None)
         self._request: Final = request
 
     def __iter__(self) -> Iterator[Any]:
@@ -270,8 +340,7 @@ class _Body:
     def close(self) -> None:
         """Close the body."""
         try:
-            close = getattr(self._body, "close", None)
-            if close is not None:
-                close()
+            if self._close is not None:
+                self._close()
         finally:
             self._request.finished()

@@ -1,11 +1,11 @@
-"""The options of a guard: their names, their checks, and the limiter that they describe."""
+"""The options of entry points: their names, their checks, and the limiter that they describe."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from penstock._core import Limit, Limiter, Limits, ManualClock, SystemClock
 from penstock.errors import ConfigError, ConfigProblem
@@ -19,7 +19,8 @@ from penstock.validation import (
     is_whole,
     takes,
 )
-from penstock.web.rule import check_policy
+from penstock.web.identity import ReadyId
+from penstock.web.rule import LIMIT_HINTS, LimitOptions, check_policy
 
 if TYPE_CHECKING:
     import enum
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.types import StorePolicy
     from penstock.web.address import ForwardedHeader
     from penstock.web.outcome import Outcome
+    from penstock.web.rule import Rule
 
 LimitsOption = Limits | Mapping[str, Limit | str] | str | os.PathLike[str]
 _MAX_PROCESSES: Final = 100_000
@@ -99,6 +101,54 @@ def check_options(options: Iterable[str], entry_point: str) -> None:
         ConfigError: A name is unknown.
     """
     check_names(options, GuardOptions.__optional_keys__, entry_point, GUARD_HINTS)
+
+
+def split_options(
+    options: Mapping[str, Any], entry_point: str
+) -> tuple[GuardOptions, dict[str, Any]]:
+    """Split the keywords of an entry point into those of its guard and those of its limit.
+
+    Raises:
+        ConfigError: An option is unknown.
+    """
+    guard_keys = GuardOptions.__optional_keys__
+    known = guard_keys | LimitOptions.__optional_keys__
+    check_names(options, known, entry_point, {**GUARD_HINTS, **LIMIT_HINTS})
+    of_guard = {name: value for name, value in options.items() if name in guard_keys}
+    of_limit = {name: value for name, value in options.items() if name not in guard_keys}
+    return cast("GuardOptions", of_guard), of_limit
+
+
+def split_limit(
+    limit: str | Limit | Sequence[str | Limit] | Callable[..., Any] | None,
+    options: Mapping[str, Any],
+) -> tuple[tuple[str | Limit, ...], dict[str, Any]]:
+    """Return the `limit` of a middleware as the limits and options of a rule."""
+    if limit is None:
+        return (), dict(options)
+    if callable(limit):
+        return (), {**options, "limit": limit}
+    return tuple(limit) if isinstance(limit, list | tuple) else (cast("str", limit),), dict(options)
+
+
+def check_on_denied(on_denied: object, option: str = "on_denied") -> None:
+    """Check that a synchronous adapter can call `on_denied`.
+
+    Raises:
+        ConfigError: It is a coroutine function.
+    """
+    if is_coroutine_function(on_denied):
+        raise ConfigError(f"{option} must be an ordinary function, found {on_denied!r}")
+
+
+def check_routeless(rule: Rule, instead: str) -> None:
+    """Check that a rule can be applied where the route of a request is not known.
+
+    Raises:
+        ConfigError: Its id needs the route; the message recommends `instead`.
+    """
+    if isinstance(rule.id, ReadyId) and rule.id.needs_route:
+        raise ConfigError(f"{rule.id!r} needs the route, which is not known here; {instead}")
 
 
 def check_values(
@@ -212,3 +262,9 @@ def policies_of(
     for policy in policies.values():
         check_policy(policy)
     return policies
+
+
+def find_file(path: str | os.PathLike[str], base: str | os.PathLike[str] | None) -> Path:
+    """Return the path of a file, looked for in `base` first, then in the working directory."""
+    in_base = None if base is None else Path(base) / path
+    return in_base if in_base is not None and in_base.exists() else Path(path)

@@ -8,6 +8,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.errors import StoreError
+from penstock.web.fallback import ViewCost
 from penstock.web.headers import (
     EncodedFields,
     Fields,
@@ -18,8 +19,14 @@ from penstock.web.headers import (
     strictest,
     wait_ns,
 )
-from penstock.web.problem import Problem, bad_request, quota_exceeded, reduced_capacity
-from penstock.web.reservations import ViewCost
+from penstock.web.problem import (
+    TEXT,
+    Problem,
+    bad_request,
+    custom_body,
+    quota_exceeded,
+    reduced_capacity,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
     from penstock._core import Decision
     from penstock.messages import Translator
     from penstock.types import Id
-    from penstock.web.fallback import StoreAccess
+    from penstock.web.fallback import HeldSlots, StoreAccess
     from penstock.web.request import Request
     from penstock.web.rule import Entry, Rule
 
@@ -66,12 +73,14 @@ class Outcome:
         is_blocked: Whether the client was blocked already, so that nothing was decided or taken.
         is_degraded: Whether the store failed and `on_store_error` decided.
         needs_response: Whether a limit is settled or refunded after the response.
+        slots: What the request holds until its response has been sent; `None` for nothing.
     """
 
     # Defaults that most outcomes keep are on the class: creating an outcome is on the hot path.
     is_blocked: bool = False
     is_degraded: bool = False
     needs_response: bool = False
+    slots: HeldSlots | None = None
     _earlier: tuple[Outcome, ...] = ()
     _is_refunded: bool = False
     _is_settled: bool = False
@@ -157,9 +166,22 @@ class Outcome:
         """The status code of the refusal: 429, 503 if the store failed, 400 for a bad request."""
         return self.problem.status
 
-    def body(self) -> tuple[Fields, bytes]:
-        """Return the body of the refusal in the form that the client accepts, and its fields."""
-        return self.problem.body(self.request.header("Accept"))
+    def body(
+        self, answer: object = None, expected: str = "a response", *, text_type: str = TEXT
+    ) -> tuple[Fields, bytes]:
+        """Return the body of the refusal in the form that the client accepts, and its fields.
+
+        Args:
+            answer: What `on_denied` returned; `None` for the usual body.
+            expected: The framework's own response type, for the error message.
+            text_type: The content type of text.
+
+        Raises:
+            ConfigError: `answer` cannot be a body.
+        """
+        if answer is None:
+            return self.problem.body(self.request.header("Accept"))
+        return custom_body(answer, expected, text_type)
 
     def headers(self) -> Fields:
         """Return the header fields of the response, served or refused, without those of a body."""
@@ -232,9 +254,7 @@ class Outcome:
     @property
     def refunds_on_error(self) -> bool:
         """Whether a limit of the request is refunded if its response fails."""
-        return any(
-            limit.rule.refund_on_error for each in self.history for limit, _, _ in each.entries
-        )
+        return any(limit.refunds_on_error for each in self.history for limit, _, _ in each.entries)
 
     def buckets(self) -> dict[tuple[str, Id], Rule]:
         """Return the buckets of the request in order, each with the rule that applied it."""
@@ -262,7 +282,7 @@ class Outcome:
             taken = [
                 entry
                 for index, entry in enumerate(self.entries)
-                if entry[0].rule.is_settled and self._has_taken(index)
+                if entry[0].is_settled and self._has_taken(index)
             ]
             # What this process decides is not the store's to release.
             if taken and not self.is_degraded:
@@ -294,6 +314,17 @@ class Outcome:
         for outcome in self.history:
             outcome._close()  # noqa: SLF001  the same class
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether the request holds slots until its response has been sent."""
+        return self.slots is not None or any(each.slots is not None for each in self._earlier)
+
+    def release(self, *, waits: bool = True) -> None:
+        """Return the slots of the request, once; on an event loop, without waiting."""
+        for outcome in self.history:
+            if outcome.slots is not None:
+                outcome.slots.release(waits=waits)
+
     def refund(self) -> None:
         """Return, once, the tokens that this outcome spent under limits with `refund_on_error`.
 
@@ -307,7 +338,7 @@ class Outcome:
             changes = [
                 (index, self._taken(index), 0)
                 for index, (limit, _, _) in enumerate(self.entries)
-                if limit.rule.refund_on_error and not (limit.rule.is_settled and self._is_settled)
+                if limit.refunds_on_error and not (limit.is_settled and self._is_settled)
             ]
             self._apply(changes)
 
@@ -330,7 +361,7 @@ class Outcome:
         costs: dict[int, int] = {}
         for index, (limit, _, cost) in enumerate(self.entries):
             rule = limit.rule
-            if rule.is_settled and not (self._is_refunded and rule.refund_on_error):
+            if limit.is_settled and not (self._is_refunded and rule.refund_on_error):
                 if used is not None and rule.is_settled_by_view:
                     costs[index] = used
                 else:

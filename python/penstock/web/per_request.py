@@ -36,9 +36,11 @@ class PerRequestLimit:
     Attributes:
         name: The name of the scope, or the name of the limit in the file.
         is_plain: `False`: the request has to be read.
+        holds: `False`: whether the limit takes slots is known when it is chosen.
     """
 
     is_plain: Final = False
+    holds: Final = False
 
     def __init__(
         self, rule: Rule, scope: str, base: str | None, compiler: _Compiler, limiter: Limiter

@@ -14,7 +14,16 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from penstock.messages import DENIED, DENIED_FOR, SEE, STORE_FAILED, Translator
+from penstock.errors import ConfigError
+from penstock.messages import (
+    DENIED,
+    DENIED_FOR,
+    DENIED_IN_FLIGHT,
+    SEE,
+    STORE_FAILED,
+    Translator,
+)
+from penstock.validation import has_slots
 from penstock.web.identity import printable_id
 
 if TYPE_CHECKING:
@@ -27,6 +36,8 @@ _TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 _JSON: Final = "application/problem+json"
 _HTML: Final = "text/html"
 _TEXT: Final = "text/plain"
+TEXT: Final = f"{_TEXT}; charset=utf-8"
+"""The content type of text."""
 # Media types in order of preference, each with the ranges of `Accept` that match it.
 _OFFERED: Final = (
     (_JSON, (_JSON, "application/json", "application/*", "*/*")),
@@ -88,7 +99,7 @@ class Problem:
         if form == _HTML:
             content_type, body = "text/html; charset=utf-8", self._page()
         elif form == _TEXT:
-            content_type, body = "text/plain; charset=utf-8", f"{self.detail}\n"
+            content_type, body = TEXT, f"{self.detail}\n"
         else:
             content_type, body = _JSON, self._document()
         fields: Fields = [("Content-Type", content_type)]
@@ -132,14 +143,21 @@ def quota_exceeded(
 ) -> Problem:
     """Return the problem of a request that a limit denied.
 
+    The detail describes a limit on requests in flight only if no rate denies, too: the client has
+    to wait for the rate in any case.
+
     Args:
-        decision: The strictest decision, which the detail describes.
+        decision: The strictest decision.
         parts: All decisions about the request.
         wait_ns: How long the client has to wait, in nanoseconds.
         translator: The default is English.
     """
     translator = translator or Translator()
-    names = [part.name for part in parts if not part and part.name is not None]
+    denials = [part for part in parts if not part]
+    names = [part.name for part in denials if part.name is not None]
+    if has_slots(decision.limit):
+        rates = [part for part in denials if not has_slots(part.limit)]
+        decision = max(rates, key=lambda part: part.retry_after_ns, default=decision)
     return Problem(
         status=429,
         title=translator.translate("Too many requests"),
@@ -179,20 +197,28 @@ def bad_request(detail: str, translator: Translator | None = None) -> Problem:
 
 
 def _detail(decision: Decision, wait_ns: int, translator: Translator) -> str:
+    # The description of a limit may be in the application's catalogue.
+    what = translator.translate_text(decision.description or "requests")
+    if has_slots(decision.limit):
+        denied = translator.translate(DENIED_IN_FLIGHT, what=what, count=decision.limit.count)
+    else:
+        denied = _too_often(decision, what, wait_ns, translator)
+    return f"{denied} {translator.translate(SEE, docs=decision.docs)}" if decision.docs else denied
+
+
+def _too_often(decision: Decision, what: str, wait_ns: int, translator: Translator) -> str:
     client = _printable_id(decision.id)
     instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
         # Rounded up, so that a client that returns at the second shown is not too early.
         seconds=-(-(decision.now_ns + wait_ns) // 1_000_000_000)
     )
-    denied = translator.translate(
+    return translator.translate(
         DENIED_FOR if client else DENIED,
-        # The description of a limit may be in the application's catalogue.
-        what=translator.translate_text(decision.description or "requests"),
+        what=what,
         client=client,
         limit=translator.limit(decision.limit),
         time=instant.isoformat(sep=" ").removesuffix("+00:00"),
     )
-    return f"{denied} {translator.translate(SEE, docs=decision.docs)}" if decision.docs else denied
 
 
 def _printable_id(id: str | None) -> str | None:
@@ -242,3 +268,18 @@ def _quality(text: str) -> float:
     if not text.replace(".", "", 1).isdecimal() or not text.isascii():
         return 1.0
     return min(float(text), 1.0)
+
+
+def custom_body(answer: object, expected: str, text_type: str) -> tuple[Fields, bytes]:
+    """Return the header fields and the body that the application has for a refusal.
+
+    Raises:
+        ConfigError: `answer` cannot be a body.
+    """
+    if isinstance(answer, str | bytes):
+        body = answer.encode() if isinstance(answer, str) else answer
+        return [("Content-Type", text_type)], body
+    if isinstance(answer, dict | list):
+        body = json.dumps(answer, ensure_ascii=False).encode()
+        return [("Content-Type", "application/json")], body
+    raise ConfigError(f"on_denied must return {expected}, text, a dict or None, found {answer!r}")

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock._core import try_spend, try_spend_all
+from penstock._core import Decision, try_spend
+from penstock.aio import AsyncLimiter, ask, ask_all
 from penstock.errors import (
     CostTooHigh,
     Error,
     InvalidId,
+    LimitError,
     StoreError,
     TransactionError,
     UnknownLimit,
 )
 from penstock.messages import COST_TOO_HIGH, MALFORMED_COST, MALFORMED_ID, MISSING_ID
+from penstock.validation import has_slots
 from penstock.web.address import PeerIds
-from penstock.web.enforce import take, transaction
+from penstock.web.enforce import transaction
+from penstock.web.fallback import HeldSlots
 from penstock.web.outcome import Outcome
 from penstock.web.request import MissingCost, MissingId
 from penstock.web.rule import CompiledLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import asyncio
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from penstock._core import Decision
+    from penstock.reservation import Reservation
     from penstock.types import Id
     from penstock.web.enforce import Enforcer, Steps
     from penstock.web.per_request import PerRequestLimit
@@ -47,15 +52,13 @@ class RouteLimits:
             read.
         learn: Adds the id of a peer to `known`, and returns it.
         id_of: Reads that id; `None` if more of the request has to be read.
-        spend: Decides all of them for that id.
-        try_spend: Does the same if that need not wait for another process; otherwise returns
-            `None`.
+        spend: Decides all of them for that id; returns a reservation if one of them has slots.
+        spend_async: Does the same on an event loop; returns a future if that has to wait.
         fields: Returns the header fields of such a decision.
         encoded_fields: Returns the same as bytes.
         is_followed: Whether a decision has consequences beyond its header fields.
         watch: Looks at decided requests, while it is awake.
         limiter: The limiter that decides.
-        is_remote: Whether a server decides.
         may_wait: Whether a decision may wait for a server or for another process, so that an event
             loop must not call `spend`.
         needs_response: Whether a limit is settled or refunded after the response.
@@ -75,7 +78,6 @@ class RouteLimits:
         )
         self._has_shadow: Final = any(limit.is_shadow for limit in limits)
         self.limiter: Final = enforcer.store.limiter
-        self.is_remote: Final = self.limiter.is_remote
         self.may_wait: Final = self.limiter.may_wait
         self.watch: Final = enforcer.watch
         self._enforcer: Final = enforcer
@@ -93,45 +95,62 @@ class RouteLimits:
         self.learn: Final[Callable[[str | None], Id | None]] = peers.learn
         self.id_of: Final = self._plain[0].id_of if len(self._plain) == 1 else None
         self.spend: Final = self._spend_of(self._plain)
-        self.try_spend: Final = self._try_spend_of(self._plain)
+        self.spend_async: Final = self._spend_async_of(self._plain)
         writer = self.settings.writer
         is_one = len(self._plain) == 1
         self.fields: Final = writer.one if is_one else writer.together
         self.encoded_fields: Final = writer.one_encoded if is_one else writer.together_encoded
         # Fields that have one value, or come with further ones, are merged with the response's.
         is_merged = self.settings.exposed is not None or writer.has_single_fields
-        self.is_followed: Final = is_merged or self.needs_response or self._observers.is_observed
+        self.is_followed: Final = (
+            is_merged
+            or self.needs_response
+            or self._observers.is_observed
+            or any(limit.holds for limit in limits)
+        )
 
-    def _spend_of(self, plain: tuple[CompiledLimit, ...]) -> Callable[[Id], Decision]:
+    def _spend_of(self, plain: tuple[CompiledLimit, ...]) -> Callable[[Id], Any]:
+        if any(limit.holds for limit in plain):
+            if len(plain) == 1:
+                return lambda id: plain[0].bound.reserve(id, plain[0].cost)
+            reserve_all = self.limiter.reserve_all
+            return lambda id: reserve_all([transaction((x, id, x.cost)) for x in plain])
         if len(plain) == 1:
             (limit,) = plain
             # The core reads an argument more slowly than it takes the default.
             spend = limit.bound.spend
             return spend if limit.cost == 1 else partial(spend, cost=limit.cost)
         spend_all, calls = self.limiter.spend_all, [(limit.name, limit.cost) for limit in plain]
-        if any(limit.factor is not None for limit in plain):
+        if any(limit.bound is not limit.unadjusted for limit in plain):
             return lambda id: spend_all([transaction((x, id, x.cost)) for x in plain])
         return lambda id: spend_all([(name, id, cost, "spend") for name, cost in calls])
 
-    def _try_spend_of(self, plain: tuple[CompiledLimit, ...]) -> Callable[[Id], Decision | None]:
-        if len(plain) == 1:
-            (limit,) = plain
-            return partial(try_spend, limit.bound, cost=limit.cost)
+    def _spend_async_of(
+        self, plain: tuple[CompiledLimit, ...]
+    ) -> Callable[[Id], Decision | Awaitable[Any]]:
         limiter = self.limiter
-        return lambda id: try_spend_all(limiter, [transaction((x, id, x.cost)) for x in plain])
+        if any(limit.holds for limit in plain):
 
-    def admit(self, request: Request, earlier: Outcome | None = None) -> Outcome:
-        """Return the outcome of a request, without a response to follow it.
+            async def hold(id: Id) -> Reservation:
+                batch = [transaction((x, id, x.cost)) for x in plain]
+                return (await AsyncLimiter(limiter).reserve_all(batch)).reservation
 
-        Args:
-            request: The request.
-            earlier: An earlier outcome of it; buckets that other rules applied to it are not spent
-                again.
+            return hold
+        if len(plain) != 1:
+            return lambda id: ask_all(
+                "spend", limiter, [transaction((x, id, x.cost)) for x in plain]
+            )
+        (limit,) = plain
+        bound, cost, factor, keep = limit.unadjusted, limit.cost, limit.factor, limit.keep
 
-        Raises:
-            StoreError: The store fails, and a policy is `"raise"`.
-        """
-        return take(self.limiter, self.steps(request, earlier))
+        def spend(id: Id) -> Decision | asyncio.Future[Decision]:
+            return ask("spend", bound, id, cost, factor, keep=keep)
+
+        if self.limiter.is_remote or limit.bound is not bound:
+            return spend
+        # Another process is rarely in the way.
+        spend_now = partial(try_spend, bound, cost=cost)
+        return lambda id: spend(id) if (decision := spend_now(id)) is None else decision
 
     def _entries(self, id: Id) -> tuple[Entry, ...]:
         return tuple([(limit, id, limit.cost) for limit in self._plain])
@@ -140,11 +159,15 @@ class RouteLimits:
         """Return the outcome of a decision of `spend`."""
         return Outcome(self.settings, request, decision, self._entries(id))
 
-    def follow(self, request: Request, id: Id, decision: Decision) -> Outcome:
-        """Return the outcome of a decision of `spend`, and do what follows from it."""
-        outcome = self.outcome_of(request, id, decision)
-        if not decision:
-            outcome.refusal = "denied"
+    def follow(self, request: Request, id: Id, decided: Decision | Reservation) -> Outcome:
+        """Return the outcome of what `spend` decided, and do what follows from it."""
+        if isinstance(decided, Decision):
+            outcome = self.outcome_of(request, id, decided)
+        else:
+            outcome = self.outcome_of(request, id, decided.decision)
+            outcome.slots = HeldSlots((decided,))
+        if not decided:
+            outcome.refusal, outcome.slots = "denied", None
         return self._reported(self._conclude(outcome), None)
 
     def _reported(self, outcome: Outcome, earlier: Outcome | None) -> Outcome:
@@ -161,7 +184,11 @@ class RouteLimits:
     def recover(self, request: Request, id: Id | None, error: Error) -> Steps:
         """Do what follows from an error of `id_of`, if `id` is `None`, or of `spend`."""
         if id is not None:
-            outcome = yield from self._recover(request, self._entries(id), error, None)
+            entries = self._entries(id)
+            # Limits that have slots since a reload are held, step by step.
+            holds = type(error) is LimitError and any(limit.holds for limit, _, _ in entries)
+            decide = self._decide(request, entries, None)
+            outcome = yield from (decide if holds else self._recover(request, entries, error, None))
         elif isinstance(error, MissingId | InvalidId | CostTooHigh):
             outcome = self._bad_request(request, self._plain[0], error, None)
         else:
@@ -228,7 +255,17 @@ class RouteLimits:
                 if len(enforced) < len(entries):
                     return (yield from self._decide(request, enforced, earlier))
                 return self._bad_request(request, entries[0][0], error, earlier)
+            case LimitError() if self._have_slots(entries):
+                return (yield from self._decide(request, entries, earlier))
         raise error
+
+    def _have_slots(self, entries: tuple[Entry, ...]) -> bool:
+        """Return whether limits have slots since they were compiled, by a reload or an override."""
+        limits = self.limiter.limits
+        found = [x for x, id, _ in entries if not x.holds and has_slots(limits.resolve(x.name, id))]
+        for limit in found:
+            limit.hold()
+        return bool(found)
 
     def _conclude(self, outcome: Outcome) -> Outcome:
         if self._has_shadow:

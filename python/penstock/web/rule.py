@@ -45,8 +45,8 @@ CHOICES: Final = frozenset({"limit", "tiers"})
 
 STORE_POLICIES: Final = ("allow", "deny", "local", "raise")
 _MAX_COST: Final = 2**63 - 1
-# A factor is a role's, and there are few roles.
-_MAX_FACTORS: Final = 1024
+# A factor or a keep is a role's, and there are few roles.
+_MAX_ADJUSTED: Final = 1024
 
 # The registry of HTTP methods (RFC 9110, section 18.2) as of November 2026, and PURGE of caches.
 _METHODS: Final = tuple(
@@ -87,6 +87,7 @@ class Rule:
     choose: Callable[[Request], Any] | None
     tiers: Mapping[str, str | Limit | None] | None
     factor: Factor | Callable[[Request], Any] | None
+    keep: int | Callable[[Request], Any]
     scope: str
     is_shared: bool
     id: IdSource
@@ -156,6 +157,8 @@ class LimitOptions(TypedDict, total=False):
         tier: Returns the tier of a request: a key of `tiers`. Without `tiers`, the limit's name is
             that of a limit with tiers in the limits file.
         factor: What the size of a leaky bucket is divided by, or a callable that returns it.
+        keep: How many tokens a request leaves for more important ones, or a callable that returns
+            it. The default is 0.
         methods: The HTTP methods that count, in any case; `GET` includes `HEAD`. The default is
             all.
         exempt_when: Returns whether a request does not count.
@@ -179,6 +182,7 @@ class LimitOptions(TypedDict, total=False):
     tiers: Mapping[str, str | Limit | None]
     tier: Reader
     factor: Factor | Reader
+    keep: int | Reader
     methods: str | Sequence[str] | None
     exempt_when: Reader | None
     deduct_when: Callable[[Any], Any] | None
@@ -259,10 +263,11 @@ def make_rule(
         choose=choose,
         tiers=tiers,
         factor=_factor(options.get("factor")),
+        keep=_tokens("keep", options.get("keep", 0)),
         scope=scope,
         is_shared=is_shared,
         id=options.get("id", by_address),
-        cost=_cost(options.get("cost", 1)),
+        cost=_tokens("cost", options.get("cost", 1)),
         methods=_methods(options.get("methods")),
         exempt_when=None if exempt_when is None else compile_reader(exempt_when, "exempt_when"),
         deduct_when=deduct_when,
@@ -350,12 +355,12 @@ def _factor(factor: Factor | Reader | None) -> Factor | Callable[[Request], Any]
     return factor
 
 
-def _cost(cost: Cost) -> int | Callable[[Request], Any]:
-    if callable(cost) or isinstance(cost, RequestValue):
-        return compile_reader(cost, "cost")
-    if not is_whole(cost, 0, _MAX_COST):
-        raise ConfigError(f"cost must be an integer from 0 or a callable, found {cost!r}")
-    return cost
+def _tokens(option: str, tokens: int | Reader) -> int | Callable[[Request], Any]:
+    if callable(tokens) or isinstance(tokens, RequestValue):
+        return compile_reader(tokens, option)
+    if not is_whole(tokens, 0, _MAX_COST):
+        raise ConfigError(f"{option} must be an integer from 0 or a callable, found {tokens!r}")
+    return tokens
 
 
 def _methods(methods: str | Iterable[object] | None) -> frozenset[str] | None:
@@ -386,14 +391,21 @@ class CompiledLimit:
 
     Attributes:
         name: The limit's name.
+        bound: The limit of the limiter; its methods pass the factor and the tokens to keep.
+        whole: The same, whose methods pass the factor only: what was served is charged in full.
+        unadjusted: The same, whose methods pass neither.
         id_of: Returns the id of a request.
         ids_of_peers: The ids of requests by the address of the peer; an id is `None` if `id_of` has
             to look at the address. `None` if more of the request is needed.
         is_ipv6_only: Whether its ids are addresses, and it does not apply to IPv4.
         factor: What the size of a leaky bucket is divided by; `None` for no factor.
+        keep: How many tokens a request leaves for more important ones.
         penalty: What happens to clients that exceed it; `None` for nothing.
         is_deferred: Whether it is only checked before the view, and spent after it.
-        is_chosen: Whether `choose` returns the limit that applies to a request.
+        holds: Whether it takes slots, which are given back when the response has been sent.
+        is_settled: Whether the response or the view tells what is spent.
+        refunds_on_error: Whether it is refunded if the view raises.
+        is_chosen: Whether `choose` returns the limit with the factor and keep of a request.
         is_plain: Whether a request has to be read for its id only, and is decided at once.
     """
 
@@ -407,16 +419,25 @@ class CompiledLimit:
         ids_of_peers: PeerIds | None = None,
         is_ipv6_only: bool = False,
         factor: Factor | None = None,
+        keep: int = 0,
         penalty: Penalty | None = None,
+        holds: bool = False,
+        is_chosen: bool = False,
     ) -> None:
         cost = rule.cost
-        is_deferred = rule.is_settled and not rule.reserve
+        is_deferred = rule.is_settled and not (rule.reserve or holds)
+        self.holds = False
+        self.is_settled = rule.is_settled
+        self.refunds_on_error = rule.refund_on_error
+        if holds:
+            self.hold()
         self.rule: Final = rule
         self.name: Final = bound.name
         self.factor: Final = factor
-        self.bound: Final = (
-            bound if factor is None else cast("BoundLimit", _FactoredLimit(bound, factor))
-        )
+        self.keep: Final = keep
+        self.unadjusted: Final = bound
+        self.whole: Final = bound if factor is None else _adjusted(bound, factor, 0)
+        self.bound: Final = self.whole if keep == 0 else _adjusted(bound, factor, keep)
         self.id_of: Final = id_of
         self.ids_of_peers: Final = ids_of_peers
         self.is_ipv6_only: Final = is_ipv6_only
@@ -431,13 +452,11 @@ class CompiledLimit:
         self.is_deferred: Final = is_deferred
         # It neither decides nor is spent before the response, and a batch has no kind for that.
         self.is_shadow_deferred: Final = self.is_shadow and is_deferred
-        factor_of = rule.factor if factor is None and callable(rule.factor) else None
-        self._factor_of: Final = factor_of
-        self._factored: Final[dict[object, CompiledLimit]] = {}
-        self.is_chosen: Final = factor_of is not None
+        self._adjusted: Final[dict[object, CompiledLimit]] = {}
+        self.is_chosen: Final = not is_chosen and (callable(rule.factor) or callable(rule.keep))
         self.is_plain: Final = (
             self.cost_of is None
-            and factor_of is None
+            and not self.is_chosen
             and not is_ipv6_only
             and penalty is None
             and rule.methods is None
@@ -446,27 +465,42 @@ class CompiledLimit:
             and not self.is_shadow
         )
 
+    def hold(self) -> None:
+        """Take slots from now on, which are given back whatever the response is."""
+        self.holds = True
+        self.is_settled = self.refunds_on_error = False
+
     def choose(self, request: Request) -> CompiledLimit:
-        """Return this limit with the factor of a request.
+        """Return this limit with the factor of a request, and the tokens that it keeps.
 
         Raises:
             LimitError: The factor is not one, or the limit is not a leaky bucket.
+            TypeError: The callable of the user returned something else than tokens to keep.
         """
-        given = None if self._factor_of is None else self._factor_of(request)
-        factor: Factor = 1 if given is None else given
+        factor, keep = self.factor, self.keep
+        if callable(self.rule.factor):
+            given = self.rule.factor(request)
+            factor = 1 if given is None else given
+        if callable(self.rule.keep):
+            keep = self.rule.keep(request)
+            if not is_whole(keep, 0, _MAX_COST):
+                raise TypeError(f"keep must return an integer from 0, found {keep!r}")
         # Equal numbers of different types are one key, and one factor.
-        found = self._factored.get(factor)
+        found = self._adjusted.get((factor, keep))
         if found is None:
-            if len(self._factored) >= _MAX_FACTORS:
-                self._factored.clear()
-            found = self._factored[factor] = CompiledLimit(
+            if len(self._adjusted) >= _MAX_ADJUSTED:
+                self._adjusted.clear()
+            found = self._adjusted[factor, keep] = CompiledLimit(
                 self.rule,
-                self.bound,
+                self.unadjusted,
                 self.id_of,
                 self.on_store_error,
                 is_ipv6_only=self.is_ipv6_only,
                 factor=factor,
+                keep=keep,
                 penalty=self.penalty,
+                holds=self.holds,
+                is_chosen=True,
             )
         return found
 
@@ -475,21 +509,26 @@ class CompiledLimit:
         return not self.is_ipv6_only or (isinstance(id, str) and ":" in id)
 
 
-class _FactoredLimit:
-    """A bound limit whose methods pass a factor."""
+def _adjusted(bound: BoundLimit, factor: Factor | None, keep: int) -> BoundLimit:
+    return cast("BoundLimit", _AdjustedLimit(bound, factor, keep))
 
-    def __init__(self, bound: BoundLimit, factor: Factor) -> None:
+
+class _AdjustedLimit:
+    """A bound limit whose methods pass a factor, and tokens to keep."""
+
+    def __init__(self, bound: BoundLimit, factor: Factor | None, keep: int) -> None:
         self.name: Final = bound.name
         self._bound: Final = bound
         self._factor: Final = factor
+        self._keep: Final = keep
 
     def spend(self, id: Id, cost: int = 1) -> Decision:
         """Take tokens."""
-        return self._bound.spend(id, cost, self._factor)
+        return self._bound.spend(id, cost, self._factor, keep=self._keep)
 
     def check(self, id: Id, cost: int) -> Decision:
         """Decide without taking tokens."""
-        return self._bound.check(id, cost, self._factor)
+        return self._bound.check(id, cost, self._factor, keep=self._keep)
 
     def refund(self, id: Id, cost: int) -> Decision:
         """Return tokens."""
@@ -497,4 +536,4 @@ class _FactoredLimit:
 
     def reserve(self, id: Id, estimate: int) -> Reservation:
         """Take tokens before the cost is known."""
-        return self._bound.reserve(id, estimate, factor=self._factor)
+        return self._bound.reserve(id, estimate, factor=self._factor, keep=self._keep)

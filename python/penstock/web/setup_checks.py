@@ -6,7 +6,6 @@ Each check has a code, which `docs/codes.md` explains, and is logged once.
 from __future__ import annotations
 
 import ipaddress
-import logging
 import os
 import re
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.web.address import forwarded_addresses
+from penstock.web.findings import OBSERVED, report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from penstock.web.fallback import StoreAccess
     from penstock.web.request import Request
 
-_log: Final = logging.getLogger("penstock")
-
-_OBSERVED: Final = 1000
 # Of the observed requests, those of one private peer.
 _NEARLY_ALL: Final = 0.95
 _MAX_PEERS: Final = 64
@@ -87,11 +84,6 @@ FOREIGN_SETTINGS: Final = {
 
 _WRITE: Final = {name: write for each in FOREIGN_SETTINGS.values() for name, write in each.items()}
 _FOREIGN: Final = "RATELIMIT_"
-
-
-def report(code: str, sentence: str, fix: str) -> None:
-    """Log the finding of a check."""
-    _log.warning("%s: %s; %s (docs/codes.md#%s)", code, sentence, fix, code.lower())
 
 
 def report_foreign_settings(names: Iterable[str]) -> None:
@@ -188,16 +180,16 @@ class SetupChecks:
     @property
     def is_open(self) -> bool:
         """Whether more requests are to be observed."""
-        return self._count < _OBSERVED
+        return self._count < OBSERVED
 
     def observe(self, request: Request) -> None:
         """Look at a request that has been decided."""
         self._count += 1
         # Later again, because the other workers may start after the first request.
-        if self._count in {1, _OBSERVED // 10}:
+        if self._count in {1, OBSERVED // 10}:
             self._processes.check(request)
         self._look_at(request)
-        if self._count == _OBSERVED:
+        if self._count == OBSERVED:
             self._check_peers()
 
     def _look_at(self, request: Request) -> None:

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::config::error::Fault;
-use crate::config::yaml::{Kind, Node, Refusal, Value};
+use crate::config::yaml::{Node, Refusal, ScalarKind, Value};
 
 /// Sets the kinds of all scalars in a tree. This parser must find the same tree in the text.
 pub(super) fn read(text: &str, tree: &mut Node<'_>) -> Result<(), Refusal> {
@@ -36,7 +36,7 @@ impl Compare<'_, '_> {
         differs(self.differs, line)
     }
 
-    fn scalar<E: de::Error>(self, kind: Kind) -> Result<(), E> {
+    fn scalar<E: de::Error>(self, kind: ScalarKind) -> Result<(), E> {
         match &mut self.node.value {
             Value::Scalar(known, _) => {
                 *known = kind;
@@ -68,40 +68,40 @@ impl<'de> Visitor<'de> for Compare<'_, '_> {
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<(), E> {
-        self.scalar(Kind::Nothing)
+        self.scalar(ScalarKind::Nothing)
     }
 
     fn visit_none<E: de::Error>(self) -> Result<(), E> {
-        self.scalar(Kind::Nothing)
+        self.scalar(ScalarKind::Nothing)
     }
 
     fn visit_bool<E: de::Error>(self, _: bool) -> Result<(), E> {
-        self.scalar(Kind::Truth)
+        self.scalar(ScalarKind::Truth)
     }
 
     fn visit_i64<E: de::Error>(self, _: i64) -> Result<(), E> {
-        self.scalar(Kind::Whole)
+        self.scalar(ScalarKind::Whole)
     }
 
     fn visit_i128<E: de::Error>(self, _: i128) -> Result<(), E> {
-        self.scalar(Kind::Whole)
+        self.scalar(ScalarKind::Whole)
     }
 
     fn visit_u64<E: de::Error>(self, _: u64) -> Result<(), E> {
-        self.scalar(Kind::Whole)
+        self.scalar(ScalarKind::Whole)
     }
 
     fn visit_u128<E: de::Error>(self, _: u128) -> Result<(), E> {
-        self.scalar(Kind::Whole)
+        self.scalar(ScalarKind::Whole)
     }
 
     fn visit_f64<E: de::Error>(self, _: f64) -> Result<(), E> {
-        self.scalar(Kind::Fraction)
+        self.scalar(ScalarKind::Fraction)
     }
 
     fn visit_str<E: de::Error>(self, seen: &str) -> Result<(), E> {
         match &self.node.value {
-            Value::Scalar(Kind::Text, text) if text == seen => Ok(()),
+            Value::Scalar(ScalarKind::Text, text) if text == seen => Ok(()),
             _ => self.differs(),
         }
     }

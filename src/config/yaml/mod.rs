@@ -27,7 +27,7 @@ pub(super) struct Node<'t> {
 #[derive(Debug)]
 pub(super) enum Value<'t> {
     /// Its kind and its text, without quotes and escapes.
-    Scalar(Kind, Cow<'t, str>),
+    Scalar(ScalarKind, Cow<'t, str>),
     List(Vec<Node<'t>>),
     /// The keys and their values in order; a key may occur twice.
     Map(Vec<(Node<'t>, Node<'t>)>),
@@ -35,7 +35,7 @@ pub(super) enum Value<'t> {
 
 /// The kind of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ScalarKind {
     Nothing,
     Truth,
     Whole,
@@ -105,20 +105,20 @@ mod tests {
             }
         }
         let expected = [
-            (1, Kind::Text, "a"),
-            (1, Kind::Text, "0123"),
-            (2, Kind::Text, "b"),
-            (2, Kind::Fraction, "1e5"),
-            (3, Kind::Whole, "0x10"),
-            (3, Kind::Truth, "true"),
-            (4, Kind::Text, "c"),
-            (4, Kind::Text, "0123"),
-            (7, Kind::Text, "d"),
-            (7, Kind::Text, "12:30"),
-            (8, Kind::Text, "e"),
-            (8, Kind::Nothing, ""),
-            (9, Kind::Text, "f"),
-            (9, Kind::Nothing, "~"),
+            (1, ScalarKind::Text, "a"),
+            (1, ScalarKind::Text, "0123"),
+            (2, ScalarKind::Text, "b"),
+            (2, ScalarKind::Fraction, "1e5"),
+            (3, ScalarKind::Whole, "0x10"),
+            (3, ScalarKind::Truth, "true"),
+            (4, ScalarKind::Text, "c"),
+            (4, ScalarKind::Text, "0123"),
+            (7, ScalarKind::Text, "d"),
+            (7, ScalarKind::Text, "12:30"),
+            (8, ScalarKind::Text, "e"),
+            (8, ScalarKind::Nothing, ""),
+            (9, ScalarKind::Text, "f"),
+            (9, ScalarKind::Nothing, "~"),
         ];
         assert_eq!(scalars, expected.map(|(line, kind, text)| (line, kind, text.to_owned())));
     }

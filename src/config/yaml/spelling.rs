@@ -3,11 +3,11 @@
 use saphyr_parser::{Event, Parser, StrInput};
 
 use crate::config::error::Fault;
-use crate::config::yaml::{DEEPEST, Kind, Node, Refusal, Value};
+use crate::config::yaml::{DEEPEST, Node, Refusal, ScalarKind, Value};
 
 /// Parses the only document of a text, with all scalars as texts.
 pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
-    let mut reader = Reader { parser: Parser::new_from_str(text) };
+    let mut reader = TreeReader { parser: Parser::new_from_str(text) };
     let mut node = None;
     loop {
         match reader.next()? {
@@ -24,11 +24,11 @@ pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
     }
 }
 
-struct Reader<'t> {
+struct TreeReader<'t> {
     parser: Parser<'t, StrInput<'t>>,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> TreeReader<'t> {
     fn next(&mut self) -> Result<(Event<'t>, u32), Refusal> {
         match self.parser.next_event() {
             Some(Ok((event, span))) => Ok((event, span.start.line() as u32)),
@@ -58,7 +58,7 @@ impl<'t> Reader<'t> {
             Event::Scalar(_, _, _, Some(_))
             | Event::SequenceStart(_, Some(_))
             | Event::MappingStart(_, Some(_)) => return refuse(Fault::Tag),
-            Event::Scalar(text, ..) => Value::Scalar(Kind::Text, text),
+            Event::Scalar(text, ..) => Value::Scalar(ScalarKind::Text, text),
             Event::SequenceStart(..) => Value::List(self.list(depth)?),
             Event::MappingStart(..) => Value::Map(self.map(depth)?),
             // No node begins with any other event; if one did, the parsers would disagree.

@@ -3,7 +3,7 @@
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
-use crate::engine::time::Nanos;
+use crate::engine::time::{Nanos, Timestamp};
 
 /// The value of one parameter of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,11 @@ pub(crate) trait Description {
     /// Returns the time in which an empty bucket fills, or the period of a window.
     fn time_to_refill(&self) -> Nanos;
 
+    /// Returns the length of the window at `now`, for limits whose windows differ in length.
+    fn window_length(&self, _now: Timestamp) -> Nanos {
+        self.time_to_refill()
+    }
+
     /// Returns how a bucket gets tokens.
     fn refill(&self) -> Refill;
 
@@ -85,6 +90,18 @@ pub(crate) trait Description {
     /// Returns the wait to show to the client.
     fn shown_wait(&self, decision: &Decision) -> Nanos {
         decision.next_token_after
+    }
+
+    /// Returns the wait of a client that was denied, at least that of [`shown_wait`].
+    ///
+    /// [`shown_wait`]: Description::shown_wait
+    fn shown_retry(&self, decision: &Decision) -> Nanos {
+        decision.retry_after.max(self.shown_wait(decision))
+    }
+
+    /// Returns the time until the bucket is full, to show to the client.
+    fn shown_reset(&self, decision: &Decision) -> Nanos {
+        decision.reset_after
     }
 
     /// Returns how a bucket repays a charge of `cost` taken before the tokens are there. `None` if a

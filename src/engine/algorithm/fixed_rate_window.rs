@@ -150,6 +150,11 @@ impl WindowRules for FixedRateWindow {
         self.burst + 1
     }
 
+    // The slots stay where they are.
+    fn keeping(self, keep: i64) -> FixedRateWindow {
+        FixedRateWindow { burst: self.burst - keep, ..self }
+    }
+
     fn slot(&self, window: &OpenWindow) -> i64 {
         self.slot_after(window.elapsed)
     }

@@ -99,6 +99,10 @@ impl WindowRules for FixedWindow {
         self.count
     }
 
+    fn keeping(self, keep: i64) -> FixedWindow {
+        FixedWindow { count: self.count - keep, ..self }
+    }
+
     fn slot(&self, _: &OpenWindow) -> i64 {
         0
     }

@@ -146,6 +146,12 @@ impl Algorithm for TokenBucket {
         self.burst
     }
 
+    fn keeping(self, keep: i64) -> TokenBucket {
+        let kept = self.emission_interval.get() * keep;
+        let burst_offset = Nanos::clamped(self.burst_offset.get() - kept);
+        TokenBucket { burst: self.burst - keep, burst_offset, ..self }
+    }
+
     #[inline(always)]
     fn spend(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
         let tat = found.map_or(now, State::instant).max(now);
@@ -197,8 +203,10 @@ impl Algorithm for TokenBucket {
         // 2^63 - 1, and the increment of a cost at most B.
         let left = self.burst_offset.get() - missing;
         let retry_after = match verb {
-            Verb::Spend | Verb::Check => self.emission_interval.get() * cost.get() - left,
-            Verb::Refund => 0,
+            Verb::Spend | Verb::Reserve | Verb::Check => {
+                self.emission_interval.get() * cost.get() - left
+            }
+            Verb::Refund | Verb::Release(_) | Verb::Renew(_) => 0,
             // As if the bucket held twice the burst. The cost is at most the burst.
             Verb::Charge if !allowed => {
                 self.emission_interval.get() * cost.get() - self.burst_offset.get() - left

@@ -271,6 +271,10 @@ impl Algorithm for LeakyBucket {
         self.size
     }
 
+    fn keeping(self, keep: i64) -> LeakyBucket {
+        LeakyBucket { size: self.size - keep, ..self }
+    }
+
     #[inline]
     fn spend(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
         let mut content = self.content(found, now.min(State::MAX_INSTANT));
@@ -312,8 +316,8 @@ impl Algorithm for LeakyBucket {
         let content = self.content(after, now);
         let level = content.level;
         let excess = match verb {
-            Verb::Spend | Verb::Check => level + cost.get() - self.size,
-            Verb::Refund => 0,
+            Verb::Spend | Verb::Reserve | Verb::Check => level + cost.get() - self.size,
+            Verb::Refund | Verb::Release(_) | Verb::Renew(_) => 0,
             Verb::Charge if !allowed => level + cost.get() - self.max_level(),
             Verb::Charge | Verb::ChargePartial => level - self.size,
         };

@@ -1,9 +1,12 @@
 //! The algorithms, one file each: the parameters of a limit and how it decides.
 
+pub mod calendar;
+pub mod calendar_window;
 pub mod description;
 pub mod fixed_rate_window;
 pub mod fixed_window;
 pub mod gcra;
+pub mod in_flight;
 pub mod leaky_bucket;
 pub mod name;
 pub mod window;
@@ -72,6 +75,12 @@ pub(crate) trait Algorithm: Description {
     /// Returns the highest cost that can ever be allowed, in tokens.
     fn max_cost(&self) -> i64;
 
+    /// Returns the limit for a spend that must leave `keep` tokens, which are at most the maximum cost:
+    /// the part of each bucket above these tokens. Its states are those of this limit.
+    fn keeping(self, keep: i64) -> Self
+    where
+        Self: Sized;
+
     /// Takes `cost` tokens if the bucket has them.
     fn spend(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write);
 
@@ -106,10 +115,12 @@ pub(crate) trait Algorithm: Description {
     #[inline(always)]
     fn apply(&self, verb: Verb, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
         match verb {
-            Verb::Spend | Verb::Check => self.spend(cost, found, now),
+            Verb::Spend | Verb::Reserve | Verb::Check => self.spend(cost, found, now),
             Verb::Refund => self.refund(cost, found, now),
             Verb::Charge => self.charge(cost, Overdraft::AllOrNothing, found, now),
             Verb::ChargePartial => self.charge(cost, Overdraft::Partial, found, now),
+            // Only slots have leases.
+            Verb::Release(_) | Verb::Renew(_) => (false, Write::Keep),
         }
     }
 

@@ -13,6 +13,8 @@ named_enum! {
         LeakyBucket = "leaky-bucket",
         FixedWindow = "fixed-window",
         FixedRateWindow = "fixed-rate-window",
+        CalendarWindow = "calendar-window",
+        InFlight = "in-flight",
         /// No limit.
         Unlimited = "unlimited",
     }
@@ -24,8 +26,11 @@ impl AlgorithmName {
         match self {
             AlgorithmName::LeakyBucket
             | AlgorithmName::FixedWindow
-            | AlgorithmName::FixedRateWindow => true,
-            AlgorithmName::TokenBucket | AlgorithmName::Unlimited => false,
+            | AlgorithmName::FixedRateWindow
+            | AlgorithmName::InFlight => true,
+            AlgorithmName::TokenBucket
+            | AlgorithmName::CalendarWindow
+            | AlgorithmName::Unlimited => false,
         }
     }
 }

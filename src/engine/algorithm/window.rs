@@ -60,6 +60,11 @@ pub(crate) trait WindowRules: Description {
     /// Returns the number of requests admitted at one instant, not counting forfeited slots.
     fn at_once(&self) -> i64;
 
+    /// See [`Algorithm::keeping`].
+    fn keeping(self, keep: i64) -> Self
+    where
+        Self: Sized;
+
     /// Returns the index of the open slot, which is the number of forfeited slots.
     fn slot(&self, window: &OpenWindow) -> i64;
 
@@ -91,6 +96,10 @@ impl<W: WindowRules> Algorithm for W {
     #[inline]
     fn max_cost(&self) -> i64 {
         self.at_once()
+    }
+
+    fn keeping(self, keep: i64) -> W {
+        WindowRules::keeping(self, keep)
     }
 
     #[inline]
@@ -140,8 +149,8 @@ impl<W: WindowRules> Algorithm for W {
             unlimited: false,
             remaining: (self.capacity() - window.used).max(0),
             retry_after: match verb {
-                Verb::Spend | Verb::Check => wait(window.used + cost.get()),
-                Verb::Refund => Nanos::ZERO,
+                Verb::Spend | Verb::Reserve | Verb::Check => wait(window.used + cost.get()),
+                Verb::Refund | Verb::Release(_) | Verb::Renew(_) => Nanos::ZERO,
                 Verb::Charge if !allowed => window.left,
                 Verb::Charge | Verb::ChargePartial => wait(window.used),
             },

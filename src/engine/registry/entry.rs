@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use crate::engine::algorithm::in_flight::Lease;
 use crate::engine::answer::Answer;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -54,6 +55,12 @@ impl Entry {
     /// Returns an entry with a default, ids of any format and no number.
     pub(super) fn plain(name: LimitName, limit: Limit) -> Entry {
         Entry::new(name, None, IdFormat::Any, Rule::plain(limit), None)
+    }
+
+    /// Returns the same limit without its number.
+    pub(super) fn without_number(&self) -> Entry {
+        let overrides = self.overrides.as_deref().cloned();
+        Entry::new(self.name.clone(), None, self.id_format, self.default.clone(), overrides)
     }
 
     /// The limit's name.
@@ -155,6 +162,23 @@ impl Entry {
         effective: Option<&Limit>,
         answer: &Answer,
     ) -> Decision {
+        self.with_operation(verb, id, tokens, effective, |operation| operation.numbers(answer))
+    }
+
+    /// Returns the lease of the slots that a call has taken or kept; `None` if it has none.
+    pub fn lease(&self, verb: Verb, id: &str, tokens: i64, answer: &Answer) -> Option<Lease> {
+        self.with_operation(verb, id, tokens, None, |operation| operation.lease(answer))
+    }
+
+    /// Calls `read` with the operation of a call that was made.
+    fn with_operation<R>(
+        &self,
+        verb: Verb,
+        id: &str,
+        tokens: i64,
+        effective: Option<&Limit>,
+        read: impl FnOnce(&Operation<'_>) -> R,
+    ) -> R {
         let only = self.only_rule().filter(|rule| !rule.limit.has_phase_per_key());
         let derived;
         let limit = match effective.or(only.map(|rule| &rule.limit)) {
@@ -175,7 +199,7 @@ impl Entry {
             Verb::ChargePartial => limit.cost_in_parts(tokens),
             _ => limit.cost(tokens).unwrap_or(Cost::ZERO),
         };
-        Operation { verb, limit, cost }.numbers(answer)
+        read(&Operation { verb, limit, cost })
     }
 
     /// Returns the rule that applies to every id; `None` if there are overrides.

@@ -83,6 +83,20 @@ impl Registry {
         Ok(Registry::new(entries.collect()))
     }
 
+    /// Returns the limits with a further entry, which has no number if another limit has it now.
+    /// Returns `None` if a limit has its name.
+    pub fn with_entry(&self, entry: &Arc<Entry>) -> Option<Registry> {
+        if self.entry(entry.name().as_str()).is_some() {
+            return None;
+        }
+        let is_taken = |number| self.entries.iter().any(|other| other.number() == Some(number));
+        let entry = match entry.number() {
+            Some(number) if is_taken(number) => Arc::new(entry.without_number()),
+            _ => Arc::clone(entry),
+        };
+        Some(Registry::new(self.entries.iter().cloned().chain([entry]).collect()))
+    }
+
     /// Returns the limits without the one of this name.
     pub fn without(&self, name: &str) -> Registry {
         let others = self.entries.iter().filter(|entry| entry.name().as_str() != name);

@@ -18,7 +18,8 @@ use crate::store::memory::shard::{Access, Shard};
 use crate::store::memory::table::{Table, Tag, free_slots};
 use crate::store::remote::{RemoteBatch, RemoteStep};
 use crate::store::{
-    Answers, Batch, Bucket, Keyspace, Stats, Step, Store, StoreError, TIDIED_EVERY, Write,
+    Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, TIDIED_EVERY, Wait,
+    Write,
 };
 use crate::sync::counting::AtomicU64;
 use crate::sync::{AtomicUsize, Mutex, Ordering};
@@ -137,7 +138,7 @@ impl MemoryStore {
 
     /// Decides on a new bucket for which there is no room before `until`.
     #[cold]
-    fn update_full<S: Step>(
+    fn update_full<S: StoreStep>(
         &self,
         keyspace: &Keyspace,
         step: &S,
@@ -258,7 +259,7 @@ impl MemoryStore {
 
     /// Runs a step on the bucket at `address`.
     #[inline(always)]
-    fn update_at<S: Step>(
+    fn update_at<S: StoreStep>(
         &self,
         keyspace: &Keyspace,
         address: Address,
@@ -282,7 +283,7 @@ impl MemoryStore {
 
     /// Runs a step on a bucket that is not in the table.
     #[inline(never)]
-    fn update_new<'a, S: Step>(
+    fn update_new<'a, S: StoreStep>(
         &'a self,
         mut table: Access<'a>,
         keyspace: &Keyspace,
@@ -371,6 +372,7 @@ impl Store for MemoryStore {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
+        _wait: Wait,
     ) -> Result<Answer, Infallible> {
         Ok(self.update_at(bucket.keyspace, self.address(bucket.hash()), step, now))
     }
@@ -417,6 +419,7 @@ impl Store for MemoryStore {
         batch: &B,
         now: Timestamp,
         _clock: &impl Clock,
+        _wait: Wait,
     ) -> Result<Answers, Infallible> {
         let addresses: Few<Address> =
             buckets.iter().map(|&bucket| self.address(bucket.hash())).collect();

@@ -33,7 +33,9 @@ use crate::store::redis::metrics::{CallKind, CallResult, Metrics, StoreEvent};
 use crate::store::redis::url::RedisUrl;
 use crate::store::redis::{SLACK, handoff, replies};
 use crate::store::remote::RemoteOp;
-use crate::sync::{AtomicBool, Ordering};
+#[cfg(unix)]
+use crate::sync::count_forks;
+use crate::sync::{AtomicBool, Ordering, forks};
 
 /// Receives the server's reply.
 pub(super) type Done = Box<dyn FnOnce(Result<Value, StoreError>) + Send>;
@@ -58,6 +60,8 @@ struct Generation {
 impl Client {
     /// Creates a client that connects at its first call. `seed` is for the jitter of its breaker.
     pub(super) fn new(url: RedisUrl, seed: u64) -> Client {
+        #[cfg(unix)]
+        count_forks();
         Client { url, seed, first: OnceBox::new(), is_closed: AtomicBool::new(false) }
     }
 
@@ -75,17 +79,18 @@ impl Client {
         if self.is_closed.load(Ordering::Relaxed) {
             return Err(StoreError::Closed);
         }
-        let pid = process::id();
+        let forks = forks();
         let mut link = &self.first;
         loop {
             let generation = match link.get() {
                 Some(generation) => generation,
                 None => {
-                    let engine = Engine::new(pid, &self.url, self.seed ^ u64::from(pid))?;
+                    let seed = self.seed ^ u64::from(process::id());
+                    let engine = Engine::new(forks, &self.url, seed)?;
                     link.get_or_init(|| Box::new(Generation { engine, next: OnceBox::new() }))
                 }
             };
-            if generation.engine.pid == pid {
+            if generation.engine.forks == forks {
                 return Ok(&generation.engine);
             }
             link = &generation.next;
@@ -97,7 +102,7 @@ impl Client {
         self.is_closed.store(true, Ordering::Relaxed);
         let mut link = self.first.get();
         while let Some(generation) = link {
-            if generation.engine.pid == process::id() {
+            if generation.engine.forks == forks() {
                 generation.engine.shared.link.close();
             }
             link = generation.next.get();
@@ -108,9 +113,10 @@ impl Client {
 /// The runtime of one process and its data.
 #[derive(Debug)]
 pub(super) struct Engine {
-    pid: u32,
+    /// Identifies the process. Its id would take a call of the system for each decision.
+    forks: u32,
     runtime: Option<Arc<Runtime>>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedEngine>,
     /// Whether a thread runs the runtime; false if none could be started.
     #[expect(clippy::disallowed_types, reason = "an engine is used in one process only")]
     driver: std::sync::OnceLock<bool>,
@@ -119,7 +125,7 @@ pub(super) struct Engine {
 
 /// The part of an engine that calls in progress share.
 #[derive(Debug)]
-struct Shared {
+struct SharedEngine {
     link: Link,
     batch: CallBatch,
     handoff: Arc<Handoff>,
@@ -129,11 +135,11 @@ struct Shared {
 }
 
 impl Engine {
-    fn new(pid: u32, url: &RedisUrl, seed: u64) -> Result<Engine, StoreError> {
+    fn new(forks: u32, url: &RedisUrl, seed: u64) -> Result<Engine, StoreError> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build();
         let runtime =
             runtime.map_err(|error| StoreError::Unavailable { why: error.to_string() })?;
-        let shared = Shared {
+        let shared = SharedEngine {
             link: Link::new(url.clone()),
             batch: CallBatch::new(),
             handoff: Arc::default(),
@@ -142,7 +148,7 @@ impl Engine {
             metrics: Arc::new(Metrics::new()),
         };
         Ok(Engine {
-            pid,
+            forks,
             runtime: Some(Arc::new(runtime)),
             shared: Arc::new(shared),
             driver: Default::default(),
@@ -284,7 +290,7 @@ fn shut_down(runtime: Arc<Runtime>) {
 impl Drop for Engine {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
-        if self.pid == process::id() {
+        if self.forks == forks() {
             self.stop.notify_one();
             shut_down(runtime);
         } else {
@@ -295,7 +301,7 @@ impl Drop for Engine {
     }
 }
 
-impl Shared {
+impl SharedEngine {
     fn admit(&self) -> Result<(), StoreError> {
         self.breaker.admit().map_err(|pause| {
             let millis = pause.millis() + 1;

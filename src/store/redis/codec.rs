@@ -8,6 +8,7 @@ use once_cell::race::OnceBox;
 use redis::{Arg, Cmd, Script, Value};
 use sha2::{Digest, Sha256};
 
+use crate::clock::{Clock, SystemClock};
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
 use crate::engine::answer::Answer;
@@ -130,7 +131,15 @@ mod algorithm {
     pub(super) const LEAKY_BUCKET: u8 = 2;
     pub(super) const FIXED_WINDOW: u8 = 3;
     pub(super) const FIXED_RATE_WINDOW: u8 = 4;
-    pub(super) const UNLIMITED: u8 = 5;
+    pub(super) const IN_FLIGHT: u8 = 5;
+    pub(super) const CALENDAR_WINDOW: u8 = 6;
+    pub(super) const UNLIMITED: u8 = 7;
+}
+
+/// Flags of all calls of a run of the script.
+mod mode {
+    pub(super) const IS_SHORT: u8 = 1;
+    pub(super) const HAS_INSTANT: u8 = 2;
 }
 
 /// Flags of a call in the script.
@@ -161,17 +170,15 @@ pub(super) fn decide<'a>(
     slack: Nanos,
 ) -> Cmd {
     let mut command = DECIDE.call(calls.len());
-    let mut packed = Vec::with_capacity(24 + 19 * calls.len());
-    match now {
-        None => {
-            number(&mut packed, -1);
-            number(&mut packed, 0);
-        }
-        Some(now) => seconds(&mut packed, now.get()),
-    }
-    number(&mut packed, slack.millis().cast_signed());
+    let mut packed = Vec::with_capacity(21 + 19 * calls.len());
     let is_short = calls.clone().all(|(_, operation)| short_times(operation, now).is_some());
-    packed.push(u8::from(is_short));
+    let is_short = if is_short { mode::IS_SHORT } else { 0 };
+    packed.push(is_short | if now.is_some() { mode::HAS_INSTANT } else { 0 });
+    let slack = u32::try_from(slack.millis()).unwrap_or(u32::MAX);
+    packed.extend_from_slice(&slack.to_le_bytes());
+    if let Some(now) = now {
+        seconds(&mut packed, now.get());
+    }
     for (key, operation) in calls {
         command.arg(key);
         pack(&mut packed, operation, unit, now);
@@ -203,18 +210,18 @@ fn pack(packed: &mut Vec<u8>, operation: &RemoteOp, unit: Unit, now: Option<Time
         flags |= flag::IS_ALONE;
     }
     let cost = cost.get();
-    let mut start =
+    let mut begin =
         |algorithm: u8| packed.extend_from_slice(&[algorithm, verb_number(verb), flags]);
     match limit {
         Limit::TokenBucket(bucket) => match short_times(operation, now) {
             Some((cost, burst)) => {
-                start(algorithm::SHORT_TOKEN_BUCKET);
+                begin(algorithm::SHORT_TOKEN_BUCKET);
                 number(packed, cost);
                 number(packed, burst);
             }
             None => {
                 let interval = bucket.emission_interval().get();
-                start(algorithm::TOKEN_BUCKET);
+                begin(algorithm::TOKEN_BUCKET);
                 // At most twice the burst offset, which is at most 2^62.
                 seconds(packed, interval.saturating_mul(cost));
                 seconds(packed, interval.saturating_mul(bucket.burst()));
@@ -225,28 +232,47 @@ fn pack(packed: &mut Vec<u8>, operation: &RemoteOp, unit: Unit, now: Option<Time
             // No bucket holds more than the largest tally, so larger drips have no further effect.
             let drip_size = bucket.drip_size().min(State::MAX_TALLY.cast_signed());
             let rate = bucket.drip_rate().millis().cast_signed();
-            start(algorithm::LEAKY_BUCKET);
+            begin(algorithm::LEAKY_BUCKET);
             tallied(packed, [cost, bucket.size(), rate, drip_size, 0]);
         }
         Limit::FixedWindow(window) => {
             let (period, phase) = period_and_phase(window.window());
-            start(algorithm::FIXED_WINDOW);
+            begin(algorithm::FIXED_WINDOW);
             tallied(packed, [cost, window.count(), period, phase, 0]);
         }
         Limit::FixedRateWindow(window) => {
             let (period, phase) = period_and_phase(window.window());
-            start(algorithm::FIXED_RATE_WINDOW);
+            begin(algorithm::FIXED_RATE_WINDOW);
             tallied(packed, [cost, window.count(), period, phase, window.burst()]);
         }
+        Limit::InFlight(slots) => {
+            let lease = match verb {
+                Verb::Release(lease) | Verb::Renew(lease) => [lease.start(), lease.epoch()],
+                _ => [0, 0],
+            };
+            begin(algorithm::IN_FLIGHT);
+            tallied(packed, [cost, slots.count(), slots.epoch(), lease[0], lease[1]]);
+        }
+        Limit::CalendarWindow(window) => {
+            // The server's clock, if it decides, may be in the window before or after this one.
+            let now = now.unwrap_or_else(|| SystemClock::new().now()).get() / NANOS_PER_SECOND;
+            begin(algorithm::CALENDAR_WINDOW);
+            number(packed, cost);
+            number(packed, window.count());
+            for boundary in window.calendar().windows_around(now) {
+                number(packed, boundary);
+            }
+        }
         // No store is asked about it.
-        Limit::Unlimited => start(algorithm::UNLIMITED),
+        Limit::Unlimited => begin(algorithm::UNLIMITED),
     }
 }
 
 /// Returns the times of the cost and the burst of a spend or check of a token bucket; `None` for other
 /// calls, and if the sums of the times are not exact in the script.
 fn short_times(operation: &RemoteOp, now: Option<Timestamp>) -> Option<(i64, i64)> {
-    let (Verb::Spend | Verb::Check, Limit::TokenBucket(bucket)) = (operation.verb, operation.limit)
+    let (Verb::Spend | Verb::Reserve | Verb::Check, Limit::TokenBucket(bucket)) =
+        (operation.verb, operation.limit)
     else {
         return None;
     };
@@ -269,11 +295,13 @@ fn tallied(packed: &mut Vec<u8>, parameters: [i64; 5]) {
 /// Returns the verb's number in the script.
 const fn verb_number(verb: Verb) -> u8 {
     match verb {
-        Verb::Spend => 1,
+        Verb::Spend | Verb::Reserve => 1,
         Verb::Check => 2,
         Verb::Refund => 3,
         Verb::Charge => 4,
         Verb::ChargePartial => 5,
+        Verb::Release(_) => 6,
+        Verb::Renew(_) => 7,
     }
 }
 

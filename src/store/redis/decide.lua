@@ -1,14 +1,15 @@
 -- Decides calls on the buckets in KEYS as the algorithms in src/engine/algorithm do: together, all or
 -- nothing, or those of several callers one after another, each on its own.
 --
--- ARGV[1] is packed: the instant (seconds, below 0 for the server's time, and nanoseconds) and the slack
--- in milliseconds, a double each, and whether all calls are on short token buckets, a byte; then for
--- each bucket its algorithm, its verb and its flags, a byte each, and the parameters of its
+-- ARGV[1] is packed: flags of the run, a byte, and the slack in milliseconds, four bytes; the instant
+-- (seconds and nanoseconds, a double each) unless it is the server's time; then for each bucket its
+-- algorithm, its verb and its flags, a byte each, and the parameters of its
 -- algorithm, a double each.
 --
 -- Reply: the instant (seconds and nanoseconds), then two for each bucket: the verdict, and the
 -- value that was found (false if none, 0 if what was found is no state of this algorithm). If the
--- server has no memory for a write, the verdict is 2, and the error follows in place of the value.
+-- server has no memory for a write, or its clock is in none of the given calendar windows, the verdict
+-- is 2, and the error follows in place of the value.
 --
 -- Only a value of another type, of another format or of a lifetime that no limiter writes counts as
 -- no state. Any other error is returned: a user without the right to read must not be unlimited.
@@ -18,29 +19,37 @@
 -- arguments are formatted with %.0f, as tostring rounds them.
 
 -- The numbers of codec.rs.
-local SHORT_TOKEN_BUCKET, TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW = 0, 1, 2, 3
+local SHORT_TOKEN_BUCKET, TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW, IN_FLIGHT = 0, 1, 2, 3, 5
+local CALENDAR_WINDOW = 6
 -- A check is a spend that may not write.
-local REFUND, CHARGE, CHARGE_PARTIAL = 3, 4, 5
+local REFUND, CHARGE, CHARGE_PARTIAL, RELEASE, RENEW = 3, 4, 5, 6, 7
 local DECIDES, MAY_WRITE, IS_ALONE = 1, 2, 4
+-- Flags of the run: all calls are on short token buckets; the instant is given.
+local IS_SHORT, HAS_INSTANT = 1, 2
 
 local END_S, END_N = 9223372036, 854775807 -- 2^63 - 1 ns
 local MAX_MS, MAX_TALLY = 8796093022207, 1048575 -- 43 and 20 bits
+local MAX_USED = 999999999
+local UNKNOWN_WINDOW = 'the clocks of the server and of this machine differ by more than a calendar window'
 
 local call, pcall, find, format, sub = redis.call, redis.pcall, string.find, string.format, string.sub
 local ceil, floor, max, min, unpack = math.ceil, math.floor, math.max, math.min, struct.unpack
 
 local packed = ARGV[1]
-local now_s, now_n, slack, is_short, at = unpack('<dddB', packed)
-local has_server_time = now_s < 0
+local mode, slack, at = unpack('<BI4', packed)
+local has_server_time = mode < HAS_INSTANT
+local now_s, now_n
 if has_server_time then
   local time = call('TIME')
   now_s, now_n = tonumber(time[1]), tonumber(time[2]) * 1000
+else
+  now_s, now_n, at = unpack('<dd', packed, at)
 end
 
 -- Decides every call that is not on a short token bucket. Each run of a script creates its functions
 -- again, so they are created only if there is such a call.
 local decide
-if is_short == 0 then
+if mode % 2 ~= IS_SHORT then
   -- Returns whether no limiter wrote a value that ends `ahead` milliseconds from now: a limiter lets each
   -- value expire `slack` after its end. Costs a command, so it is asked only about values that last
   -- longer than two full buckets. A given instant has nothing to do with the server's expiry.
@@ -161,6 +170,45 @@ if is_short == 0 then
     end
     local ttl = (s - now_s) * 1000 + ceil((n - now_n) / 1000000)
     return allowed, found, format('%.0f%09.0f', s, n), ttl
+  end
+
+  -- A calendar window's value is its end in seconds, and the tokens used in place of nanoseconds. The
+  -- caller knows the calendar: the start of the window before the one of its clock, and three ends.
+  local function calendar_window(key, found, verb, cost, count, before, start, finish, after)
+    local s, used
+    if found then
+      s, used = read_instant(found)
+      if not s or (s > after and is_damaged(key, (s - now_s) * 1000)) then
+        found, s = 0, nil
+      elseif s <= now_s then
+        s = nil
+      end
+    end
+    if not s then
+      if now_s < before or now_s >= after then
+        return nil
+      end
+      s, used = now_s < start and start or now_s < finish and finish or after, 0
+    end
+    local allowed, change = cost <= count - used, cost
+    if verb == REFUND then
+      change = -min(cost, used)
+      allowed = change < 0
+    elseif verb == CHARGE or verb == CHARGE_PARTIAL then
+      local most = min(2 * count, MAX_USED) - used
+      allowed = cost <= most
+      if not allowed then
+        change = verb == CHARGE_PARTIAL and max(most, 0) or 0
+      end
+    elseif not allowed then
+      change = 0
+    end
+    if change == 0 then
+      return allowed, found
+    end
+    used = used + change
+    local ttl = (s - now_s) * 1000 + ceil((used - now_n) / 1000000)
+    return allowed, found, format('%.0f%09.0f', s, used), ttl
   end
 
   -- The value of a bucket with a tally is an instant in milliseconds, the tally, and how many
@@ -284,9 +332,86 @@ if is_short == 0 then
     return allowed, found, format('%.0f:%.0f:%.0f', start, tally, memory), start + memory - now_ms
   end
 
+  -- Slots in flight. The value is that of a tally: ms * 2^20 + tally is the word, whose lowest 30 bits are
+  -- the slots of the current and of the previous epoch, and whose rest is the start of the current epoch
+  -- in 1024 ms. `lease_start` and `lease_epoch` are those of a release or a renewal.
+  local function in_flight(key, found, verb, cost, count, epoch, lease_start, lease_epoch)
+    local at_ms = min(now_ms, MAX_MS)
+    local unit = floor(at_ms / 1024)
+    local start, current, previous, memory = unit, 0, 0, 0
+    local lasts = 2 * epoch * 1024
+    local is_held = false
+    if found then
+      local ms, tally, held_memory = read_tally(found)
+      if not ms then
+        found = 0
+      elseif ms + held_memory <= at_ms then
+        found = false
+      elseif
+        ms + max(held_memory, lasts) > at_ms + 2 * lasts
+        and is_damaged(key, ms + held_memory - now_ms)
+      then
+        found = 0
+      else
+        is_held, start, memory = true, floor(ms / 1024), held_memory
+        current, previous = (ms % 1024) * 32 + floor(tally / 32768), tally % 32768
+        local epochs = floor((unit - start) / epoch)
+        if epochs == 1 then
+          start, current, previous = start + epoch, 0, current
+        elseif epochs > 1 then
+          start, current, previous = unit, 0, 0
+        end
+      end
+    end
+    local allowed, changes = false, false
+    if verb == RELEASE or verb == RENEW then
+      local is_current = is_held and lease_start == start
+      local is_previous = is_held
+        and not is_current
+        and lease_start == start - epoch
+        and lease_epoch == epoch
+      allowed = is_current or is_previous
+      if verb == RELEASE then
+        local returned = min(cost, is_current and current or is_previous and previous or 0)
+        changes = returned > 0
+        if is_current then
+          current = current - returned
+        else
+          previous = previous - returned
+        end
+      elseif not is_current then
+        if is_previous then
+          previous = previous - min(cost, previous)
+        end
+        local has_room = current + previous + cost <= 2 * count
+        changes = is_previous or has_room
+        if has_room then
+          current = current + cost
+        end
+      end
+    elseif verb ~= REFUND and verb ~= CHARGE and verb ~= CHARGE_PARTIAL then
+      allowed = current + previous + cost <= count
+      changes = allowed and cost > 0
+      current = current + cost
+    end
+    if not changes then
+      return allowed, found
+    end
+    -- The longest that a live bucket was written with applies.
+    memory = max(memory, lasts)
+    local ms = start * 1024 + floor(current / 32)
+    local value = format('%.0f:%.0f:%.0f', ms, (current % 32) * 32768 + previous, memory)
+    return allowed, found, value, ms + memory - now_ms
+  end
+
   -- Returns the verdict, the value that was found as in the reply, the new value if it changes, and its
   -- time to live.
   decide = function(key, found, algorithm, verb)
+    if algorithm == CALENDAR_WINDOW then
+      local cost, count, before, start, finish, after
+      cost, count, before, start, finish, after, at = unpack('<dddddd', packed, at)
+      return calendar_window(key, found, verb, cost, count, before, start, finish, after)
+    end
     if algorithm == TOKEN_BUCKET then
       local cost_s, cost_n, burst_s, burst_n, token_s, token_n
       cost_s, cost_n, burst_s, burst_n, token_s, token_n, at = unpack('<dddddd', packed, at)
@@ -296,6 +421,9 @@ if is_short == 0 then
     end
     local cost, size, length, other, burst
     cost, size, length, other, burst, at = unpack('<ddddd', packed, at)
+    if algorithm == IN_FLIGHT then
+      return in_flight(key, found, verb, cost, size, length, other, burst)
+    end
     return tallied(key, found, algorithm, verb, cost, size, length, other, burst)
   end
 end
@@ -349,7 +477,7 @@ for index = 1, #KEYS do
   else
     allowed, found, value, ttl = decide(key, found, algorithm, verb)
   end
-  if not allowed and flags % 2 == DECIDES then
+  if allowed == nil or (not allowed and flags % 2 == DECIDES) then
     is_allowed = false
   end
   if flags % 4 >= MAY_WRITE then
@@ -357,6 +485,9 @@ for index = 1, #KEYS do
   end
   reply[index * 2 + 1] = allowed and 1 or 0
   reply[index * 2 + 2] = is_wrong_type and 0 or found
+  if allowed == nil then
+    reply[index * 2 + 1], reply[index * 2 + 2] = 2, UNKNOWN_WINDOW
+  end
   -- A call on its own is written at once, because the next one may be on the same bucket.
   if index == #KEYS or flags >= IS_ALONE then
     for other = is_allowed and unwritten or index + 1, index do

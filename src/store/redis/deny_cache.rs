@@ -12,6 +12,7 @@ use crate::engine::answer::{Answer, Outcome};
 use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::store::remote::RemoteOp;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 /// The time for which a state is used.
@@ -52,9 +53,10 @@ struct Denied {
     received_at: Nanos,
 }
 
-/// Returns whether the state that denied an earlier call can deny a call with this verb.
-pub(super) fn may_deny(verb: Verb) -> bool {
-    matches!(verb, Verb::Spend | Verb::Check)
+/// Returns whether the state that denied an earlier call can deny this one. Slots can be returned by
+/// another process at any time.
+pub(super) fn may_deny(operation: &RemoteOp) -> bool {
+    operation.verb.decides() && operation.limit.slots().is_none()
 }
 
 impl DenyCache {
@@ -122,23 +124,29 @@ impl DenyCache {
     }
 
     /// Prepares for a call that is sent to the server.
-    pub(super) fn on_submit(&self, bucket: Hash, verb: Verb) -> Noted {
-        if !may_deny(verb) {
+    ///
+    /// Returns `None` for slots, of which no state is kept.
+    pub(super) fn on_submit(&self, bucket: Hash, operation: &RemoteOp) -> Option<Noted> {
+        if operation.limit.slots().is_some() {
+            return None;
+        }
+        let verb = operation.verb;
+        if !verb.decides() {
             self.forget(bucket);
         }
-        Noted { bucket, verb, changes: self.changes() }
+        Some(Noted { bucket, verb, changes: self.changes() })
     }
 
     /// Keeps or drops the state of a bucket as the reply requires; `None` if there is no valid one.
-    pub(super) fn on_reply(&self, noted: Noted, reply: Option<&Answer>) {
-        let Noted { bucket, verb, changes } = noted;
+    pub(super) fn on_reply(&self, noted: Option<Noted>, reply: Option<&Answer>) {
+        let Some(Noted { bucket, verb, changes }) = noted else { return };
         match reply {
             // Another caller may have read the state before this change.
-            _ if !may_deny(verb) => self.forget(bucket),
+            _ if !verb.decides() => self.forget(bucket),
             Some(&Answer { found: Some(state), now, outcome: Outcome::Denied }) => {
                 self.put(bucket, state, now, changes);
             }
-            Some(_) if verb == Verb::Spend => self.on_spend(bucket),
+            Some(_) if verb != Verb::Check => self.on_spend(bucket),
             _ => {}
         }
     }

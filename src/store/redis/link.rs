@@ -26,7 +26,7 @@ use crate::engine::time::Nanos;
 use crate::store::StoreError;
 use crate::store::redis::codec;
 use crate::store::redis::probe;
-use crate::store::redis::url::{Address, Credentials, Place, RedisUrl};
+use crate::store::redis::url::{Credentials, RedisUrl, ServerAddress, ServerPlace};
 use crate::sync::{AtomicBool, AtomicI64, Mutex, Ordering};
 
 /// The maximum number of times that a command is sent again if a node has not executed it.
@@ -39,7 +39,7 @@ const IDLE: Nanos = Nanos::from_millis(100);
 /// A connection that is replaced when it is lost.
 pub(super) struct Link {
     url: RedisUrl,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     /// Whether an attempt to connect has ended.
     has_tried: AtomicBool,
     /// Whether the server has everything that calls need.
@@ -49,7 +49,7 @@ pub(super) struct Link {
     used_at: AtomicI64,
 }
 
-enum State {
+enum LinkState {
     Down,
     /// Any caller that needs the connection continues the attempt; it survives a caller
     /// that is cancelled.
@@ -81,7 +81,7 @@ impl Link {
             // The user of a command that inspects a node may have fewer rights.
             is_checked: Arc::new(AtomicBool::new(url.is_node)),
             url,
-            state: Mutex::new(State::Down),
+            state: Mutex::new(LinkState::Down),
             has_tried: AtomicBool::new(false),
             since: Stopwatch::start(),
             used_at: AtomicI64::new(0),
@@ -98,7 +98,9 @@ impl Link {
         let before = {
             let mut state = self.state.lock();
             match &*state {
-                State::Up(Connection::Server { .. }) => std::mem::replace(&mut *state, State::Down),
+                LinkState::Up(Connection::Server { .. }) => {
+                    std::mem::replace(&mut *state, LinkState::Down)
+                }
                 // A cluster replaces its connections itself.
                 _ => return,
             }
@@ -108,7 +110,7 @@ impl Link {
 
     /// Drops the connection.
     pub(super) fn close(&self) {
-        let before = std::mem::replace(&mut *self.state.lock(), State::Down);
+        let before = std::mem::replace(&mut *self.state.lock(), LinkState::Down);
         drop(before);
     }
 
@@ -245,24 +247,24 @@ impl Link {
         let attempt = {
             let mut state = self.state.lock();
             match &*state {
-                State::Up(connection) if connection.is_open() => return Ok(connection.clone()),
-                State::Connecting(attempt) => attempt.clone(),
-                State::Up(_) | State::Down => {
+                LinkState::Up(connection) if connection.is_open() => return Ok(connection.clone()),
+                LinkState::Connecting(attempt) => attempt.clone(),
+                LinkState::Up(_) | LinkState::Down => {
                     let is_checked = Arc::clone(&self.is_checked);
                     let attempt = connect(self.url.clone(), is_checked).boxed().shared();
-                    *state = State::Connecting(attempt.clone());
+                    *state = LinkState::Connecting(attempt.clone());
                     attempt
                 }
             }
         };
         let outcome = attempt.clone().await;
         let mut state = self.state.lock();
-        if let State::Connecting(current) = &*state
+        if let LinkState::Connecting(current) = &*state
             && current.ptr_eq(&attempt)
         {
             *state = match &outcome {
-                Ok(connection) => State::Up(connection.clone()),
-                Err(_) => State::Down,
+                Ok(connection) => LinkState::Up(connection.clone()),
+                Err(_) => LinkState::Down,
             };
             self.has_tried.store(true, Ordering::Relaxed);
         }
@@ -328,17 +330,17 @@ async fn connect(url: RedisUrl, is_checked: Arc<AtomicBool>) -> Result<Connectio
 async fn try_connect(url: &RedisUrl) -> RedisResult<Connection> {
     let certificates = certificates(url)?;
     match &url.place {
-        Place::Server(address) => {
+        ServerPlace::Server(address) => {
             connect_to_server(url, addr(address, url.is_encrypted), certificates).await
         }
-        Place::Socket(path) => {
+        ServerPlace::Socket(path) => {
             connect_to_server(url, ConnectionAddr::Unix(path.clone()), certificates).await
         }
-        Place::Sentinel(sentinels, service) => {
+        ServerPlace::Sentinel(sentinels, service) => {
             let primary = ask_sentinels(url, sentinels, service, certificates.clone()).await?;
             connect_to_server(url, primary, certificates).await
         }
-        Place::Cluster(nodes) => {
+        ServerPlace::Cluster(nodes) => {
             let nodes = nodes.iter().map(|node| addr(node, url.is_encrypted));
             let mut client = ClusterClient::builder(nodes)
                 // A lost call is never repeated; `Link::ask` follows redirections.
@@ -396,7 +398,7 @@ async fn connect_to_server(
 /// Returns the address of the service's primary.
 async fn ask_sentinels(
     url: &RedisUrl,
-    sentinels: &[Address],
+    sentinels: &[ServerAddress],
     service: &str,
     certificates: Option<TlsCertificates>,
 ) -> RedisResult<ConnectionAddr> {
@@ -439,7 +441,7 @@ fn logged_in(credentials: &Credentials) -> RedisConnectionInfo {
     info
 }
 
-fn addr(address: &Address, is_encrypted: bool) -> ConnectionAddr {
+fn addr(address: &ServerAddress, is_encrypted: bool) -> ConnectionAddr {
     let (host, port) = (address.host.to_string(), address.port);
     if is_encrypted {
         ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }

@@ -74,10 +74,10 @@ impl CallKind {
     pub(super) fn of(operations: &[RemoteOp]) -> CallKind {
         let [operation] = operations else { return CallKind::Several };
         match operation.verb {
-            Verb::Spend => CallKind::Spend,
+            Verb::Spend | Verb::Reserve => CallKind::Spend,
             Verb::Check => CallKind::Check,
-            Verb::Refund => CallKind::Refund,
-            Verb::Charge | Verb::ChargePartial => CallKind::Charge,
+            Verb::Refund | Verb::Release(_) => CallKind::Refund,
+            Verb::Charge | Verb::ChargePartial | Verb::Renew(_) => CallKind::Charge,
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::clock::{Clock, Stopwatch};
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::{Answer, Outcome};
 use crate::engine::batch::Kind;
-use crate::engine::operation::{Operation, Verb};
+use crate::engine::operation::Operation;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::hash::HashKey;
 use crate::latencies::Latencies;
@@ -42,7 +42,7 @@ use crate::store::redis::metrics::Metrics;
 use crate::store::remote::{
     Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore,
 };
-use crate::store::{Answers, Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
+use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait, Write};
 
 /// The time that a value is kept after its bucket is full. One that expires early would be
 /// refilled.
@@ -259,7 +259,7 @@ impl RedisStore {
         };
         let is_denied = (0..buckets.len()).any(is_denied);
         if is_denied || failure.is_some() {
-            self.give_back(engine, buckets, batch, &found, clock);
+            self.give_back(engine, buckets, batch, &operations, &found, clock);
         }
         if let Some(error) = failure {
             return Err(error);
@@ -283,12 +283,16 @@ impl RedisStore {
         engine: &Engine,
         buckets: &[Bucket<'_>],
         batch: &B,
+        operations: &[RemoteOp],
         replies: &[Option<Answer>],
         clock: &impl Clock,
     ) {
         let mut charges = Vec::new();
         for (index, reply) in replies.iter().enumerate() {
             let Some(reply) = reply else { continue };
+            if !operations[index].verb.decides() {
+                continue;
+            }
             // The other buckets are passed as full, so this one is charged as before.
             let mut states = vec![None; replies.len()];
             states[index] = reply.found;
@@ -319,7 +323,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// [`StoreError`] if the server does not answer.
-    pub fn update_here<S: Step>(
+    pub fn update_here<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
@@ -440,7 +444,7 @@ impl RemoteStore for RedisStore {
         };
         let cache = Arc::clone(engine.deny_cache());
         let noted = ops.iter().map(|(keyspace, id, operation)| {
-            cache.on_submit(self.hash_of(keyspace, id), operation.verb)
+            cache.on_submit(self.hash_of(keyspace, id), operation)
         });
         let noted: Vec<_> = noted.collect();
         let done: Completion = Box::new(move |replies| {
@@ -489,15 +493,19 @@ impl Store for RedisStore {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
+        wait: Wait,
     ) -> Result<Answer, StoreError> {
         let engine = self.client.engine()?;
         let operation = step.call();
-        if may_deny(operation.verb)
+        if may_deny(&operation)
             && let Some(denied) = self.deny(engine, bucket, step, now)
         {
             return Ok(denied);
         }
-        let noted = engine.deny_cache().on_submit(self.hash(bucket), operation.verb);
+        if wait == Wait::Never {
+            return Err(StoreError::WouldWait);
+        }
+        let noted = engine.deny_cache().on_submit(self.hash(bucket), &operation);
         let replies = self.ask(engine, &[bucket], slice::from_ref(&operation), self.given(now));
         let reply = replies.and_then(|replies| {
             Some(replies[0]).filter(|reply| step.agrees(reply)).ok_or_else(disagreed)
@@ -506,26 +514,17 @@ impl Store for RedisStore {
         reply
     }
 
-    #[cold]
-    #[inline(never)]
-    fn try_update<S: RemoteStep>(
-        &self,
-        bucket: Bucket<'_>,
-        step: &S,
-        now: Timestamp,
-    ) -> Result<Option<Answer>, StoreError> {
-        let engine = self.client.engine()?;
-        let may_deny = may_deny(step.call().verb);
-        Ok(if may_deny { self.deny(engine, bucket, step, now) } else { None })
-    }
-
     fn update_all<B: RemoteBatch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
+        wait: Wait,
     ) -> Result<Answers, StoreError> {
+        if wait == Wait::Never {
+            return Err(StoreError::WouldWait);
+        }
         let engine = self.client.engine()?;
         let (operations, now) = (batch.calls(), self.given(now));
         let groups = self.groups(buckets.iter().map(|&bucket| self.key(bucket)));
@@ -537,7 +536,7 @@ impl Store for RedisStore {
         };
         for (&bucket, operation) in buckets.iter().zip(&operations) {
             match operation.verb {
-                Verb::Refund => engine.deny_cache().forget(self.hash(bucket)),
+                verb if verb.returns() => engine.deny_cache().forget(self.hash(bucket)),
                 _ => engine.deny_cache().on_spend(self.hash(bucket)),
             }
         }

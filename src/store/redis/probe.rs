@@ -9,7 +9,7 @@ use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use crate::store::StoreError;
 use crate::store::redis::codec;
 use crate::store::redis::link::Connection;
-use crate::store::redis::url::{Place, RedisUrl};
+use crate::store::redis::url::{RedisUrl, ServerPlace};
 
 /// Makes calls of everything that decisions need, in one round trip. Returns whether all succeeded: a
 /// server that is full or loads its data must be checked again.
@@ -40,7 +40,7 @@ fn commands(url: &RedisUrl) -> Vec<Cmd> {
     // The keys of buckets have an id and a limit.
     let key_of = |id: &str| format!("{{{}:{id}}}probe", url.prefix).into_bytes();
     let mut keys = vec![key_of("")];
-    if matches!(url.place, Place::Server(_)) {
+    if matches!(url.place, ServerPlace::Server(_)) {
         // A node of a cluster refuses keys in different slots, even if it has both.
         let mut others = (0..).map(|number: u32| key_of(&number.to_string()));
         keys.extend(others.find(|other| codec::slot(other) != codec::slot(&keys[0])));

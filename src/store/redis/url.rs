@@ -41,7 +41,7 @@ const OPTIONS: [&str; 9] = [
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
     /// The location of the server.
-    pub(super) place: Place,
+    pub(super) place: ServerPlace,
     /// Whether connections are encrypted.
     pub(super) is_encrypted: bool,
     pub(super) credentials: Credentials,
@@ -65,36 +65,40 @@ pub struct RedisUrl {
 impl RedisUrl {
     /// Whether the server is a cluster.
     pub(super) fn is_cluster(&self) -> bool {
-        matches!(self.place, Place::Cluster(_))
+        matches!(self.place, ServerPlace::Cluster(_))
     }
 
     /// Returns the URL of one node of the cluster. The default of its host is that of this URL.
     pub(super) fn of_node(&self, (host, port): (Option<String>, u16)) -> RedisUrl {
         let known = match &self.place {
-            Place::Cluster(nodes) => nodes.first().map(|node| node.host.clone()),
+            ServerPlace::Cluster(nodes) => nodes.first().map(|node| node.host.clone()),
             _ => None,
         };
         let host = host.map(String::into_boxed_str).or(known).unwrap_or_default();
-        RedisUrl { place: Place::Server(Address { host, port }), is_node: true, ..self.clone() }
+        RedisUrl {
+            place: ServerPlace::Server(ServerAddress { host, port }),
+            is_node: true,
+            ..self.clone()
+        }
     }
 }
 
 /// The location of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ServerPlace {
     /// One server.
-    Server(Address),
+    Server(ServerAddress),
     /// A Unix socket.
     Socket(PathBuf),
     /// Some nodes of a cluster.
-    Cluster(Vec<Address>),
+    Cluster(Vec<ServerAddress>),
     /// The primary of a service that Sentinels watch.
-    Sentinel(Vec<Address>, Box<str>),
+    Sentinel(Vec<ServerAddress>, Box<str>),
 }
 
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct ServerAddress {
     pub(super) host: Box<str>,
     pub(super) port: u16,
 }
@@ -142,24 +146,24 @@ pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError>
     };
     let place = match (family, topology) {
         ("unix", _) if !path.is_empty() && hosts.is_empty() => {
-            Place::Socket(PathBuf::from(format!("/{path}")))
+            ServerPlace::Socket(PathBuf::from(format!("/{path}")))
         }
         ("unix", _) => return Err(parts.invalid_address("unix:///path/to/socket")),
-        (_, "cluster") => Place::Cluster(addresses(parts, hosts, DEFAULT_PORT)?),
+        (_, "cluster") => ServerPlace::Cluster(addresses(parts, hosts, DEFAULT_PORT)?),
         (_, "sentinel") => {
             let sentinels = addresses(parts, hosts, DEFAULT_SENTINEL_PORT)?;
             let service = path.split('/').next().unwrap_or_default();
             let service = decoded(parts, "service", service)?
                 .ok_or_else(|| parts.invalid_address("redis+sentinel://host1,host2/service"))?;
-            Place::Sentinel(sentinels, service)
+            ServerPlace::Sentinel(sentinels, service)
         }
-        _ => Place::Server(address(parts, hosts, DEFAULT_PORT)?),
+        _ => ServerPlace::Server(address(parts, hosts, DEFAULT_PORT)?),
     };
     let database = match (&place, path.split_once('/')) {
-        (Place::Server(_), _) => Some(path),
-        (Place::Sentinel(..), service) => Some(service.map_or("", |(_, database)| database)),
+        (ServerPlace::Server(_), _) => Some(path),
+        (ServerPlace::Sentinel(..), service) => Some(service.map_or("", |(_, database)| database)),
         // A cluster has only one database.
-        (Place::Cluster(_), _) if !path.is_empty() => None,
+        (ServerPlace::Cluster(_), _) if !path.is_empty() => None,
         _ => Some(""),
     };
     let database = match database {
@@ -231,12 +235,12 @@ fn decoded(
     Ok(Some(decoded.into()).filter(|_| !text.is_empty()))
 }
 
-fn addresses(parts: &UrlParts<'_>, hosts: &str, port: u16) -> Result<Vec<Address>, UrlError> {
+fn addresses(parts: &UrlParts<'_>, hosts: &str, port: u16) -> Result<Vec<ServerAddress>, UrlError> {
     hosts.split(',').map(|host| address(parts, host, port)).collect()
 }
 
 /// Parses `host`, `host:port`, or an IPv6 address in brackets with or without a port.
-fn address(parts: &UrlParts<'_>, text: &str, default_port: u16) -> Result<Address, UrlError> {
+fn address(parts: &UrlParts<'_>, text: &str, default_port: u16) -> Result<ServerAddress, UrlError> {
     let (host, port) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or(port))),
@@ -252,7 +256,7 @@ fn address(parts: &UrlParts<'_>, text: &str, default_port: u16) -> Result<Addres
     let is_host =
         !host.is_empty() && !host.contains(|letter: char| letter.is_whitespace() || letter == ',');
     match port {
-        Some(port) if is_host => Ok(Address { host: host.into(), port }),
+        Some(port) if is_host => Ok(ServerAddress { host: host.into(), port }),
         _ => Err(parts.invalid_address("host or host:port")),
     }
 }
@@ -282,15 +286,18 @@ mod tests {
         }
     }
 
-    fn at(host: &str, port: u16) -> Address {
-        Address { host: host.into(), port }
+    fn at(host: &str, port: u16) -> ServerAddress {
+        ServerAddress { host: host.into(), port }
     }
 
     #[test]
     fn each_kind_of_server_has_a_url() {
-        let local = Place::Server(at("localhost", 6379));
+        let local = ServerPlace::Server(at("localhost", 6379));
         assert_eq!(parsed("redis://localhost").place, local);
-        assert_eq!(parsed("valkey://[2001:db8::1]:7/3").place, Place::Server(at("2001:db8::1", 7)));
+        assert_eq!(
+            parsed("valkey://[2001:db8::1]:7/3").place,
+            ServerPlace::Server(at("2001:db8::1", 7))
+        );
         assert_eq!(parsed("valkey://[2001:db8::1]:7/3").database, 3);
         let tls = parsed("rediss://me:p%40ss@cache.example.com:6380/1?ca=/etc/ca.pem");
         assert_eq!((tls.is_encrypted, tls.database), (true, 1));
@@ -298,12 +305,15 @@ mod tests {
         assert_eq!(tls.credentials.password.as_deref(), Some("p@ss"));
         assert_eq!(tls.certificates.authorities, Some("/etc/ca.pem".into()));
         assert_eq!(parsed("redis://:secret@a").credentials.username, None);
-        assert_eq!(parsed("unix:///run/redis.sock").place, Place::Socket("/run/redis.sock".into()));
+        assert_eq!(
+            parsed("unix:///run/redis.sock").place,
+            ServerPlace::Socket("/run/redis.sock".into())
+        );
         let nodes = vec![at("a", 7000), at("b", 6379)];
-        assert_eq!(parsed("redis+cluster://a:7000,b").place, Place::Cluster(nodes));
+        assert_eq!(parsed("redis+cluster://a:7000,b").place, ServerPlace::Cluster(nodes));
         let sentinel = parsed("rediss+sentinel://a,b:7/main/2?sentinel_password=x");
         let sentinels = vec![at("a", 26379), at("b", 7)];
-        assert_eq!(sentinel.place, Place::Sentinel(sentinels, "main".into()));
+        assert_eq!(sentinel.place, ServerPlace::Sentinel(sentinels, "main".into()));
         assert_eq!(sentinel.database, 2);
         assert_eq!(sentinel.sentinel_credentials.password.as_deref(), Some("x"));
     }

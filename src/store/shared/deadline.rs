@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use crate::clock::Stopwatch;
 use crate::engine::time::Nanos;
+use crate::store::Wait;
 
 /// The longest wait of a call, from its first wait on and over all of its locks.
 const CALL: Nanos = Nanos::from_millis(200);
@@ -23,14 +24,13 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Returns the deadline of a call that must not wait.
-    pub const fn immediate() -> Deadline {
-        Deadline { longest: None, waiting: Cell::new(None) }
-    }
-
-    /// Returns the deadline of a call that may wait.
-    pub const fn of_call() -> Deadline {
-        Deadline { longest: Some(CALL), waiting: Cell::new(None) }
+    /// Returns the deadline of a call.
+    pub const fn of_call(wait: Wait) -> Deadline {
+        let longest = match wait {
+            Wait::Allowed => Some(CALL),
+            Wait::Never => None,
+        };
+        Deadline { longest, waiting: Cell::new(None) }
     }
 
     /// Returns the deadline of the opening of a table.

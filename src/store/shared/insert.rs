@@ -3,6 +3,7 @@
 
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
+use crate::store::Wait;
 use crate::store::Write;
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
@@ -212,7 +213,8 @@ impl<M: TableMemory> SharedTable<M> {
             let first = older.swept().load(Ordering::Relaxed);
             let last = older.lines().min(first + SWEPT_AT_ONCE);
             // A process that took the lock before the table was retired may still add a bucket.
-            let Ok(Some(_guard)) = older.lock_lines(first..last, &Deadline::immediate()) else {
+            let Ok(Some(_guard)) = older.lock_lines(first..last, &Deadline::of_call(Wait::Never))
+            else {
                 continue;
             };
             counters.floor.raise(latest_end);

@@ -3,6 +3,7 @@
 
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
+use crate::store::Wait;
 use crate::store::inspect::{Inspect, Inspection, ResetWithin, SlowBucket, Survey};
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::lifetime::StoredLifetime;
@@ -22,7 +23,7 @@ impl<M: TableMemory> SharedTable<M> {
     /// # Errors
     /// [`SharedError`] if the table was replaced by a larger one that cannot be opened or locked.
     pub(super) fn forget(&self, address: SlotAddress) -> Result<bool, SharedError> {
-        let deadline = Deadline::of_call();
+        let deadline = Deadline::of_call(Wait::Allowed);
         loop {
             let memory = self.newest()?;
             // Under the lock, no process moves the bucket, and no copy that a killed process left
@@ -78,7 +79,7 @@ impl<M: TableMemory> SharedTable<M> {
         now: Timestamp,
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), SharedError> {
-        let (newest, deadline) = (self.newest()?, Deadline::of_call());
+        let (newest, deadline) = (self.newest()?, Deadline::of_call(Wait::Allowed));
         let mut is_complete = true;
         for memory in newest.tables() {
             for first in (0..memory.lines()).step_by(LINES_AT_ONCE) {

@@ -33,7 +33,7 @@ use crate::prefetch::DISTANCE;
 use crate::store::memory::Overflow;
 use crate::store::remote::{RemoteBatch, RemoteStep};
 use crate::store::url::SharedPlace;
-use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError};
+use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError, Wait};
 use table::{SharedTable, SlotAddress};
 
 /// The id of the overflow bucket, which new ids of a limit share while their windows are full. It
@@ -83,17 +83,22 @@ impl<M: TableMemory> SharedStore<M> {
         SlotAddress::of(bucket.hash(), bucket.keyspace.has_tally)
     }
 
-    fn update_all_before<B: RemoteBatch>(
+    /// Runs a step on one bucket.
+    #[inline(always)]
+    fn update_one<S: RemoteStep>(
         &self,
-        deadline: &Deadline,
-        buckets: &[Bucket<'_>],
-        batch: &B,
+        bucket: Bucket<'_>,
+        step: &S,
         now: Timestamp,
-        clock: &impl Clock,
-    ) -> Result<Answers, SharedError> {
-        let addresses = |&bucket| (self.address(bucket), self.overflow_address(bucket));
-        let addresses: Vec<_> = buckets.iter().map(addresses).collect();
-        self.table.update_all(&addresses, batch, now, clock, deadline)
+        wait: Wait,
+    ) -> Result<Answer, SharedError> {
+        let (address, mut answer) = (self.address(bucket), Answer::default());
+        let overflow = || self.overflow_address(bucket);
+        let deadline = Deadline::of_call(wait);
+        self.table
+            .update(address, overflow, step, now, &mut answer, &deadline)
+            .map_err(|error| error.of_call(wait))?;
+        Ok(answer)
     }
 
     #[cold]
@@ -110,36 +115,16 @@ impl<M: TableMemory> Store for SharedStore<M> {
         Keyspace::new(self.key, algorithm, prefix)
     }
 
-    #[inline(always)]
+    // Not inlined, as for servers, because it would slow down the memory store in the same match.
+    #[inline(never)]
     fn update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
+        wait: Wait,
     ) -> Result<Answer, SharedError> {
-        let (address, mut answer) = (self.address(bucket), Answer::default());
-        let overflow = || self.overflow_address(bucket);
-        let deadline = Deadline::of_call();
-        if self.table.update(address, overflow, step, now, &mut answer, &deadline)? {
-            Ok(answer)
-        } else {
-            Err(SharedError::Busy)
-        }
-    }
-
-    // Not inlined, as for servers, because it would slow down the memory store in the same match.
-    #[inline(never)]
-    fn try_update<S: RemoteStep>(
-        &self,
-        bucket: Bucket<'_>,
-        step: &S,
-        now: Timestamp,
-    ) -> Result<Option<Answer>, SharedError> {
-        let (address, mut answer) = (self.address(bucket), Answer::default());
-        let overflow = || self.overflow_address(bucket);
-        let deadline = Deadline::immediate();
-        let done = self.table.update(address, overflow, step, now, &mut answer, &deadline)?;
-        Ok(done.then_some(answer))
+        self.update_one(bucket, step, now, wait)
     }
 
     #[inline(always)]
@@ -157,7 +142,7 @@ impl<M: TableMemory> Store for SharedStore<M> {
                 request(index + DISTANCE);
             }
             let (bucket, step) = call(index);
-            match self.update(bucket, &step, now) {
+            match self.update_one(bucket, &step, now, Wait::Allowed) {
                 Ok(answer) => each(index, Ok(&answer)),
                 Err(error) => return each(index, Err(error.into())),
             }
@@ -170,21 +155,13 @@ impl<M: TableMemory> Store for SharedStore<M> {
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
+        wait: Wait,
     ) -> Result<Answers, SharedError> {
-        self.update_all_before(&Deadline::of_call(), buckets, batch, now, clock)
-    }
-
-    fn try_update_all<B: RemoteBatch>(
-        &self,
-        buckets: &[Bucket<'_>],
-        batch: &B,
-        now: Timestamp,
-        clock: &impl Clock,
-    ) -> Result<Option<Answers>, SharedError> {
-        match self.update_all_before(&Deadline::immediate(), buckets, batch, now, clock) {
-            Err(SharedError::Busy) => Ok(None),
-            answered => answered.map(Some),
-        }
+        let addresses = |&bucket| (self.address(bucket), self.overflow_address(bucket));
+        let addresses: Vec<_> = buckets.iter().map(addresses).collect();
+        self.table
+            .update_all(&addresses, batch, now, clock, &Deadline::of_call(wait))
+            .map_err(|error| error.of_call(wait))
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, SharedError> {
@@ -220,11 +197,28 @@ pub enum SharedError {
     Open(#[source] TableOpenError),
     #[error("the shared table's file cannot be locked: {0}")]
     Lock(#[source] io::Error),
+    #[error("the call would have to wait for another process")]
+    WouldWait,
+}
+
+impl SharedError {
+    /// Returns the error of a call: a lock that is held is an error of another kind if the call may
+    /// wait for it.
+    #[cold]
+    fn of_call(self, wait: Wait) -> SharedError {
+        match (self, wait) {
+            (SharedError::Busy, Wait::Never) => SharedError::WouldWait,
+            (error, _) => error,
+        }
+    }
 }
 
 impl From<SharedError> for StoreError {
     fn from(error: SharedError) -> StoreError {
-        StoreError::Unavailable { why: error.to_string() }
+        match error {
+            SharedError::WouldWait => StoreError::WouldWait,
+            error => StoreError::Unavailable { why: error.to_string() },
+        }
     }
 }
 

@@ -33,7 +33,7 @@ use crate::store::shared::lifetime::StoredLifetime;
 use crate::store::shared::loom_mutants::{Mutant, has};
 use crate::store::shared::slot::{Occupant, SharedSlot, SlotTag};
 use crate::store::shared::table_memory::{FaultPoint, SLOTS_PER_LINE, TableMemory, TableStage};
-use crate::store::{Step, Write};
+use crate::store::{StoreStep, Write};
 
 /// How far beyond a new latest end the announced one is raised.
 const ANNOUNCED_AHEAD: Nanos = Nanos::SECOND;
@@ -270,13 +270,13 @@ impl<M: TableMemory> SharedTable<M> {
         }
     }
 
-    /// Runs `step` on one bucket. Returns `false` if that needs a lock that is not released before
-    /// the deadline; nothing was then written.
+    /// Runs `step` on one bucket.
     ///
     /// # Errors
-    /// [`SharedError`] if the table cannot be locked.
+    /// [`SharedError::Busy`] if that needs a lock that is not released before the deadline, and if the
+    /// table cannot be locked. Nothing was then written.
     #[inline(always)]
-    pub(super) fn update<S: Step>(
+    pub(super) fn update<S: StoreStep>(
         &self,
         address: SlotAddress,
         overflow: impl FnOnce() -> SlotAddress,
@@ -284,14 +284,14 @@ impl<M: TableMemory> SharedTable<M> {
         now: Timestamp,
         answer: &mut Answer,
         deadline: &Deadline,
-    ) -> Result<bool, SharedError> {
+    ) -> Result<(), SharedError> {
         // The common case, a bucket with a slot, has its own copy of the step, which is inlined.
         let memory = self.current();
         if let Some(found) = self.find(memory, address) {
             memory.reached(FaultPoint::Found);
             let mut run = |state: Option<State>, now: Timestamp| step.run(state, now, answer);
             if let StepOutcome::Done(_) = self.change(&found, &mut run, now) {
-                return Ok(true);
+                return Ok(());
             }
         }
         self.update_otherwise(address, overflow, step, now, answer, deadline)
@@ -299,7 +299,7 @@ impl<M: TableMemory> SharedTable<M> {
 
     #[cold]
     #[inline(never)]
-    fn update_otherwise<S: Step>(
+    fn update_otherwise<S: StoreStep>(
         &self,
         address: SlotAddress,
         overflow: impl FnOnce() -> SlotAddress,
@@ -307,17 +307,17 @@ impl<M: TableMemory> SharedTable<M> {
         now: Timestamp,
         answer: &mut Answer,
         deadline: &Deadline,
-    ) -> Result<bool, SharedError> {
+    ) -> Result<(), SharedError> {
         let mut run = |state: Option<State>, now: Timestamp| step.run(state, now, answer);
         if self.try_change(address, &mut run, now).is_some() {
-            return Ok(true);
+            return Ok(());
         }
         match self.update_new(address, overflow, &mut run, now, deadline)? {
-            InsertOutcome::Done(_) => Ok(true),
-            InsertOutcome::Busy => Ok(false),
+            InsertOutcome::Done(_) => Ok(()),
+            InsertOutcome::Busy => Err(SharedError::Busy),
             InsertOutcome::Full(until) => {
                 *answer = Answer::refused(until, now);
-                Ok(true)
+                Ok(())
             }
         }
     }

@@ -164,7 +164,7 @@ class Driver:
         """Let the callables of a case receive the framework's request."""
         return {
             key: (lambda native, read=value: read(self.request(native)))
-            if key in ("id", "cost", "exempt_when", "limit", "tier", "factor")
+            if key in ("id", "cost", "exempt_when", "limit", "tier", "factor", "keep")
             and inspect.isfunction(value)
             else value
             for key, value in options.items()

@@ -97,6 +97,7 @@ class Wsgi(Driver):
                 headers=dict(headers),
                 environ_base={"REMOTE_ADDR": peer or ""},
                 environ_overrides=self.environ,
+                buffered=True,
             )
             return Answer(response.status_code, [*response.headers], response.data)
 
@@ -290,6 +291,7 @@ class InFlask(Driver):
             headers=dict(headers),
             environ_base={"REMOTE_ADDR": peer or ""},
             environ_overrides=self.environ,
+            buffered=True,
         )
         return Answer(response.status_code, [*response.headers], response.data)
 

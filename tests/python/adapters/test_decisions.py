@@ -360,6 +360,25 @@ def test_reload_without_a_limit_of_a_route_keeps_the_old_one(
     assert app.ask(peer="198.51.100.7").header("RateLimit") == '"PerAddress";r=8;t=7'
 
 
+def test_limit_that_a_reload_has_left_out_keeps_its_overrides(
+    serve: Serve, clock: penstock.ManualClock
+) -> None:
+    limits = penstock.Limits.parse(
+        "Orders: {number: 6, burst: 1, count: 1, period: 1h, id: ipAddress}",
+        overrides="- Orders: {burst: 3, count: 3, period: 1h, ids: [{id: 198.51.100.7}]}",
+    )
+    limiter = penstock.Limiter(limits, clock=clock)
+    app = serve(Route("/", (limited("Orders"),)), limiter=limiter)
+    assert app.statuses(1, peer="198.51.100.7") == [200]
+    limiter.reload(penstock.Limits.parse("Mails: {burst: 9, count: 9, period: 1h}"))
+    # The bucket is the same, too.
+    assert app.statuses(3, peer="198.51.100.7") == [200, 200, 429]
+    assert app.statuses(2, peer="198.51.100.8") == [200, 429]
+    # Its number may be that of another limit now.
+    limiter.reload(penstock.Limits.parse("Mails: {number: 6, burst: 9, count: 9, period: 1h}"))
+    assert app.statuses(4, peer="198.51.100.7") == [200, 200, 200, 429]
+
+
 def test_override_of_an_address_applies(serve: Serve, clock: penstock.ManualClock) -> None:
     limits = penstock.Limits.parse(
         "Orders: {burst: 1, count: 1, period: 1m, id: ipAddress}",

@@ -11,13 +11,13 @@ from adapters.case import Reply, Request, Route, limited
 from adapters.drivers import with_routes
 from guards import PEER
 
+import penstock
 from penstock.headers import STYLES
 
 if TYPE_CHECKING:
     from adapters.case import Driver
     from adapters.conftest import Serve
 
-    import penstock
     from penstock.guard import Outcome
 
 LIMITED = Route("/", (limited("PerAddress"),))
@@ -99,6 +99,27 @@ def test_body_has_the_form_that_the_client_accepts(
     assert answer.header("Content-Type") == content_type
     assert answer.header("Content-Length") in (None, str(len(answer.body)))
     assert answer.body.lower().startswith(start.lower())
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/html", "text/plain"])
+def test_body_says_that_too_many_requests_are_in_flight(
+    serve: Serve, clock: penstock.ManualClock, accept: str
+) -> None:
+    limiter = penstock.Limiter({"Exports": "1 in flight", "Rate": "1/minute"}, clock=clock)
+    app = serve(Route("/", (limited("Exports", "Rate"),)), limiter=limiter)
+    held = limiter.reserve("Exports", PEER)
+    refused = app.ask(headers={"Accept": accept})
+    detail = (
+        b"Too many requests at the same time. The limit is 1. Try again when one of them has ended."
+    )
+    assert detail in refused.body
+    # A rate that denies, too, says when to try again.
+    limiter.spend("Rate", PEER)
+    refused = app.ask(headers={"Accept": accept})
+    assert b"at the same time" not in refused.body
+    assert b"at most 1 per minute. Try again at " in refused.body
+    assert refused.header("Retry-After") == "60"
+    held.release()
 
 
 def test_body_of_a_refusal_says_what_it_depends_on(serve: Serve) -> None:

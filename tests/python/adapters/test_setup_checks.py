@@ -27,10 +27,13 @@ from starlette.testclient import TestClient
 import penstock
 from penstock.asgi import PenstockMiddleware
 from penstock.flask import Penstock
+from penstock.identity import by_user
 
 if TYPE_CHECKING:
     from adapters.conftest import Serve
     from starlette.requests import Request as StarletteRequest
+
+    from penstock.web.identity import ReadyId
 
 PROXY = "10.0.0.1"
 # Litestar replaces the handlers of all loggers when an application is created.
@@ -154,6 +157,41 @@ def test_server_with_several_processes_is_reported(
     app.environ["wsgi.multiprocess"] = True
     app.statuses(3)
     assert codes(caplog) == ["P003"]
+
+
+@pytest.mark.parametrize(
+    ("id", "logged_in", "expected"),
+    [
+        (by_user, 0, 1),
+        (by_user(missing="visitors"), 0, 1),
+        (by_user, 1, 0),
+        (by_user(missing="refuse"), 0, 0),
+    ],
+)
+def test_by_user_that_finds_no_user_is_reported(
+    caplog: pytest.LogCaptureFixture, id: ReadyId, logged_in: int, expected: int
+) -> None:
+    app = flask.Flask("shop")
+    limits = Penstock(app, limits={"PerUser": "5000/minute"})
+
+    @app.get("/orders")
+    @limits.limit("PerUser", id=id)
+    def orders() -> str:
+        return "orders"
+
+    @app.get("/account")
+    @limits.limit("PerUser", id=id)
+    def account() -> str:
+        return "account"
+
+    client = app.test_client()
+    public = {"REMOTE_ADDR": "203.0.113.7"}
+    for _ in range(logged_in):
+        client.get("/account", environ_base={**public, "REMOTE_USER": "ada"})
+    for path in ("/orders", "/account"):
+        for _ in range(520):
+            client.get(path, environ_base=public)
+    assert caplog.text.count("P006:") == expected
 
 
 def test_settings_of_another_package_are_reported(caplog: pytest.LogCaptureFixture) -> None:

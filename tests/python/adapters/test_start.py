@@ -42,6 +42,7 @@ def test_wrong_option_is_an_error_at_start(serve: Serve, options: dict[str, Any]
     [
         {"key": "ip"},
         {"cost": -1},
+        {"keep": -1},
         {"mode": "watch"},
         {"methods": ["GETT "]},
         {"methods": ["PSOT"]},
@@ -89,6 +90,12 @@ def test_routes_that_block_for_different_times_are_an_error_at_start(
     two = Route("/two", (limited("PerAddress", block_for=other),))
     with pytest.raises(penstock.ConfigError, match=r"PerAddress: .*same block_for"):
         start(one, two)
+
+
+def test_route_that_keeps_too_much_is_an_error_at_start(start: Start) -> None:
+    expected = "PerUser: cost and keep together must be at most 5, found 2 and 4"
+    with pytest.raises(penstock.ConfigError, match=expected):
+        start(Route("/", (limited("PerUser", cost=2, keep=4),)))
 
 
 @with_routes

@@ -90,14 +90,6 @@ fn a_request_has_a_method_a_target_and_a_path() {
 }
 
 #[test]
-fn a_line_without_an_id_is_only_counted() {
-    let text = format!("a - - {TAIL}\na - ada {TAIL}\n");
-    let (events, ids) = read(combined("user"), options(), text.as_bytes());
-    assert_eq!((events.times.len(), events.without_id, events.skipped), (1, 1, 0));
-    assert_eq!(ids, ["ada"]);
-}
-
-#[test]
 fn an_invalid_line_has_a_reason() {
     for (line, reason) in [
         ("203.0.113.7", FORMAT),
@@ -171,21 +163,4 @@ fn the_bytes_of_a_response_can_be_the_cost() {
     let (events, _) = read(combined("address"), options, line("9223372036854775808").as_bytes());
     let reason = "cost must be a whole number, found '9223372036854775808'";
     assert_eq!(events.examples[0].reason, reason);
-}
-
-#[test]
-fn lines_earlier_than_the_window_are_late() {
-    let line = |second: u32| {
-        format!(
-            "a - - [10/Oct/2000:13:55:{second:02} +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"-\"\n"
-        )
-    };
-    let options = super::ParseOptions { window: Some(5_000_000_000), ..options() };
-    let text = [10, 20, 15, 14, 30, 25, 24].map(line).concat();
-    let (events, _) = read(combined("address"), options, text.as_bytes());
-    let seconds: Vec<_> = events.times.iter().map(|time| time / 1_000_000_000 % 60).collect();
-    assert_eq!((&seconds[..], events.late, events.skipped), (&[10, 20, 15, 30, 25][..], 2, 0));
-    let late: Vec<_> = events.examples.iter().map(|late| (late.line, &late.reason[..])).collect();
-    let reason = "6 s earlier than a line before it";
-    assert_eq!(late, [(4, reason), (7, reason)]);
 }

@@ -8,13 +8,14 @@ mod times;
 use std::num::NonZero;
 
 use penstock::log::{
-    Envelope, Events, FieldKind, Format, LineField, LineFormat, Names, ParseOptions, Parser,
-    RequestPart, TimeZone,
+    Envelope, FieldKind, FieldNames, Format, LineField, LineFormat, ParseOptions, ParsedEvents,
+    Parser, RequestPart, TimeZone,
 };
 
 /// Returns the default options of the tests: no cost, one id field, UTC.
 fn options() -> ParseOptions {
     ParseOptions {
+        duration_unit: None,
         has_cost: false,
         id_fields: 1,
         zone: TimeZone::UTC,
@@ -57,11 +58,11 @@ fn combined(id: &str) -> Format {
 fn names(names: &[&str]) -> Format {
     let slots = [0, 2, 3, 1];
     let wanted = names.iter().zip(slots).map(|(&name, slot)| (name.to_owned(), slot));
-    Format::Json(Names { wanted: wanted.collect() })
+    Format::Json(FieldNames { wanted: wanted.collect() })
 }
 
 /// Parses a text with one thread. Returns the events, and the ids in order of their numbers.
-fn read(format: Format, options: ParseOptions, text: &[u8]) -> (Events, Vec<String>) {
+fn read(format: Format, options: ParseOptions, text: &[u8]) -> (ParsedEvents, Vec<String>) {
     let mut parser = Parser::new(format, options, NonZero::new(1));
     parser.feed(text);
     parser.finish();

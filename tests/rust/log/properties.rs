@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::num::NonZero;
 
 use penstock::log::{
-    CsvColumns, Events, Format, Parser, RequestPart, canonical, escape_invalid_utf8,
+    CsvColumns, Format, ParsedEvents, Parser, RequestPart, canonical, escape_invalid_utf8,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -58,7 +58,7 @@ fn parse_blocks(
     options: ParseOptions,
     threads: usize,
     blocks: &[&[u8]],
-) -> (Events, Vec<String>) {
+) -> (ParsedEvents, Vec<String>) {
     let mut parser = Parser::new(format, options, NonZero::new(threads));
     for block in blocks {
         parser.feed(block);

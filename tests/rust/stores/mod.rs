@@ -17,7 +17,7 @@ use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
 use penstock::store::memory::Overflow;
 use penstock::store::shared::{MappedFile, SharedStore};
-use penstock::store::{Bucket, Keyspace, Store};
+use penstock::store::{Bucket, Keyspace, Store, Wait};
 
 pub use rerun::rerun;
 pub use scripted::Scripted;
@@ -114,7 +114,7 @@ pub fn keyspace_of_instants<S: Store>(store: &S) -> Keyspace {
 
 /// Makes one call with a toy, on a store that does not fail.
 pub fn play<S: Store>(store: &S, keyspace: &Keyspace, id: &str, toy: Toy, now: i64) -> Seen {
-    let outcome = store.update(Bucket::new(keyspace, id), &toy, at(now));
+    let outcome = store.update(Bucket::new(keyspace, id), &toy, at(now), Wait::Allowed);
     outcome.map_err(Into::into).expect("the store answers").into()
 }
 
@@ -128,7 +128,7 @@ pub fn play_all<S: Store>(
     let buckets: Vec<_> = calls.iter().map(|&(id, _)| Bucket::new(keyspace, id)).collect();
     let toys = Toys(calls.iter().map(|&(_, toy)| toy).collect());
     let clock = ManualClock::new(at(now));
-    let outcome = store.update_all(&buckets, &toys, at(now), &clock);
+    let outcome = store.update_all(&buckets, &toys, at(now), &clock, Wait::Allowed);
     let answers = outcome.map_err(Into::into).expect("the store answers");
     answers.into_iter().map(Seen::from).collect()
 }

@@ -15,7 +15,9 @@ use penstock::engine::time::Timestamp;
 use penstock::store::redis::{RedisStore, RedisUrl};
 use penstock::store::remote::{RemoteBatch, RemoteStep};
 use penstock::store::url::StoreUrl;
-use penstock::store::{Answers, Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
+use penstock::store::{
+    Answers, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait, Write,
+};
 
 use super::toy::is_toy;
 
@@ -169,7 +171,7 @@ impl Drop for Redis {
 /// A step that reads a bucket or writes it.
 struct Direct(Option<Write>);
 
-impl Step for Direct {
+impl StoreStep for Direct {
     fn apply(&self, _: Option<State>, _: Timestamp) -> (bool, Write) {
         (true, self.0.unwrap_or(Write::Keep))
     }
@@ -187,12 +189,13 @@ impl Store for Redis {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
+        wait: Wait,
     ) -> Result<Answer, StoreError> {
         if is_toy(&step.call()) {
             let _guard = self.toys.lock().unwrap_or_else(|broken| broken.into_inner());
             self.store.update_here(bucket, step, now)
         } else {
-            self.store.update(bucket, step, now)
+            self.store.update(bucket, step, now, wait)
         }
     }
 
@@ -202,9 +205,10 @@ impl Store for Redis {
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
+        wait: Wait,
     ) -> Result<Answers, StoreError> {
         if !batch.calls().iter().any(is_toy) {
-            return self.store.update_all(buckets, batch, now, clock);
+            return self.store.update_all(buckets, batch, now, clock, wait);
         }
         let _guard = self.toys.lock().unwrap_or_else(|broken| broken.into_inner());
         let mut states = vec![None; buckets.len()];
@@ -229,7 +233,7 @@ impl Store for Redis {
         if (0..count).any(|index| is_toy(&call(index).1.call())) {
             for index in 0..count {
                 let (bucket, step) = call(index);
-                match self.update(bucket, &step, now) {
+                match self.update(bucket, &step, now, Wait::Allowed) {
                     Ok(answer) => each(index, Ok(&answer)),
                     Err(error) => return each(index, Err(error)),
                 }

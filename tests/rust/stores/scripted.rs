@@ -15,7 +15,7 @@ use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{
     Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore,
 };
-use penstock::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError, Write};
+use penstock::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError, Wait, Write};
 
 use super::toy::is_toy;
 
@@ -156,7 +156,11 @@ impl Store for Scripted {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
+        wait: Wait,
     ) -> Result<Answer, StoreError> {
+        if wait == Wait::Never {
+            return Err(StoreError::WouldWait);
+        }
         let operation = step.call();
         if is_toy(&operation) {
             return self.ask(|server| {
@@ -172,22 +176,17 @@ impl Store for Scripted {
         Ok(replies[0])
     }
 
-    fn try_update<S: RemoteStep>(
-        &self,
-        _bucket: Bucket<'_>,
-        _step: &S,
-        _now: Timestamp,
-    ) -> Result<Option<Answer>, StoreError> {
-        Ok(None)
-    }
-
     fn update_all<B: RemoteBatch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
         now: Timestamp,
         _clock: &impl Clock,
+        wait: Wait,
     ) -> Result<Answers, StoreError> {
+        if wait == Wait::Never {
+            return Err(StoreError::WouldWait);
+        }
         let operations = batch.calls();
         if operations.iter().any(is_toy) {
             return self.ask(|server| {

@@ -8,7 +8,7 @@ use penstock::engine::operation::Verb;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep};
-use penstock::store::{Answers, Batch, Step, Write};
+use penstock::store::{Answers, Batch, StoreStep, Write};
 
 /// An operation on a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl From<Answer> for Seen {
     }
 }
 
-impl Step for Toy {
+impl StoreStep for Toy {
     fn apply(&self, state: Option<State>, _: Timestamp) -> (bool, Write) {
         let put = |word: u64, lifetime| {
             Write::Put(

@@ -10,7 +10,7 @@ use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep};
-use penstock::store::{Answers, Batch, Bucket, Keyspace, Stats, Step, Store, Write};
+use penstock::store::{Answers, Batch, Bucket, Keyspace, Stats, Store, StoreStep, Wait, Write};
 
 /// Runs a step or a batch at an instant, and returns its writes.
 pub type Decide<'a> = dyn FnMut(Timestamp) -> Vec<Write> + 'a;
@@ -48,7 +48,7 @@ struct Inside<'a, S, A> {
     asked: Timestamp,
 }
 
-impl<S: Step, A: Around> Step for Inside<'_, S, A> {
+impl<S: StoreStep, A: Around> StoreStep for Inside<'_, S, A> {
     fn apply(&self, state: Option<State>, now: Timestamp) -> (bool, Write) {
         let mut allowed = false;
         let mut run = |now| {
@@ -108,9 +108,10 @@ impl<A: Around> Store for Wrapped<A> {
         bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
+        wait: Wait,
     ) -> Result<Answer, Infallible> {
         let step = Inside { inner: step, around: &self.around, buckets: &[bucket], asked: now };
-        self.around.call(&[bucket], || self.store.update(bucket, &step, now))
+        self.around.call(&[bucket], || self.store.update(bucket, &step, now, wait))
     }
 
     fn update_all<B: RemoteBatch>(
@@ -119,9 +120,10 @@ impl<A: Around> Store for Wrapped<A> {
         batch: &B,
         now: Timestamp,
         clock: &impl Clock,
+        wait: Wait,
     ) -> Result<Answers, Infallible> {
         let batch = Inside { inner: batch, around: &self.around, buckets, asked: now };
-        self.around.call(buckets, || self.store.update_all(buckets, &batch, now, clock))
+        self.around.call(buckets, || self.store.update_all(buckets, &batch, now, clock, wait))
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Infallible> {

@@ -1,4 +1,4 @@
-//! Extracts the paths that a Rust file uses, from its tokens.
+//! Extracts the paths that a Rust file uses and the types that it defines, from its tokens.
 
 use std::collections::BTreeSet;
 
@@ -10,6 +10,7 @@ use proc_macro2::{Spacing, TokenStream};
 pub struct Source {
     words: BTreeSet<String>,
     paths: BTreeSet<String>,
+    types: BTreeSet<String>,
 }
 
 impl Source {
@@ -23,6 +24,11 @@ impl Source {
     /// Paths of this crate as `crate::…`, all others starting with their crate's name.
     pub fn paths(&self) -> &BTreeSet<String> {
         &self.paths
+    }
+
+    /// The names of the types and traits that the file defines.
+    pub fn types(&self) -> &BTreeSet<String> {
+        &self.types
     }
 
     pub fn has_word(&self, word: &str) -> bool {
@@ -39,6 +45,12 @@ impl Source {
                     if name != "tests" {
                         self.read(inner.stream(), &[module, &[name.to_string()]].concat());
                     }
+                    after
+                }
+                [Ident(word), Ident(name), after @ ..]
+                    if word == "struct" || word == "enum" || word == "trait" =>
+                {
+                    self.types.insert(name.to_string());
                     after
                 }
                 [Ident(_), ..] => self.read_path(rest, module, &[]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _TIME: Final = 0
 _COST: Final = 1
 _ID: Final = 2
+_DURATION: Final = 8
+_OPTIONS: Final = {_TIME: "time", _COST: "cost", _DURATION: "duration"}
 # The number of lines that are looked at.
 _LINES: Final = 50
 _EXAMPLES: Final = 3
@@ -46,6 +49,8 @@ _DOCKER: Final = {"attrs", "log", "stream", "time"}
 _W3C: Final = b"#Fields:"
 # Pairs of columns of the W3C format that hold the time.
 _DATE_AND_TIME: Final = (("date", "time"), ("date-local", "time-local"))
+# The prefix of `logging.basicConfig()`: the level and the name of the logger.
+_LOGGER: Final = re.compile(rb"[A-Z]+:[\w.]+:")
 # A host name, of which the brackets and colons of a prefix are no part.
 _HOST: Final = re.compile(r"[^\s\[\]:]+")
 _WEB_SERVERS: Final = ("vhost_combined", "main", "combined", "common")
@@ -76,7 +81,7 @@ class _Fields(NamedTuple):
         """The field that is used for each option."""
         used: dict[str, str] = {}
         for field, slot in self.slots:
-            option = "time" if slot == _TIME else "cost" if slot == _COST else "id"
+            option = _OPTIONS.get(slot, "id")
             used[option] = f"{used[option]}, {field}" if option in used else field
         return used
 
@@ -156,6 +161,8 @@ def _auto(
     inner = _unwrapped(lines)
     if inner is not None:
         lines, options = inner, options._replace(is_json_wrapped=True)
+    if (found := _behind_logger(lines, name, wanted, options)) is not None:
+        return found
     for words in range(_MAX_PREFIX + 1):
         rest = [_without_words(line, words) for line in lines]
         inside = options._replace(prefix_words=words)
@@ -173,21 +180,40 @@ def _auto(
     found = _csv(lines, name, wanted, options, is_guess=True)
     if found is not None:
         return found
+    raise _unknown_format(lines, name)
+
+
+def _unknown_format(lines: list[bytes], name: str) -> LogError:
+    """Return the error for a log whose format is not known."""
     if any(_SERVER_TIME.search(line) for line in lines):
-        raise LogError(
+        return LogError(
             f"{name} is similar to a log of nginx or Apache, but its fields are in another order, "
             "or its times are not valid (they need English month names, such as "
             f"21/Nov/2026:06:25:17 +0100); pass format=. {RECIPES} It begins with",
             file=name,
             examples=_examples(lines, name),
         )
-    raise LogError(
+    return LogError(
         f"{name} has no known format; tried {', '.join(FORMATS)}, W3C, JSON lines, logfmt and "
         f"CSV; for another format pass format='$remote_addr … [$time_local] …', with "
         f"$time_iso8601 or $msec for other times. {RECIPES} It begins with",
         file=name,
         examples=_examples(lines, name),
     )
+
+
+def _behind_logger(
+    lines: list[bytes], name: str, wanted: FieldSelection, options: Options
+) -> Detected | None:
+    """Make the parser of lines that a logger of Python wrote; None if they are others."""
+    prefixes = Counter(match[0] for line in lines if (match := _LOGGER.match(line)))
+    for prefix, count in prefixes.most_common(1):
+        rest = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+        layout = _best_format(rest, options, has_prefix=True)
+        if count * 2 > len(lines) and layout is not None:
+            _check_clients(layout, rest, name, wanted, options)
+            return _layout(layout.after(prefix.decode()), wanted, options)
+    return None
 
 
 def _check_text(lines: list[bytes], head: bytes, name: str) -> None:
@@ -246,7 +272,7 @@ def _best_format(lines: list[bytes], options: Options, *, has_prefix: bool) -> L
         detected.parser.feed(text)
         detected.parser.finish()
         counts = detected.parser.take()
-        parsed = len(counts[0]) // 8 + counts[3][2]
+        parsed = len(counts[0]) // 8 + counts[4][2]
         ids = detected.parser.ids(0)
         # Web servers may log host names; text with blanks is more than an address.
         may_be_name = layout.name in _WEB_SERVERS
@@ -269,7 +295,9 @@ def _check_clients(
         return
     fields = ["address", *(field for field in ("ident", "forwarded_for") if field in layout.known)]
     plain = FieldSelection(None, tuple(fields), None, None)
-    plain_options = options._replace(has_cost=False, id_fields=len(fields), classes=())
+    plain_options = options._replace(
+        has_cost=False, duration_unit=None, id_fields=len(fields), classes=()
+    )
     parser = _layout(layout, plain, plain_options).parser
     parser.feed(b"\n".join(lines))
     parser.finish()
@@ -351,9 +379,8 @@ def _layout(layout: LineFormat, wanted: FieldSelection, options: Options) -> Det
     time = layout.time_index(wanted.time)
     # For each slot the index and the name of its field, and the part of the request.
     found = {_TIME: (time, layout.fields[time].name, "")}
-    ids = [("id", slot, id) for slot, id in enumerate(wanted.ids, _ID)]
-    cost = [] if wanted.cost is None else [("cost", _COST, wanted.cost)]
-    for option, slot, name in [*ids, *cost]:
+    ids = [(wanted.option_of(id), slot, id) for slot, id in enumerate(wanted.ids, _ID)]
+    for option, slot, name in [*ids, *_numbers(wanted)]:
         index, part = layout.field_index(option, name)
         found[slot] = index, name, part
     lines = [
@@ -465,14 +492,20 @@ def _fields(
             compared = [] if FORWARDED_FOR in wanted.ids else rows
             field = resolve_client(known, compared, name)
         else:
-            field = resolve_field("id", id, known, name)
+            field = resolve_field(wanted.option_of(id), id, known, name)
         # A field for the method has nothing else, but one for the path may have the query.
         if id in {"path", "target"} or (id == "method" and field == "request"):
             parts.append((slot, id))
         slots.append((field, slot))
-    if wanted.cost is not None:
-        slots.append((resolve_field("cost", wanted.cost, known, name), _COST))
+    for option, slot, field in _numbers(wanted):
+        slots.append((resolve_field(option, field, known, name), slot))
     return _Fields(slots, parts)
+
+
+def _numbers(wanted: FieldSelection) -> list[tuple[str, int, str]]:
+    """Return the option, the slot and the name of each field with a number."""
+    found = [("cost", _COST, wanted.cost), ("duration", _DURATION, wanted.duration)]
+    return [(option, slot, name) for option, slot, name in found if name is not None]
 
 
 def _time_fields(

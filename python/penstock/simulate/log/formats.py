@@ -104,6 +104,12 @@ class LineFormat(NamedTuple):
         names = {field.name for field in self.fields}
         return sorted(names.union(*(_REQUEST_PARTS.get(name, ()) for name in names)))
 
+    def after(self, text: str) -> LineFormat:
+        """Return the format of lines that begin with a text."""
+        first, *others = self.fields
+        fields = (first._replace(before=text + first.before), *others)
+        return self._replace(name=f"{self.name}, after {text}", fields=fields)
+
     def time_index(self, wanted: str | None) -> int:
         """Return the index of the time field.
 

@@ -21,6 +21,7 @@ class Options(NamedTuple):
 
     Attributes:
         has_cost: Whether a field holds the cost.
+        duration_unit: The unit of the duration, in nanoseconds; None if no field holds it.
         id_fields: The number of fields of an id.
         zone: The zone of times without one.
         time_unit: The unit of epochs; None to detect it.
@@ -34,6 +35,7 @@ class Options(NamedTuple):
     """
 
     has_cost: bool = False
+    duration_unit: int | None = None
     id_fields: int = 0
     zone: str = "UTC"
     time_unit: str | None = None

@@ -42,7 +42,7 @@ _WITHOUT_ID: Final = -2
 _MAX_PATTERNS: Final = 64
 # Fields that are a list of addresses behind several proxies.
 _LISTS: Final = (("forwarded_for",), ("http_x_forwarded_for",), ("x_forwarded_for",))
-_UNITS: Final = ("s", "ms", "us", "ns")
+_UNITS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _MAX_DIRECTIVE: Final = 16_384
 # A log with no event in this many lines has the wrong format, and the rest is not read.
 _MAX_LINES_WITHOUT_EVENT: Final = 10_000
@@ -57,6 +57,7 @@ class Chunk(NamedTuple):
         costs: The cost of each event in tokens; None if it is 1 each.
         clients: The ids, each once. All chunks of a reader share this list, which grows.
         fields: The fields of an id, which tabs separate in it.
+        durations: How long each request took; None if it was not read.
     """
 
     times: NDArray[np.int64]
@@ -64,11 +65,15 @@ class Chunk(NamedTuple):
     costs: NDArray[np.int64] | None
     clients: list[str]
     fields: tuple[str, ...] = ()
+    durations: NDArray[np.timedelta64] | None = None
 
     def take(self, indices: Any) -> Chunk:
         """Return some of the events, in their order."""
         costs = None if self.costs is None else self.costs[indices]
-        return self._replace(times=self.times[indices], codes=self.codes[indices], costs=costs)
+        durations = None if self.durations is None else self.durations[indices]
+        return self._replace(
+            times=self.times[indices], codes=self.codes[indices], costs=costs, durations=durations
+        )
 
 
 class _Table:
@@ -186,6 +191,8 @@ class _Stream:
         self._codes: NDArray[np.int64] = np.empty(0, np.int64)
         self._pending: list[Chunk] = []
         self._lines = 0
+        # Later events must not be before this time.
+        self._yielded_to = 0
 
     def chunks(self, advance: Callable[[], None]) -> Iterator[Chunk]:
         """Read the file; `advance` is called after each block."""
@@ -219,7 +226,7 @@ class _Stream:
     def _take_parsed(self) -> None:
         """Take the parsed events, and update the report."""
         reader, report = self._reader, self._reader.report
-        times, codes, costs, counts = self.detected.parser.take()
+        times, codes, costs, durations, counts = self.detected.parser.take()
         lines, skipped, without_id, late, units, examples = counts
         added = self.detected.parser.ids(len(self._codes) or reader.known_ids)
         self._codes = reader.table.extend(self._codes, added)
@@ -229,7 +236,12 @@ class _Stream:
             np.frombuffer(costs, np.int64) if reader.fields.cost is not None else None,
             reader.clients,
             reader.fields.ids,
+            np.frombuffer(durations, "m8[ns]") if reader.fields.duration is not None else None,
         )
+        if reader.ended and chunk.durations is not None:
+            chunk = chunk._replace(
+                times=np.maximum(chunk.times - chunk.durations.view(np.int64), 0)
+            )
         if len(chunk.times):
             self._pending.append(reader.selected(chunk, self._codes))
         report.lines += lines - self._lines
@@ -248,11 +260,18 @@ class _Stream:
         window, size = self._reader.window, self._reader.chunk_events
         chunk = concat_chunks(self._pending)
         self._pending = []
+        if self._reader.ended and window is not None:
+            # The start of a request that took longer than the window may be before events that
+            # were yielded already.
+            is_late = chunk.times < self._yielded_to
+            self._reader.report.late += int(np.count_nonzero(is_late))
+            chunk = chunk.take(~is_late)
         cut = len(chunk.times)
         if window is not None and cut:
             if np.any(chunk.times[1:] < chunk.times[:-1]):
                 chunk = chunk.take(np.argsort(chunk.times, kind="stable"))
             if not is_last:
+                self._yielded_to = int(chunk.times[-1]) - window
                 cut = int(np.searchsorted(chunk.times, chunk.times[-1] - window, side="right"))
                 self._pending = [chunk.take(slice(cut, None))]
         for first in range(0, cut, size):
@@ -279,10 +298,12 @@ class LogReader:
         chunk_events: int,
         progress: Progress,
         patterns: Mapping[str, Sequence[str]],
+        ended: bool,
         find_client: ClientAddress | None,
     ) -> None:
         self.fields: Final = fields
         self.window: Final = options.window
+        self.ended: Final = ended
         self.chunk_events: Final = chunk_events
         self._max_bad: Final = max_bad
         self._where: Final = where
@@ -299,7 +320,8 @@ class LogReader:
         self.clients: Final = self.table.clients
         # The core reads the fields of the conditions as parts of the id.
         forwarded = () if find_client is None else (FORWARDED_FOR,)
-        read = fields._replace(ids=(*fields.ids, *where.fields, *forwarded))
+        conditions = tuple(field for field in where.fields if field not in fields.ids)
+        read = fields._replace(ids=(*fields.ids, *where.fields, *forwarded), conditions=conditions)
         # What only patterns are compared with is not kept for each value.
         classes = [
             (index, patterns[field]) for index, field in enumerate(fields.ids) if field in patterns
@@ -433,6 +455,9 @@ def read_log(
     format: str = "auto",  # noqa: A002  a word of the public surface
     id: str | int | Iterable[str | int] | None = "address",
     cost: str | int | None = None,
+    duration: str | int | None = None,
+    duration_unit: str = "s",
+    ended: bool = False,
     time: str | int | None = None,
     time_unit: str | None = None,
     tz: str | datetime.tzinfo = "UTC",
@@ -460,6 +485,10 @@ def read_log(
         id: The field of the client id, or several fields. None: all events are one client's. A
             column may be given by its name or its number, from 0.
         cost: The field of the cost, or one integer for all events. None: 1 each.
+        duration: The field of the time that a request took, such as `"duration"`. None: not read.
+        duration_unit: Its unit: `"s"`, `"ms"`, `"us"` or `"ns"`.
+        ended: Whether the time of a line is the end of its request, as in the logs of nginx, and
+            not its start, as in those of Apache. With a duration, events are then at the start.
         time: The field of the time. None: detected.
         time_unit: The unit of epoch timestamps: `"s"`, `"ms"`, `"us"` or `"ns"`. None: detected
             from their size.
@@ -501,25 +530,20 @@ def read_log(
         raise LogError(f"max_bad must be a share from 0 to 1, found {max_bad!r}")
     if window is not None and not 0 <= window <= 1e9:  # noqa: PLR2004  some thirty years
         raise LogError(f"window must be seconds from 0 to 1e9, or None, found {window!r}")
-    if time_unit is not None and time_unit not in _UNITS:
-        raise LogError(f"time_unit must be one of {', '.join(_UNITS)}, found {time_unit!r}")
+    for option, unit in (("time_unit", time_unit), ("duration_unit", duration_unit)):
+        if unit is not None and unit not in _UNITS:
+            raise LogError(f"{option} must be one of {', '.join(_UNITS)}, found {unit!r}")
+    if ended and duration is None:
+        raise LogError("ended= needs duration=, the field of the time that a request took")
     zone = parse_zone(tz)
-    fields, conditions = FieldSelection.of(time, id, cost), Where.parse(where, zone)
+    fields, conditions = FieldSelection.of(time, id, cost, duration), Where.parse(where, zone)
     if len(fields.ids) + len(conditions.fields) > MAX_ID_FIELDS:
         raise LogError(f"id and where must have at most {MAX_ID_FIELDS} fields together")
-    find_client = None
-    if trusted_proxies or hops:
-        if CLIENT not in fields.ids:
-            raise LogError(f"trusted_proxies and hops need the address in id, found {fields.ids}")
-        try:
-            find_client = ClientAddress(
-                trusted_proxies=trusted_proxies, hops=hops, ipv6_prefix=ipv6_prefix
-            )
-        except ConfigError as error:
-            raise LogError(str(error)) from error
+    find_client = _client_address(fields, trusted_proxies, hops, ipv6_prefix)
     window_ns = None if window is None else round(window * 1e9)
     options = Options(
         fields.cost is not None,
+        None if duration is None else _UNITS[duration_unit],
         len(fields.ids),
         zone,
         time_unit,
@@ -537,8 +561,27 @@ def read_log(
         chunk_events=chunk_events,
         progress=progress,
         patterns=patterns or {},
+        ended=ended,
         find_client=find_client,
     )
+
+
+def _client_address(
+    fields: FieldSelection, trusted_proxies: str | Sequence[str], hops: int, ipv6_prefix: int
+) -> ClientAddress | None:
+    """Return how the client is found behind proxies; None if there are none.
+
+    Raises:
+        LogError: The id has no address, or the proxies are not valid.
+    """
+    if not trusted_proxies and not hops:
+        return None
+    if CLIENT not in fields.ids:
+        raise LogError(f"trusted_proxies and hops need the address in id, found {fields.ids}")
+    try:
+        return ClientAddress(trusted_proxies=trusted_proxies, hops=hops, ipv6_prefix=ipv6_prefix)
+    except ConfigError as error:
+        raise LogError(str(error)) from error
 
 
 def _detect(source: Source, format_name: str, fields: FieldSelection, options: Options) -> Detected:
@@ -599,8 +642,10 @@ def concat_chunks(chunks: list[Chunk]) -> Chunk:
     if len(chunks) == 1:
         return chunks[0]
     costs = [chunk.costs for chunk in chunks if chunk.costs is not None]
+    durations = [chunk.durations for chunk in chunks if chunk.durations is not None]
     return chunks[0]._replace(
         times=np.concatenate([chunk.times for chunk in chunks]),
         codes=np.concatenate([chunk.codes for chunk in chunks]),
         costs=np.concatenate(costs) if costs else None,
+        durations=np.concatenate(durations) if durations else None,
     )

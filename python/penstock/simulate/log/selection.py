@@ -92,12 +92,20 @@ class FieldSelection(NamedTuple):
         ids: The fields that an id consists of; empty if all events are one client's.
         cost: The field of the cost; None if all events cost the same.
         constant: The cost of each event if no field holds it; None is 1.
+        conditions: Those of `ids` that only conditions need.
+        duration: The field of the duration; None if it is not read.
     """
 
     time: str | None
     ids: tuple[str, ...]
     cost: str | None
     constant: int | None
+    conditions: tuple[str, ...] = ()
+    duration: str | None = None
+
+    def option_of(self, id: str) -> str:
+        """Return the option that names a field of the id."""
+        return "where" if id in self.conditions else "id"
 
     @classmethod
     def of(
@@ -105,6 +113,7 @@ class FieldSelection(NamedTuple):
         time: str | int | None,
         id: str | int | Iterable[str | int] | None,
         cost: str | int | None,
+        duration: str | int | None = None,
     ) -> FieldSelection:
         """Check the fields that the caller passed.
 
@@ -121,13 +130,15 @@ class FieldSelection(NamedTuple):
         if len(ids) > MAX_ID_FIELDS or (id is not None and not ids):
             raise LogError(f"id must have 1 to {MAX_ID_FIELDS} fields, found {len(ids)}")
         at = None if time is None else _name("time", time)
+        took = None if duration is None else _name("duration", duration)
         if isinstance(cost, int):
             if not is_whole(cost, 0, 2**63 - 1):
                 raise LogError(
                     f"cost must be an integer of at least 0 or the name of a field, found {cost!r}"
                 )
-            return cls(at, ids, None, cost)
-        return cls(at, ids, None if cost is None else _name("cost", cost), None)
+            return cls(at, ids, None, cost, duration=took)
+        named_cost = None if cost is None else _name("cost", cost)
+        return cls(at, ids, named_cost, None, duration=took)
 
 
 def _name(option: str, given: object) -> str:

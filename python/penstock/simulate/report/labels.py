@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.display import printable
 from penstock.messages import format_duration
-from penstock.simulate.format import format_value
+from penstock.simulate.format import format_date, format_value
 from penstock.simulate.ids import EVERYONE
 from penstock.simulate.times import FIRST_DATE_NS
 
@@ -54,7 +54,10 @@ def time_axis(first_ns: int, last_ns: int) -> TimeAxis:
     'time (minutes)'
     """
     if first_ns >= FIRST_DATE_NS:
-        return TimeAxis(is_date=True, unit_ns=1_000_000_000, label="time (UTC)")
+        # The days are those of the events; Matplotlib would show that of the last tick.
+        first, last = (format_date(each)[:10] for each in (first_ns, last_ns))
+        days = first if first == last else f"{first} to {last}"
+        return TimeAxis(is_date=True, unit_ns=1_000_000_000, label=f"time (UTC), {days}")
     unit, name = next(
         ((unit, name) for unit, name in _UNITS if last_ns - first_ns >= 3 * unit), _UNITS[-1]
     )

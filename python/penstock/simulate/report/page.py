@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 import penstock
-from penstock.display import format_span, pluralize, printable
+from penstock.display import UNNAMED, format_span, pluralize, printable
 from penstock.messages import describe_limit
 from penstock.simulate.format import format_date, format_value
 from penstock.simulate.optional import PLOTTING, import_optional
@@ -121,8 +121,8 @@ class Report:
             results=[_result(result, index, safe) for index, result in enumerate(results)],
             input=list(self._input()),
             recommended=[
-                _recommended(index, *item, safe)
-                for index, item in enumerate(self.recommendations.items())
+                _recommended(index, self.heading(name), name, recommended, safe)
+                for index, (name, recommended) in enumerate(self.recommendations.items())
             ],
             left_out=_left_out(self.log),
             changes=[
@@ -138,6 +138,12 @@ class Report:
             "virtual clock. This page loads nothing from the network.",
         )
         return html
+
+    def heading(self, name: str) -> str:
+        """Return the heading of a recommendation, which names the limit that it replaces."""
+        if name == UNNAMED:
+            return f"Recommended instead of {self.results[0].limit}"
+        return f"Recommended for {name}"
 
     def _title(self) -> str:
         if len(self.results) == 1:
@@ -292,19 +298,25 @@ def _cell(name: str, value: Any) -> Cell:
 
 
 def _recommended(
-    index: int, name: str, recommended: RecommendedLimit, safe: Callable[[str], str]
+    index: int,
+    heading: str,
+    name: str,
+    recommended: RecommendedLimit,
+    safe: Callable[[str], str],
 ) -> dict[str, Any]:
     def draw(width: float) -> Figure:
         figure = new_figure(3.4, width)
         draw_curve(figure.subplots(), recommended)
         return figure
 
-    label = (
-        f"the smallest burst for each count; recommended are burst {recommended.burst:,} "
-        f"and count {recommended.count:,}"
-    )
+    label = f"what each count denies; recommended is count {recommended.count:,}"
+    if recommended.burst:
+        label = (
+            f"the smallest burst for each count; recommended are burst {recommended.burst:,} "
+            f"and count {recommended.count:,}"
+        )
     return {
-        "heading": f"Recommended for {name}: {describe_limit(recommended.limit)}",
+        "heading": f"{heading}: {describe_limit(recommended.limit)}",
         "lines": recommended.explain().splitlines(),
         "yaml": recommended.yaml(name),
         "drawing": _drawing(draw, f"curve{index}", label, safe),

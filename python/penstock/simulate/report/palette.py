@@ -1,13 +1,16 @@
-"""Colors that work for color-blind readers, and on light and dark pages."""
+"""Colors that work for color-blind readers, in black and white, and on light and dark pages.
+
+Each has a contrast of at least 3 to white and to black, and allowed to denied one of 2.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Source: Okabe and Ito, Color Universal Design (2008), without the darkest and the lightest.
-ALLOWED: Final = "#0072b2"
-DENIED: Final = "#d55e00"
+# Source: the hues of Okabe and Ito, Color Universal Design (2008).
+ALLOWED: Final = "#00659e"
+DENIED: Final = "#e07800"
 LEVEL: Final = "#009e73"
 FULL: Final = "#7f7f7f"
-SEVERAL: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
-"""Colors of several limits; they repeat with another dash."""
+SEVERAL: Final = (ALLOWED, DENIED, LEVEL, "#c46b9c", "#b07800", "#3a94cc", FULL)
+"""Colors of several limits, each of which also has a dash."""

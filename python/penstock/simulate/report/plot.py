@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _MAX_POINTS: Final = 2_000
+# Inches from which a figure has room for large numbers side by side.
+_WIDE: Final = 6
 _MAX_MARKS: Final = 500
 # A bucket that was used in less than this share of the time has a time axis of its own.
 _BRIEF: Final = 0.25
@@ -154,7 +156,10 @@ def draw_waits(axes: Axes, waits: tuple[tuple[str, int], ...]) -> None:
     axes.set_xlabel("denied events")
     axes.margins(x=0.12)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.xaxis.set_major_locator(_whole_numbers())
+    # Large numbers need room on a phone.
+    figure = axes.get_figure(root=True)
+    is_narrow = figure is not None and figure.get_figwidth() < _WIDE
+    axes.xaxis.set_major_locator(_whole_numbers(3 if is_narrow else "auto"))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
@@ -190,7 +195,9 @@ def label_time_axis(axes: Axes, axis: TimeAxis) -> None:
         most = 9 if figure is None else max(3, int(figure.get_figwidth() * 1.2))
         locator = dates.AutoDateLocator(tz="UTC", minticks=3, maxticks=most)
         axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz="UTC"))
+        axes.xaxis.set_major_formatter(
+            dates.ConciseDateFormatter(locator, tz="UTC", show_offset=False)
+        )
 
 
 def count_axis(axes: Axes) -> None:
@@ -199,10 +206,10 @@ def count_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter("{x:,.0f}")
 
 
-def _whole_numbers() -> Any:
+def _whole_numbers(most: int | Literal["auto"] = "auto") -> Any:
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415  an extra
 
-    return MaxNLocator("auto", integer=True)
+    return MaxNLocator(most, integer=True)
 
 
 def plot_text(text: str) -> str:

@@ -192,6 +192,9 @@ def plot_recommendation(recommended: RecommendedLimit) -> Any:
 def draw_curve(axes: Axes, recommended: RecommendedLimit) -> None:
     """Draw the smallest burst for each count, and mark the recommended pair."""
     curve = recommended.curve
+    if not any(curve["burst"]):
+        _draw_shares_of_counts(axes, recommended)
+        return
     # Up to the next larger count that was tried: between two counts, less is known.
     axes.fill_between(
         curve["count"], curve["burst"], step="pre", color=palette.DENIED, alpha=0.16, linewidth=0,
@@ -228,6 +231,30 @@ def draw_curve(axes: Axes, recommended: RecommendedLimit) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     # Above: where the curve is low depends on the trace.
     axes.legend(loc="lower left", frameon=False, fontsize="small", bbox_to_anchor=(0, 1.0))
+
+
+def _draw_shares_of_counts(axes: Axes, recommended: RecommendedLimit) -> None:
+    """Draw the denied share of each count of a window, which has no burst, and mark the count."""
+    curve = recommended.curve
+    axes.axhline(
+        100 * recommended.max_denied, color=palette.FULL, linestyle=":", label="may be denied"
+    )
+    axes.plot(
+        curve["count"], [100 * share for share in curve["denied_share"]], "o-",
+        color=palette.ALLOWED, markersize=3, linewidth=1.2, label="denied (dots: tried)",
+    )  # fmt: skip
+    axes.axvline(
+        recommended.count, color=palette.DENIED, linestyle="--",
+        label=f"recommended: {recommended.count:,}",
+    )  # fmt: skip
+    if max(curve["count"]) > _LOG_FACTOR * min(curve["count"]):
+        axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(f"count (tokens per {format_duration(recommended.period_ns)})")
+    axes.set_ylabel(f"denied (% of {recommended.objective})")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower left", ncols=3, frameon=False, fontsize="small", bbox_to_anchor=(0, 1.0))
 
 
 def _heat(axes: Axes, sweep: Table, names: tuple[str, str], values: Any, label: str) -> None:
@@ -269,8 +296,7 @@ def _label(name: str) -> str:
 
 def _style(index: int) -> tuple[str, str]:
     """Return the color and the dash of one of several limits."""
-    repeats, color = divmod(index, len(palette.SEVERAL))
-    return palette.SEVERAL[color], _DASHES[repeats % len(_DASHES)]
+    return palette.SEVERAL[index % len(palette.SEVERAL)], _DASHES[index % len(_DASHES)]
 
 
 def _label_text(text: str) -> str:

@@ -10,12 +10,13 @@ from django.core.management.base import BaseCommand, CommandError
 
 from penstock.display import pluralize
 from penstock.django import conf
+from penstock.django.checks import FileError
 from penstock.django.urls import all_routes, throttles_of
 from penstock.django.view_limits import all_rules
-from penstock.errors import Error
+from penstock.errors import ConfigProblem, Error
 from penstock.explain import BUCKET_COMMANDS
 from penstock.messages import describe_limit
-from penstock.web.limit_facts import fact_text, limit_facts
+from penstock.web.route_table import fact_text, limit_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,7 +73,12 @@ class Command(BaseCommand):
         faults = [f"{m.msg}\n  {m.hint} ({m.id})" for m in found if m.is_serious()]
         if as_json:
             problems = [
-                {"id": m.id, "message": m.msg, "hint": m.hint, "serious": m.is_serious()}
+                {
+                    **(m.problem if isinstance(m, FileError) else ConfigProblem(m.msg)).to_dict(),
+                    "id": m.id,
+                    "hint": m.hint,
+                    "serious": m.is_serious(),
+                }
                 for m in found
             ]
             limits = [] if faults else list(conf.current().guard.limiter.limits)

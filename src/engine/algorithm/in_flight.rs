@@ -1,0 +1,336 @@
+//! Requests in flight: at most `count` slots are held at once.
+//!
+//! A holder gives its slots back, or renews them. Those of a holder that died expire after at most two
+//! epochs; an epoch is the lease, rounded up to units of 1024 ms. The state is the start of the current
+//! epoch, and the slots taken in it and in the previous one. A release names the epoch in which its
+//! slots were taken, so it never returns those of another holder.
+
+use crate::engine::algorithm::description::{Description, FieldValue, Fields, Refill, part};
+use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::algorithm::{Algorithm, Overdraft};
+use crate::engine::cost::Cost;
+use crate::engine::decision::Decision;
+use crate::engine::limit_error::LimitError;
+use crate::engine::operation::Verb;
+use crate::engine::state::{Lifetime, Slots, State, Write};
+use crate::engine::time::{Nanos, Timestamp};
+
+/// The epoch in which slots were taken, and its length then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lease(u64);
+
+impl Lease {
+    const EPOCH_BITS: u32 = 30;
+
+    /// Returns the lease of slots taken in the epoch that began at `start`; both in units.
+    const fn new(start: i64, epoch: i64) -> Lease {
+        Lease(start.unsigned_abs() << Lease::EPOCH_BITS | epoch.unsigned_abs())
+    }
+
+    /// The start of the epoch, in units.
+    pub const fn start(self) -> i64 {
+        (self.0 >> Lease::EPOCH_BITS).cast_signed()
+    }
+
+    /// The length of the epoch, in units.
+    pub const fn epoch(self) -> i64 {
+        (self.0 & ((1 << Lease::EPOCH_BITS) - 1)).cast_signed()
+    }
+}
+
+/// At most `count` slots held at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InFlight {
+    count: i64,
+    lease: Nanos,
+    retry_after: Nanos,
+    /// Units per epoch.
+    epoch: i64,
+    lifetime: Lifetime,
+}
+
+impl InFlight {
+    /// The highest count. Renewals of expired slots may take as many again, in one epoch.
+    pub const MAX_COUNT: i64 = Slots::MAX / 2;
+    /// The shortest lease. The start of an epoch is rounded down by up to a unit.
+    pub const MIN_LEASE: Nanos = Nanos::from_millis(2000);
+    /// The longest lease.
+    pub const MAX_LEASE: Nanos = Nanos::from_millis(24 * 3_600_000);
+    /// The default lease.
+    pub const LEASE: Nanos = Nanos::from_millis(30_000);
+    /// The default hint for clients that are denied.
+    pub const RETRY_AFTER: Nanos = Nanos::SECOND;
+
+    pub(crate) fn new(
+        count: i64,
+        lease: Nanos,
+        retry_after: Nanos,
+    ) -> Result<InFlight, LimitError> {
+        if count < 1 {
+            return Err(LimitError::TooSmall { field: "count", least: 1, found: count });
+        }
+        if count > InFlight::MAX_COUNT {
+            return Err(LimitError::TooManySlots { found: count });
+        }
+        if !(InFlight::MIN_LEASE..=InFlight::MAX_LEASE).contains(&lease) {
+            return Err(LimitError::LeaseOutOfRange { found: lease });
+        }
+        if retry_after == Nanos::ZERO {
+            return Err(LimitError::NoTime { field: "retry_after" });
+        }
+        let unit = Slots::UNIT.get();
+        let epoch = (lease.get() - 1) / unit + 1;
+        let lifetime = Lifetime::of_tally(Nanos::clamped(2 * epoch * unit));
+        Ok(InFlight { count, lease, retry_after, epoch, lifetime })
+    }
+
+    /// Number of slots.
+    pub const fn count(&self) -> i64 {
+        self.count
+    }
+
+    /// The time for which slots are kept at least.
+    pub const fn lease(&self) -> Nanos {
+        self.lease
+    }
+
+    /// Units per epoch.
+    pub const fn epoch(&self) -> i64 {
+        self.epoch
+    }
+
+    /// The time after which the slots of a holder that died are free at the latest.
+    pub const fn longest(&self) -> Nanos {
+        Nanos::clamped(2 * self.epoch * Slots::UNIT.get())
+    }
+
+    /// Returns the lease of slots that were just taken or renewed, and left this state.
+    pub fn lease_of(&self, after: State) -> Lease {
+        Lease::new(after.slots().start, self.epoch)
+    }
+
+    /// Returns the slots at `now`. An earlier `now` changes nothing.
+    #[inline]
+    fn advance(&self, state: Option<State>, now: Timestamp) -> Slots {
+        let at = now.min(State::MAX_INSTANT).get() / Slots::UNIT.get();
+        let Some(slots) = state.map(State::slots) else {
+            return Slots { start: at, current: 0, previous: 0 };
+        };
+        match (at - slots.start).div_euclid(self.epoch) {
+            ..=0 => slots,
+            1 => Slots { start: slots.start + self.epoch, current: 0, previous: slots.current },
+            _ => Slots { start: at, current: 0, previous: 0 },
+        }
+    }
+
+    /// Returns the waits until the slots of the previous and of the current epoch expire.
+    fn ends(&self, slots: &Slots, now: Timestamp) -> [Nanos; 2] {
+        [1, 2].map(|epochs| {
+            let end = (slots.start + epochs * self.epoch).saturating_mul(Slots::UNIT.get());
+            Nanos::clamped(end.saturating_sub(now.min(State::MAX_INSTANT).get()))
+        })
+    }
+
+    fn put_if(&self, changes: bool, slots: Slots) -> Write {
+        Write::put_if(changes, State::from_slots(slots), self.lifetime)
+    }
+
+    /// Returns the part of the slots with those of a lease; `None` if they have expired.
+    fn held_in<'s>(&self, lease: Lease, slots: &'s mut Slots) -> Option<&'s mut i64> {
+        if lease.start() == slots.start {
+            Some(&mut slots.current)
+        } else if lease.start() == slots.start - self.epoch && lease.epoch() == self.epoch {
+            Some(&mut slots.previous)
+        } else {
+            None
+        }
+    }
+
+    /// Returns slots that were taken under `lease`. Allowed if they have not expired.
+    fn release(
+        &self,
+        cost: Cost,
+        lease: Lease,
+        found: Option<State>,
+        now: Timestamp,
+    ) -> (bool, Write) {
+        let mut slots = self.advance(found, now);
+        let held = found.and_then(|_| self.held_in(lease, &mut slots));
+        let Some(held) = held else { return (false, Write::Keep) };
+        // Fewer than the cost only after a reset.
+        let returned = cost.get().min(*held);
+        *held -= returned;
+        (true, self.put_if(returned > 0, slots))
+    }
+
+    /// Keeps slots for another lease. Those that have expired are taken again, even if there is no
+    /// room, because their holder still runs; the call is then denied.
+    fn renew(
+        &self,
+        cost: Cost,
+        lease: Lease,
+        found: Option<State>,
+        now: Timestamp,
+    ) -> (bool, Write) {
+        let mut slots = self.advance(found, now);
+        if found.is_some() && lease.start() == slots.start {
+            return (true, Write::Keep);
+        }
+        let held = found.and_then(|_| self.held_in(lease, &mut slots));
+        let is_held = held.is_some();
+        if let Some(held) = held {
+            *held -= cost.get().min(*held);
+        }
+        // Bounds the numbers. A holder beyond that is not counted until its next renewal.
+        let has_room = slots.current + slots.previous + cost.get() <= 2 * self.count;
+        if has_room {
+            slots.current += cost.get();
+        }
+        (is_held, self.put_if(is_held || has_room, slots))
+    }
+}
+
+impl Description for InFlight {
+    #[inline]
+    fn name(&self) -> AlgorithmName {
+        AlgorithmName::InFlight
+    }
+
+    fn fields(&self) -> Fields {
+        vec![
+            ("count", FieldValue::Whole(self.count)),
+            ("lease", FieldValue::Time(self.lease)),
+            ("retry_after", FieldValue::Time(self.retry_after)),
+        ]
+    }
+
+    fn summary(&self) -> &'static str {
+        "{count} in flight"
+    }
+
+    fn capacity(&self) -> i64 {
+        self.count
+    }
+
+    fn time_to_refill(&self) -> Nanos {
+        self.longest()
+    }
+
+    /// If no slot is given back.
+    fn refill(&self) -> Refill {
+        Refill { count: self.count, interval: self.longest(), is_evenly_spaced: false }
+    }
+
+    /// Slots are given back at any rate.
+    fn worst_in(&self, _: Nanos) -> i64 {
+        i64::MAX
+    }
+
+    fn share(&self, processes: i64) -> Result<InFlight, LimitError> {
+        InFlight::new(part(self.count, processes), self.lease, self.retry_after)
+    }
+
+    /// It is unknown when a slot is given back.
+    fn shown_wait(&self, _: &Decision) -> Nanos {
+        Nanos::ZERO
+    }
+
+    fn shown_retry(&self, decision: &Decision) -> Nanos {
+        if decision.allowed { Nanos::ZERO } else { self.retry_after }
+    }
+
+    fn shown_reset(&self, _: &Decision) -> Nanos {
+        self.retry_after
+    }
+}
+
+impl Algorithm for InFlight {
+    fn max_cost(&self) -> i64 {
+        self.count
+    }
+
+    fn keeping(self, keep: i64) -> InFlight {
+        InFlight { count: self.count - keep, ..self }
+    }
+
+    #[inline]
+    fn spend(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        let mut slots = self.advance(found, now);
+        let allowed = slots.current + slots.previous + cost.get() <= self.count;
+        slots.current += cost.get();
+        (allowed, self.put_if(allowed && cost != Cost::ZERO, slots))
+    }
+
+    /// Without a lease it is unknown which slots to return, so none are.
+    fn refund(&self, _: Cost, _: Option<State>, _: Timestamp) -> (bool, Write) {
+        (false, Write::Keep)
+    }
+
+    /// Slots are not taken in advance.
+    fn charge(&self, _: Cost, _: Overdraft, _: Option<State>, _: Timestamp) -> (bool, Write) {
+        (false, Write::Keep)
+    }
+
+    #[inline]
+    fn apply(&self, verb: Verb, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        match verb {
+            Verb::Spend | Verb::Reserve | Verb::Check => self.spend(cost, found, now),
+            Verb::Release(lease) => self.release(cost, lease, found, now),
+            Verb::Renew(lease) => self.renew(cost, lease, found, now),
+            Verb::Refund | Verb::Charge | Verb::ChargePartial => (false, Write::Keep),
+        }
+    }
+
+    fn numbers(
+        &self,
+        verb: Verb,
+        cost: Cost,
+        allowed: bool,
+        after: Option<State>,
+        now: Timestamp,
+    ) -> Decision {
+        let slots = self.advance(after, now);
+        let used = slots.current + slots.previous;
+        let [first, second] = self.ends(&slots, now);
+        let wait_for = |over: i64| match over {
+            ..=0 => Nanos::ZERO,
+            over if over <= slots.previous => first,
+            _ => second,
+        };
+        Decision {
+            allowed,
+            unlimited: false,
+            remaining: (self.count - used).max(0),
+            retry_after: match verb {
+                Verb::Spend | Verb::Reserve | Verb::Check => {
+                    wait_for(used + cost.get() - self.count)
+                }
+                _ => Nanos::ZERO,
+            },
+            reset_after: match (slots.current, slots.previous) {
+                (0, 0) => Nanos::ZERO,
+                (0, _) => first,
+                _ => second,
+            },
+            next_token_after: wait_for((used - self.count + 1).max(used.min(1))),
+            now,
+        }
+    }
+
+    #[inline]
+    fn lifetime(&self, _: State) -> Lifetime {
+        self.lifetime
+    }
+
+    fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
+        let (_, write) = self.release(cost, self.lease_of(charged), Some(found), now);
+        write.state().map(|(state, _)| state)
+    }
+
+    /// All slots in the current epoch, which expires last.
+    fn state_of(&self, peek: &Decision) -> State {
+        let end = peek.now.get().saturating_add(peek.reset_after.get()) / Slots::UNIT.get();
+        let current = self.count - peek.remaining;
+        State::from_slots(Slots { start: (end - 2 * self.epoch).max(0), current, previous: 0 })
+    }
+}

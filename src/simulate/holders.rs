@@ -1,0 +1,116 @@
+//! Requests that hold slots until they end.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::engine::algorithm::in_flight::Lease;
+use crate::engine::operation::{Operation, Verb};
+use crate::engine::state::State;
+use crate::engine::time::Timestamp;
+use crate::simulate::{Columns, EventFault, Events, FaultAt, Simulator, Sink, Source, put};
+
+/// The slots that one request holds in a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Holder {
+    /// When it ends or renews its lease, whichever is first.
+    at: i64,
+    end: i64,
+    bucket: usize,
+    tokens: i64,
+    lease: Lease,
+}
+
+/// The holders of the buckets of one limit, the next one to act first.
+pub(super) type Holders = BinaryHeap<Reverse<Holder>>;
+
+impl Simulator {
+    /// Returns whether a limit of the clients so far is one on requests in flight.
+    pub fn has_slots(&self) -> bool {
+        self.limits.iter().any(|limit| limit.slots().is_some())
+    }
+
+    /// Spends for each event in order, as [`run`](Simulator::run) does. An allowed event holds its slots
+    /// until its duration has passed, and renews them as a process does.
+    ///
+    /// # Errors
+    /// The same as [`run`](Simulator::run).
+    pub fn run_held<T, N, C, D, A, S>(
+        &mut self,
+        events: &Events<T, N, C>,
+        durations: &D,
+        columns: &mut Columns<A, S>,
+    ) -> Result<(), FaultAt>
+    where
+        T: Source<i64>,
+        N: Source<u32>,
+        C: Source<i64>,
+        D: Source<i64>,
+        A: Sink<bool>,
+        S: Sink<i64>,
+    {
+        for position in 0..events.times.len() {
+            let fault = |fault| FaultAt { position, fault };
+            let time = events.times.get(position);
+            let now = Timestamp::new(time).map_err(|error| fault(error.into()))?;
+            if time < self.last {
+                return Err(fault(EventFault::Unsorted { found: time, before: self.last }));
+            }
+            self.last = time;
+            self.end_until(time);
+            let client = events.clients.as_ref().map_or(0, |clients| clients.get(position));
+            let tokens = events.costs.as_ref().map_or(1, |costs| costs.get(position));
+            let (bucket, limit, cost) = self.resolve(client, tokens).map_err(fault)?;
+            let state = State::from_word(self.words[bucket]);
+            let verb = if limit.slots().is_some() { Verb::Reserve } else { Verb::Spend };
+            let step = Operation { verb, limit, cost }.step(state, now);
+            if let Some(after) = step.after {
+                self.words[bucket] = after.word();
+                self.hold(bucket, tokens, after, time, durations.get(position));
+            }
+            put(&step.decision, position, columns);
+        }
+        Ok(())
+    }
+
+    /// Keeps the slots of a request that was just allowed, if its limit has any.
+    pub(super) fn hold(
+        &mut self,
+        bucket: usize,
+        tokens: i64,
+        after: State,
+        now: i64,
+        duration: i64,
+    ) {
+        let Some(slots) = self.limit_of_bucket(bucket).slots() else { return };
+        let (lease, end) = (slots.lease_of(after), now.saturating_add(duration));
+        let at = end.min(now.saturating_add(slots.lease().get() / 2));
+        self.holders.push(Reverse(Holder { at, end, bucket, tokens, lease }));
+    }
+
+    /// Returns the slots of requests that end until `now`, and renews those of the others in time.
+    pub(super) fn end_until(&mut self, now: i64) {
+        while let Some(&Reverse(holder)) = self.holders.peek()
+            && holder.at <= now
+        {
+            self.holders.pop();
+            let limit = *self.limit_of_bucket(holder.bucket);
+            let (Some(slots), Ok(cost)) = (limit.slots(), limit.cost(holder.tokens)) else {
+                continue;
+            };
+            let is_over = holder.at >= holder.end;
+            let verb =
+                if is_over { Verb::Release(holder.lease) } else { Verb::Renew(holder.lease) };
+            let state = State::from_word(self.words[holder.bucket]);
+            let operation = Operation { verb, limit: &limit, cost };
+            let after = operation.step(state, Timestamp::clamped(holder.at)).after;
+            if let Some(after) = after {
+                self.words[holder.bucket] = after.word();
+            }
+            if !is_over {
+                let lease = after.map_or(holder.lease, |after| slots.lease_of(after));
+                let at = holder.end.min(holder.at.saturating_add(slots.lease().get() / 2));
+                self.holders.push(Reverse(Holder { at, lease, ..holder }));
+            }
+        }
+    }
+}

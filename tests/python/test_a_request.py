@@ -1,0 +1,190 @@
+"""The functions of a request, in order, are those that `ARCHITECTURE.md` names."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fastapi
+import flask
+import pytest
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpResponse
+from fastapi.responses import PlainTextResponse
+from werkzeug.test import create_environ
+
+import penstock
+import penstock.asgi
+import penstock.django
+import penstock.fastapi
+import penstock.flask
+import penstock.wsgi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from conftest import DjangoSite
+
+    Serve = Callable[[], None]
+
+PACKAGE = str(Path(penstock.__file__).parent)
+# The checks of the set-up look at the first requests.
+CHECKED = 1000
+LIMITS = {"Requests": "1000000/hour"}
+
+
+def serve_wsgi(app: Any) -> Serve:
+    environ = create_environ("/", environ_base={"REMOTE_ADDR": "203.0.113.7"})
+
+    def serve() -> None:
+        body = app({**environ}, lambda *_: None)
+        assert b"".join(body) == b"hello"
+        getattr(body, "close", int)()
+
+    return serve
+
+
+def serve_asgi(app: Any, loop: asyncio.AbstractEventLoop) -> Serve:
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "path": "/",
+        "raw_path": b"/",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [],
+        "client": ("203.0.113.7", 50000),
+        "server": ("localhost", 80),
+        "scheme": "http",
+    }
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(_: object) -> None:
+        pass
+
+    return lambda: loop.run_until_complete(app({**scope, "state": {}}, receive, send))
+
+
+def hello_wsgi(environ: object, start_response: Any) -> list[bytes]:
+    start_response("200 OK", [])
+    return [b"hello"]
+
+
+async def hello_asgi(scope: object, receive: object, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def in_wsgi(_: DjangoSite, __: asyncio.AbstractEventLoop) -> Serve:
+    return serve_wsgi(penstock.wsgi.PenstockMiddleware(hello_wsgi, limits=LIMITS, limit="Requests"))
+
+
+def in_wsgi_by_method(_: DjangoSite, __: asyncio.AbstractEventLoop) -> Serve:
+    return serve_wsgi(
+        penstock.wsgi.PenstockMiddleware(
+            hello_wsgi, limits=LIMITS, limit="Requests", methods=["GET"]
+        )
+    )
+
+
+def in_asgi(_: DjangoSite, loop: asyncio.AbstractEventLoop) -> Serve:
+    return serve_asgi(
+        penstock.asgi.PenstockMiddleware(hello_asgi, limits=LIMITS, limit="Requests"), loop
+    )
+
+
+def in_flask(_: DjangoSite, __: asyncio.AbstractEventLoop) -> Serve:
+    app = flask.Flask("shop")
+    limits = penstock.flask.Penstock(app, limits=LIMITS)
+    app.get("/")(limits.limit("Requests")(lambda: "hello"))
+    return serve_wsgi(app)
+
+
+def in_fastapi(_: DjangoSite, loop: asyncio.AbstractEventLoop) -> Serve:
+    app = fastapi.FastAPI()
+    penstock.fastapi.install(app, limits=LIMITS)
+    limit = fastapi.Depends(penstock.fastapi.RateLimit("Requests"))
+
+    @app.get("/", dependencies=[limit])
+    async def hello() -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    return serve_asgi(app, loop)
+
+
+def in_django(site: DjangoSite, _: asyncio.AbstractEventLoop) -> Serve:
+    site.set(PENSTOCK={"LIMITS": LIMITS})
+    site.route("", penstock.django.limit("Requests")(lambda _: HttpResponse("hello")))
+    return serve_wsgi(WSGIHandler())
+
+
+SITES = {
+    "WSGI": in_wsgi,
+    "WSGI, `methods=`": in_wsgi_by_method,
+    "ASGI": in_asgi,
+    "Flask": in_flask,
+    "FastAPI": in_fastapi,
+    "Django": in_django,
+}
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
+def functions_called(serve: Serve) -> list[str]:
+    """Return the functions of the package and of the core that a request calls, in order."""
+    called: list[str] = []
+    # A generator and a coroutine are called again each time they continue.
+    frames: set[Any] = set()
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(PACKAGE):
+            name = code.co_qualname.rpartition("<locals>.")[2]
+            # Newer releases of Python call no function for a comprehension.
+            if frame not in frames and not name.startswith("<"):
+                frames.add(frame)
+                called.append(name)
+        elif event == "c_call" and type(argument.__self__).__module__.startswith("penstock"):
+            called.append(argument.__qualname__)
+
+    sys.setprofile(note)
+    try:
+        serve()
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+def functions_named(page: str) -> dict[str, list[str]]:
+    """Return the functions in the page's table, by the first cell of their row."""
+    _, _, table = page.partition("## The functions of a request")
+    rows = re.findall(r"^\| (.+?) \| (`\w.*) \|$", table.partition("\n## ")[0], re.MULTILINE)
+    return {name: re.findall(r"`([^`]+)`", cell) for name, cell in rows}
+
+
+def test_page_names_the_functions_of_each_adapter(root: Path) -> None:
+    named = functions_named((root / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    assert list(named) == list(SITES)
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_request_calls_what_the_page_names(
+    name: str, site: DjangoSite, loop: asyncio.AbstractEventLoop, root: Path
+) -> None:
+    named = functions_named((root / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    serve = SITES[name](site, loop)
+    for _ in range(CHECKED + 1):
+        serve()
+    assert functions_called(serve) == named[name]

@@ -1,0 +1,258 @@
+"""Slots of requests in flight where one framework or one kind of response differs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import TYPE_CHECKING, Any
+from wsgiref.util import FileWrapper
+
+import fastapi
+import flask
+import pytest
+import rest_framework.response
+from django.core.exceptions import ImproperlyConfigured
+from django.http import StreamingHttpResponse
+from django.test import RequestFactory
+from fastapi.testclient import TestClient
+from guards import asks, request
+from rest_framework.views import APIView
+from werkzeug.test import create_environ
+
+import penstock
+import penstock.asgi
+import penstock.django
+import penstock.flask
+import penstock.wsgi
+from penstock.django.drf import PenstockMixin, PenstockThrottle
+from penstock.fastapi import MessageLimit, Messages, install
+from penstock.guard import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from conftest import DjangoSite
+
+
+@pytest.fixture
+def limiter() -> penstock.Limiter:
+    return penstock.Limiter({"Exports": "2 in flight"}, clock=penstock.ManualClock())
+
+
+def held(limiter: penstock.Limiter) -> int:
+    return 2 - limiter.peek("Exports", "all").remaining
+
+
+def served(app: Any) -> Iterable[bytes]:
+    """Return the body of a response, which is neither read nor closed."""
+    environ = create_environ("/") | {"wsgi.file_wrapper": FileWrapper}
+    body: Iterable[bytes] = app(environ, lambda *_: None)
+    return body
+
+
+def test_server_gets_its_own_object_for_a_file(limiter: penstock.Limiter) -> None:
+    file = io.BytesIO(b"a large file")
+
+    def send(environ: dict[str, Any], start_response: Any) -> Any:
+        start_response("200 OK", [])
+        return environ["wsgi.file_wrapper"](file)
+
+    body = served(penstock.wsgi.PenstockMiddleware(send, limiter, limit="Exports", id="all"))
+    assert type(body) is FileWrapper
+    assert held(limiter) == 1
+    assert b"".join(body) == b"a large file"
+    assert held(limiter) == 1
+    body.close()
+    assert (held(limiter), file.closed) == (0, True)
+
+
+@pytest.fixture
+def app(limiter: penstock.Limiter) -> flask.Flask:
+    app = flask.Flask("shop")
+    limits = penstock.flask.Penstock(app, limiter)
+
+    @app.get("/")
+    @limits.limit("Exports", id="all")
+    def export() -> flask.Response:
+        return flask.send_file(io.BytesIO(b"a large file"), "text/plain")
+
+    @app.get("/raises")
+    @limits.limit("Exports", id="all")
+    def raises() -> flask.Response:
+        raise ValueError
+
+    return app
+
+
+def test_server_gets_its_own_object_for_a_file_of_flask(
+    app: flask.Flask, limiter: penstock.Limiter
+) -> None:
+    body = served(app)
+    assert type(body) is FileWrapper
+    assert held(limiter) == 1
+    body.close()
+    assert held(limiter) == 0
+
+
+def test_slot_is_free_after_an_exception_that_flask_raises(
+    app: flask.Flask, limiter: penstock.Limiter
+) -> None:
+    app.testing = True
+    with pytest.raises(ValueError, match=r"^$"):
+        app.test_client().get("/raises")
+    assert held(limiter) == 0
+
+
+def test_slot_of_a_response_that_is_dropped_is_free(limiter: penstock.Limiter) -> None:
+    def send(_: object, start_response: Any) -> Iterable[bytes]:
+        start_response("200 OK", [])
+        return [b"hello"]
+
+    body = served(penstock.wsgi.PenstockMiddleware(send, limiter, limit="Exports", id="all"))
+    assert held(limiter) == 1
+    # No warning: a server that stops drops its requests.
+    del body
+    assert held(limiter) == 0
+
+
+def test_slot_of_a_websocket_is_held_until_the_application_returns(
+    limiter: penstock.Limiter,
+) -> None:
+    seen: list[int] = []
+
+    async def chat(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.send", "text": "hello"})
+        await send({"type": "websocket.close"})
+        seen.append(held(limiter))
+
+    async def send(_: object) -> None:
+        pass
+
+    limited = penstock.asgi.PenstockMiddleware(chat, limiter, limit="Exports", id="all")
+    scope = {"type": "websocket", "path": "/", "headers": []}
+    asyncio.run(limited(scope, None, send))
+    assert (seen, held(limiter)) == ([1], 0)
+
+
+def test_slot_of_a_cancelled_request_is_free(limiter: penstock.Limiter) -> None:
+    has_started = asyncio.Event()
+
+    async def wait(scope: Any, receive: Any, send: Any) -> None:
+        has_started.set()
+        await asyncio.Event().wait()
+
+    limited = penstock.asgi.PenstockMiddleware(wait, limiter, limit="Exports", id="all")
+
+    async def cancel() -> int:
+        task = asyncio.create_task(limited({"type": "http", "headers": []}, None, None))
+        await has_started.wait()
+        during = held(limiter)
+        task.cancel()
+        await asyncio.wait([task])
+        return during
+
+    assert (asyncio.run(cancel()), held(limiter)) == (1, 0)
+
+
+def test_slot_is_free_if_the_client_leaves_a_stream_of_django(
+    site: DjangoSite, limiter: penstock.Limiter
+) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        while True:
+            yield b"part"
+
+    @penstock.django.limit("Exports", id="all")
+    async def export(_: object) -> StreamingHttpResponse:
+        return StreamingHttpResponse(parts())
+
+    site.set(PENSTOCK={"LIMITER": limiter})
+    site.route("", export)
+
+    async def leave() -> int:
+        response: Any = await site.aget("/")
+        body = aiter(response.streaming_content)
+        await anext(body)
+        during = held(limiter)
+        # As Django does if the client leaves: it neither reads on nor closes the response.
+        await body.aclose()
+        return during
+
+    assert (asyncio.run(leave()), held(limiter)) == (1, 0)
+
+
+class Throttle(PenstockThrottle):
+    limit = "Exports"
+    id = "all"
+
+
+class View(APIView):
+    throttle_classes = (Throttle,)
+    authentication_classes = ()
+
+    def get(self, _: Any) -> rest_framework.response.Response:
+        return rest_framework.response.Response({})
+
+
+def test_throttle_needs_the_response_of_a_request_that_holds_a_slot(
+    site: DjangoSite, limiter: penstock.Limiter
+) -> None:
+    site.set(PENSTOCK={"LIMITER": limiter}, MIDDLEWARE=[])
+    got = RequestFactory().get("/")
+    with pytest.raises(ImproperlyConfigured, match="add PenstockMiddleware, or PenstockMixin"):
+        View.as_view()(got)
+
+    class Mixed(PenstockMixin, View):
+        pass
+
+    response = Mixed.as_view()(got)
+    assert (response.status_code, held(limiter)) == (200, 1)
+    response.close()
+    assert held(limiter) == 0
+
+
+REFUSED = "Exports limits requests in flight, whose slots nothing would return here; use a rate"
+
+
+def chat_app(given: str | penstock.Limit) -> fastapi.FastAPI:
+    """Return an application whose messages have a limit."""
+    app = fastapi.FastAPI()
+    limit = fastapi.Depends(MessageLimit(given, id="all"))
+
+    @app.websocket("/chat")
+    async def chat(websocket: fastapi.WebSocket, messages: Messages = limit) -> None:
+        await websocket.accept()
+        async for _ in websocket.iter_text():
+            await websocket.send_json(await messages.ask() is None)
+
+    return app
+
+
+@pytest.mark.parametrize("given", ["Exports", "2 in flight", penstock.Limit.in_flight(2)])
+def test_messages_cannot_hold_slots(limiter: penstock.Limiter, given: Any) -> None:
+    with pytest.raises(penstock.ConfigError, match=r"limits requests in flight.*use a rate"):
+        install(chat_app(given), limiter)
+
+
+def test_messages_cannot_hold_slots_after_a_reload(limiter: penstock.Limiter) -> None:
+    limiter.reload({"Exports": "9/minute"})
+    app = chat_app("Exports")
+    install(app, limiter)
+
+    def chat() -> None:
+        with TestClient(app).websocket_connect("/chat") as websocket:
+            websocket.send_text("")
+            assert websocket.receive_json()
+            limiter.reload({"Exports": "2 in flight"})
+            websocket.send_text("")
+            websocket.receive_json()
+
+    with pytest.raises(penstock.ConfigError, match=REFUSED):
+        chat()
+    assert held(limiter) == 0
+
+
+def test_request_without_an_adapter_cannot_hold_slots(limiter: penstock.Limiter) -> None:
+    with pytest.raises(penstock.ConfigError, match=REFUSED):
+        asks(Guard(limiter), "Exports", id="all")(request())
+    assert held(limiter) == 0

@@ -1,0 +1,213 @@
+"""Requests in flight: durations of a trace and of a log, compared with a direct count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+import penstock
+from penstock.simulate import Simulator, Trace, simulate
+from penstock.simulate.log import LogError, read_log
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import Command
+
+SECOND = 1_000_000_000
+
+events = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["ada", "grace"]), st.integers(0, 9)), max_size=40
+)
+
+
+def most_at_once(rows: list[tuple[int, int]]) -> int:
+    """Return how many of the requests, each from its start until before its end, overlap at most.
+
+    A request without a length overlaps those that run at its start.
+    """
+    return max(
+        (
+            1 + sum(begin <= start < end for begin, end in rows[:index])
+            for index, (start, _) in enumerate(rows)
+        ),
+        default=0,
+    )
+
+
+@given(events, st.integers(0, 40))
+def test_the_most_in_flight_equals_a_direct_count(
+    given: list[tuple[int, str, int]], cut: int
+) -> None:
+    times = np.cumsum([wait for wait, *_ in given], dtype=np.int64) * SECOND
+    ids, durations = [id for _, id, _ in given], [float(took) for *_, took in given]
+    trace = Trace(times, ids, unit="ns", durations=durations)
+    found = simulate("6 per 10 seconds", trace)
+    rows = [
+        (id, start, start + int(took * SECOND))
+        for id, start, took, allowed in zip(
+            ids, times.tolist(), durations, found.allowed.tolist(), strict=True
+        )
+        if allowed
+    ]
+    expected = {
+        id: most_at_once([(start, end) for owner, start, end in rows if owner == id])
+        for id in set(ids)
+    }
+    table = found.by_client()
+    if given:
+        assert dict(zip(table["id"], table["most_in_flight"], strict=True)) == expected
+        assert found.summary().most_in_flight == most_at_once([row[1:] for row in rows])
+    parts = Simulator("6 per 10 seconds")
+    for part in (trace[:cut], trace[cut:]):
+        parts.feed(part)
+    assert parts.summary() == found.summary()
+    assert parts.by_client().to_dict() == table.to_dict()
+
+
+def test_totals_without_durations_have_no_requests_in_flight() -> None:
+    found = simulate("1/second", [0.0, 0.1])
+    assert found.summary().most_in_flight is None
+    assert "most_in_flight" not in found.by_client().columns
+    assert "in flight" not in str(found.summary())
+
+
+def test_durations_are_seconds_or_timedeltas() -> None:
+    times = [0.0, 1.0]
+    for durations in ([1.5, 0.25], np.array([1500, 250], "m8[ms]")):
+        trace = Trace(times, durations=durations)
+        assert trace.durations is not None
+        assert trace.durations.astype(np.int64).tolist() == [1_500_000_000, 250_000_000]
+        assert simulate("9/second", times, durations=durations).summary().most_in_flight == 2
+    with pytest.raises(ValueError, match="position 1"):
+        Trace(times, durations=[1.0, -1.0])
+    with pytest.raises(ValueError, match="position 0"):
+        Trace(times, durations=[float("nan"), 1.0])
+    with pytest.raises(ValueError, match="as long as times"):
+        Trace(times, durations=[1.0])
+    with pytest.raises(TypeError, match="durations"):
+        Trace(times, durations=["a", "b"])
+
+
+def test_events_keep_their_durations_when_they_are_sorted() -> None:
+    trace = Trace([2.0, 0.0, 1.0], durations=[1.0, 5.0, 3.0])
+    found = simulate("9/second", trace, sort=True)
+    assert found.summary().most_in_flight == 3
+    kept = trace.sorted().durations
+    assert kept is not None
+    assert (kept / np.timedelta64(1, "s")).tolist() == [5, 3, 1]
+
+
+@given(events, st.integers(1, 3), st.integers(0, 40))
+def test_a_slot_is_held_until_its_request_ends(
+    given: list[tuple[int, str, int]], count: int, cut: int
+) -> None:
+    times = np.cumsum([wait for wait, *_ in given], dtype=np.int64) * SECOND
+    ids, durations = [id for _, id, _ in given], [took for *_, took in given]
+    # Most requests are longer than the lease, which their process renews.
+    limits = {"Slots": penstock.Limit.in_flight(count, lease=2)}
+    trace = Trace(times, {"address": ids}, unit="ns", durations=durations)
+    held: list[tuple[str, int]] = []
+    expected = []
+    for start, id, took in zip((times // SECOND).tolist(), ids, durations, strict=True):
+        held = [holder for holder in held if holder[1] > start]
+        expected.append(sum(owner == id for owner, _ in held) < count)
+        held += [(id, start + took)] if expected[-1] else []
+    assert simulate(limits, trace).allowed.tolist() == expected
+    assert simulate(limits, trace, routes=[{"limits": ["Slots"]}]).allowed.tolist() == expected
+    parts = Simulator(limits)
+    fed = [parts.feed(part).allowed for part in (trace[:cut], trace[cut:])]
+    assert np.concatenate(fed).tolist() == expected
+    assert (simulate(limits, trace).summary().most_in_flight or 0) <= count * len(set(ids))
+
+
+@given(events)
+def test_slots_and_rates_are_one_decision(given: list[tuple[int, str, int]]) -> None:
+    times = np.cumsum([wait for wait, *_ in given], dtype=np.int64) * SECOND
+    ids, durations = [id for _, id, _ in given], [took for *_, took in given]
+    rate = penstock.Limit.parse("4 per 8 seconds, burst 3")
+    limits = {"Rate": rate, "Slots": penstock.Limit.in_flight(2, lease=2)}
+    clock = penstock.ManualClock()
+    limiter = penstock.Limiter({"Rate": rate}, clock=clock)
+    held: list[tuple[str, int]] = []
+    expected = []
+    for start, id, took in zip(times.tolist(), ids, durations, strict=True):
+        clock.set_ns(start)
+        held = [holder for holder in held if holder[1] > start]
+        has_room = sum(owner == id for owner, _ in held) < 2
+        # A request that finds no slot spends no token, and one without a token holds no slot.
+        expected.append(has_room and limiter.spend("Rate", id).allowed)
+        held += [(id, start + took * SECOND)] if expected[-1] else []
+    trace = Trace(times, {"address": ids}, unit="ns", durations=durations)
+    found = simulate(limits, trace, routes=[{"limits": ["Rate", "Slots"]}])
+    assert found.allowed.tolist() == expected
+
+
+def test_a_limit_on_requests_in_flight_needs_durations() -> None:
+    limit = penstock.Limit.in_flight(2)
+    with pytest.raises(ValueError, match="durations="):
+        simulate(limit, [0.0])
+    with pytest.raises(ValueError, match="durations="):
+        simulate({"Slots": limit}, Trace([0.0], {"address": ["a"]}), routes=[{"limits": ["Slots"]}])
+
+
+LINE = '{} - - [20/Nov/2026:10:00:{:02} +0000] "GET / HTTP/1.1" 200 12 {}\n'
+FORMAT = '%h %l %u %t "%r" %>s %b {}'
+
+
+def test_a_log_has_durations_from_its_start_or_to_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    rows = [("a", 0, "5.000"), ("a", 1, "-"), ("b", 4, "3.250"), ("a", 6, "0.001")]
+    log.write_text("".join(LINE.format(*row) for row in rows), encoding="utf-8")
+    layout = FORMAT.format("$request_time").replace("%h %l %u %t", "$remote_addr - - [$time_local]")
+    layout = layout.replace("%r", "$request").replace("%>s %b", "$status $body_bytes_sent")
+    started = Trace.from_log(log, format=layout, duration="duration")
+    assert started.durations is not None
+    assert started.durations.astype(np.int64).tolist() == [5 * SECOND, 0, 3_250_000_000, 1_000_000]
+    found = simulate("9/second", started)
+    assert dict(zip(found.by_client()["id"], found.by_client()["most_in_flight"], strict=True)) == {
+        "a": 2,
+        "b": 1,
+    }
+    ended = Trace.from_log(log, format=layout, duration="duration", ended=True)
+    assert ((ended.times - started.times[0]) / SECOND).tolist() == [-5, 0.75, 1, 5.999]
+    millis = Trace.from_log(log, format=layout, duration="duration", duration_unit="ms")
+    assert millis.durations is not None
+    assert millis.durations.astype(np.int64).tolist() == [5_000_000, 0, 3_250_000, 1_000]
+
+
+def test_requests_longer_than_the_window_are_late(tmp_path: Path) -> None:
+    log = tmp_path / "access.jsonl"
+    rows = [f'{{"time": {time}, "client_ip": "192.0.2.1", "took": {took}}}' for time, took in (
+        *((1_800_000_000 + second, 0) for second in range(200)), (1_800_000_200, 100),
+    )]  # fmt: skip
+    log.write_text("\n".join([*rows, ""]), encoding="utf-8")
+    reader = read_log(log, duration="took", ended=True, window=5.0, chunk_events=10, max_bad=0.1)
+    times = np.concatenate([chunk.times for chunk in reader])
+    assert np.all(np.diff(times) >= 0)
+    assert len(times) + reader.report.late == 201
+
+
+@pytest.mark.parametrize("wrong", [{"ended": True}, {"duration": "took", "duration_unit": "h"}])
+def test_wrong_options_of_durations_are_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    log = tmp_path / "access.log"
+    log.write_text(LINE.format("a", 0, ""), encoding="utf-8")
+    with pytest.raises(LogError, match="duration"):
+        read_log(log, **wrong)  # type: ignore[arg-type]
+
+
+def test_replay_counts_requests_in_flight(command: Command, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    rows = [("a", second, 2_500_000) for second in range(10)]
+    log.write_text("".join(LINE.format(*row) for row in rows), encoding="utf-8")
+    options = ("--format", FORMAT.format("%D"), "--duration", "duration", "--duration-unit", "us")
+    assert command.run("replay", str(log), "--limit", "9/second", *options, "--json") == 0
+    (found,) = command.json()["limits"]
+    assert found["summary"]["most_in_flight"] == 3
+    assert found["clients"][0]["most_in_flight"] == 3
+    assert command.run("replay", str(log), "--limit", "9/second", *options) == 0
+    assert "most in flight    3" in command.out

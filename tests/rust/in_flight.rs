@@ -1,0 +1,285 @@
+//! Limits on requests in flight on every store, compared with a list of the holders.
+
+use penstock::clock::{Clock, ManualClock};
+use penstock::config;
+use penstock::engine::algorithm::in_flight::{InFlight, Lease};
+use penstock::engine::algorithm::window::Anchor;
+use penstock::engine::batch::Kind;
+use penstock::engine::decision::Decision;
+use penstock::engine::limit::Limit;
+use penstock::engine::operation::Verb;
+use penstock::engine::state::Slots;
+use penstock::engine::time::{Nanos, Timestamp};
+use penstock::limiter::{Call, CallError, Limiter, Transaction};
+use penstock::store::Store;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use crate::stores::{at, on_every_store};
+use crate::strategies::nanos;
+
+on_every_store!(
+    slots_are_those_of_the_holders,
+    a_denied_slot_takes_no_token,
+    calls_that_would_never_return_their_slots_are_refused,
+);
+
+const START: i64 = 1_700_000_000_000_000_000;
+const SECOND: i64 = 1_000_000_000;
+
+/// An action on one of two buckets; numbers select a holder, a cost and a time.
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Take {
+        cost: i64,
+    },
+    Give(usize),
+    Renew(usize),
+    /// A release of slots that have expired or were given back, which must not return those of others.
+    GiveAgain(usize),
+    Forget,
+    Pass(i64),
+}
+
+fn any_action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        6 => (0..4_i64).prop_map(|cost| Action::Take { cost }),
+        4 => any::<usize>().prop_map(Action::Give),
+        3 => any::<usize>().prop_map(Action::Renew),
+        1 => any::<usize>().prop_map(Action::GiveAgain),
+        1 => Just(Action::Forget),
+        3 => (0..SECOND).prop_map(Action::Pass),
+        2 => (0..8 * SECOND).prop_map(Action::Pass),
+        1 => (0..70 * SECOND).prop_map(Action::Pass),
+        // Threads may reach the store in a different order from their clock readings.
+        1 => (-SECOND..0).prop_map(Action::Pass),
+    ]
+}
+
+/// Slots that were taken.
+struct Holder {
+    id: &'static str,
+    lease: Lease,
+    cost: i64,
+    is_given_back: bool,
+}
+
+impl Holder {
+    fn end(&self) -> Timestamp {
+        at((self.lease.start() + 2 * self.lease.epoch()) * Slots::UNIT.get())
+    }
+}
+
+struct Bench<S: Store> {
+    limiter: Limiter<S, ManualClock>,
+    slots: InFlight,
+    holders: Vec<Holder>,
+    /// The latest instant that a bucket has seen. A state never goes back.
+    seen: Timestamp,
+}
+
+impl<S: Store> Bench<S> {
+    fn new(store: S, slots: InFlight) -> Bench<S> {
+        let registry =
+            config::from_limits([("Slots".to_owned(), Limit::from(slots))]).expect("limits");
+        let limiter = Limiter::new(registry, store, ManualClock::new(at(START)));
+        Bench { limiter, slots, holders: Vec::new(), seen: at(START) }
+    }
+
+    /// Makes a call. Also returns the instant by which slots have expired: a stored epoch never goes
+    /// back, so what a write has dropped stays so for a late thread.
+    fn call(&mut self, verb: Verb, id: &str, cost: i64) -> (Decision, Option<Lease>, Timestamp) {
+        let snapshot = self.limiter.snapshot();
+        let bound = snapshot.limit("Slots").expect("a limit");
+        let answered = self.limiter.answer(bound, Call::new(verb, id, cost)).expect("an answer");
+        let entry = bound.entry();
+        let decision = entry.numbers(verb, id, cost, None, &answered.answer);
+        self.seen = self.seen.max(decision.now);
+        let found = answered.answer.found;
+        let began = found.map(|state| at(state.slots().start * Slots::UNIT.get()));
+        let now = began.map_or(decision.now, |began| began.max(decision.now));
+        (decision, entry.lease(verb, id, cost, &answered.answer), now)
+    }
+
+    /// Returns the slots that are held and have not expired at `now`.
+    fn held(&self, id: &str, now: Timestamp) -> i64 {
+        let holders = self.holders.iter();
+        let held = holders.filter(|one| one.id == id && !one.is_given_back && one.end() > now);
+        held.map(|one| one.cost).sum()
+    }
+
+    fn act(&mut self, id: &'static str, action: Action) -> Result<(), TestCaseError> {
+        let running: Vec<usize> = (0..self.holders.len())
+            .filter(|&index| self.holders[index].id == id && !self.holders[index].is_given_back)
+            .collect();
+        let chosen = |index: usize| running.get(index % running.len().max(1)).copied();
+        let count = self.slots.count();
+        match action {
+            Action::Pass(time) => {
+                let to = (self.limiter.clock().now().get() + time).max(START);
+                self.limiter.clock().set(to, true).expect("a time");
+                // Late threads are at most a second late.
+                let earliest = Timestamp::clamped(self.seen.get() - SECOND);
+                let now = self.limiter.clock().now().max(earliest);
+                self.limiter.clock().set(now.get(), true).expect("a time");
+            }
+            Action::Take { cost } => {
+                let cost = cost.min(count);
+                let (decision, lease, now) = self.call(Verb::Reserve, id, cost);
+                let held = self.held(id, now);
+                prop_assert_eq!(decision.allowed, held + cost <= count, "{} held", held);
+                let taken = if decision.allowed { cost } else { 0 };
+                prop_assert_eq!(decision.remaining, (count - held - taken).max(0));
+                prop_assert_eq!(lease.is_some(), taken > 0);
+                if let Some(lease) = lease {
+                    let holder = Holder { id, lease, cost, is_given_back: false };
+                    let kept = holder.end().get() - decision.now.get();
+                    prop_assert!(kept >= self.slots.lease().get());
+                    prop_assert!(kept <= self.slots.longest().get() + SECOND);
+                    self.holders.push(holder);
+                } else if !decision.allowed {
+                    let retry = decision.retry_after.get();
+                    prop_assert!(retry > 0);
+                    let later = now.max(at(decision.now.get() + retry));
+                    prop_assert!(self.held(id, later) + cost <= count, "after retry_after");
+                }
+            }
+            Action::Give(index) => {
+                let Some(index) = chosen(index) else { return Ok(()) };
+                let Holder { lease, cost, .. } = self.holders[index];
+                let (decision, _, now) = self.call(Verb::Release(lease), id, cost);
+                let is_live = self.holders[index].end() > now;
+                prop_assert_eq!(decision.allowed, is_live);
+                self.holders[index].is_given_back = is_live;
+            }
+            Action::GiveAgain(index) => {
+                // Also for a late thread.
+                let now = Timestamp::clamped(self.seen.get() - SECOND);
+                let ended = self.holders.iter().filter(|one| one.id == id && one.end() <= now);
+                let ended: Vec<_> = ended.map(|one| (one.lease, one.cost)).collect();
+                if let Some(&(lease, cost)) = ended.get(index % ended.len().max(1)) {
+                    let (decision, ..) = self.call(Verb::Release(lease), id, cost);
+                    prop_assert!(!decision.allowed, "slots of another holder were returned");
+                }
+            }
+            Action::Renew(index) => {
+                let Some(index) = chosen(index) else { return Ok(()) };
+                let Holder { lease, cost, .. } = self.holders[index];
+                let (decision, renewed, now) = self.call(Verb::Renew(lease), id, cost);
+                let was_live = self.holders[index].end() > now;
+                prop_assert_eq!(decision.allowed, was_live);
+                let has_room = was_live || self.held(id, now) + cost <= 2 * count;
+                if has_room {
+                    self.holders[index].lease = renewed.expect("a lease");
+                    let kept = self.holders[index].end().get() - decision.now.get();
+                    prop_assert!(kept >= self.slots.lease().get());
+                }
+            }
+            Action::Forget => {
+                let snapshot = self.limiter.snapshot();
+                let bound = snapshot.limit("Slots").expect("a limit");
+                self.limiter.reset(bound, id).expect("an answer");
+                // A lease of this epoch would match slots that are taken in it later.
+                self.holders.retain(|one| one.id != id);
+            }
+        }
+        let (peek, _, now) = self.call(Verb::Check, id, 0);
+        let held = self.held(id, now);
+        prop_assert_eq!(peek.remaining, (count - held).max(0));
+        prop_assert_eq!(peek.allowed, held <= count);
+        Ok(())
+    }
+}
+
+fn slots_are_those_of_the_holders<S: Store>(fresh: fn() -> S) {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: config.cases / 4, ..config };
+    let slots = (1..7_i64, prop_oneof![Just(2), Just(5), Just(30)], 0..SECOND);
+    let actions = prop::collection::vec((any::<bool>(), any_action()), 1..150);
+    let run = TestRunner::new(config).run(&(slots, actions), |((count, lease, more), actions)| {
+        let limit = Limit::in_flight(count, nanos(lease * SECOND + more), Nanos::SECOND);
+        let slots = *limit.expect("a limit").slots().expect("slots");
+        let mut bench = Bench::new(fresh(), slots);
+        for (is_first, action) in actions {
+            bench.act(if is_first { "ada" } else { "grace" }, action)?;
+        }
+        // Nothing is left after two epochs.
+        let end = bench.seen.get() + slots.longest().get();
+        bench.limiter.clock().set(end, true).expect("a time");
+        for id in ["ada", "grace"] {
+            prop_assert_eq!(bench.call(Verb::Check, id, count).0.allowed, true);
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+fn a_denied_slot_takes_no_token<S: Store>(fresh: fn() -> S) {
+    let slots = Limit::in_flight(2, InFlight::LEASE, InFlight::RETRY_AFTER).expect("slots");
+    let window =
+        Limit::fixed_window(3, Nanos::from_millis(60_000), Anchor::First).expect("a window");
+    let limits = [("Slots".to_owned(), slots), ("Requests".to_owned(), window)];
+    let registry = config::from_limits(limits).expect("limits");
+    let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(START)));
+    let snapshot = limiter.snapshot();
+    let transactions = ["Requests", "Slots"].map(|name| {
+        let bound = snapshot.limit(name).expect("a limit");
+        Transaction::new(bound, "ada", 1, Kind::Spend)
+    });
+    let reserve = || limiter.answer_all(Verb::Reserve, &transactions).expect("an answer");
+    let left = |name: &str| {
+        let bound = snapshot.limit(name).expect("a limit");
+        limiter.decide(bound, Call::check("ada", 0)).expect("an answer").decision.remaining
+    };
+    let first = reserve();
+    assert!(reserve().parts.iter().all(|part| part.answer.allowed()));
+    let denied = reserve();
+    assert_eq!(
+        denied.parts.iter().map(|part| part.answer.allowed()).collect::<Vec<_>>(),
+        [true, false]
+    );
+    assert_eq!((left("Requests"), left("Slots")), (1, 0));
+    let entry = transactions[1].limit.entry();
+    let lease = entry.lease(Verb::Reserve, "ada", 1, &first.parts[1].answer).expect("a lease");
+    assert_eq!(entry.lease(Verb::Reserve, "ada", 1, &denied.parts[1].answer), None);
+    let bound = snapshot.limit("Slots").expect("a limit");
+    let release = || limiter.decide(bound, Call::new(Verb::Release(lease), "ada", 1));
+    assert!(release().expect("an answer").decision.allowed);
+    assert!(reserve().parts.iter().all(|part| part.answer.allowed()));
+    assert_eq!((left("Requests"), left("Slots")), (0, 0));
+    // The window has no token, so no slot is taken either.
+    assert!(release().expect("an answer").decision.allowed);
+    let denied = reserve();
+    assert_eq!(
+        denied.parts.iter().map(|part| part.answer.allowed()).collect::<Vec<_>>(),
+        [false, true]
+    );
+    assert_eq!((left("Requests"), left("Slots")), (0, 1));
+}
+
+fn calls_that_would_never_return_their_slots_are_refused<S: Store>(fresh: fn() -> S) {
+    let slots = Limit::in_flight(2, InFlight::LEASE, InFlight::RETRY_AFTER).expect("slots");
+    let registry = config::from_limits([("Slots".to_owned(), slots)]).expect("limits");
+    let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(START)));
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Slots").expect("a limit");
+    for verb in [Verb::Spend, Verb::Refund, Verb::Charge, Verb::ChargePartial] {
+        let error = limiter.answer(bound, Call::new(verb, "ada", 1)).expect_err("refused");
+        assert_eq!(*error, CallError::Slots { limit: "Slots".to_owned() });
+        assert!(error.to_string().contains("reserve"));
+    }
+    let each =
+        limiter.decide_each(bound, &["ada"], &[1], None, |_, _, _| panic!("nothing is taken"));
+    assert!(matches!(*each.expect_err("refused").1, CallError::Slots { .. }));
+    assert!(matches!(
+        *limiter.place(bound, "ada", 1).expect_err("refused"),
+        CallError::Slots { .. }
+    ));
+    let transaction = [Transaction::new(bound, "ada", 1, Kind::Spend)];
+    let error = limiter.answer_all(Verb::Spend, &transaction).expect_err("refused");
+    assert!(matches!(*error, CallError::Slots { .. }));
+    assert_eq!(
+        limiter.decide(bound, Call::check("ada", 0)).expect("an answer").decision.remaining,
+        2
+    );
+}
