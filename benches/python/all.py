@@ -1,33 +1,37 @@
 """Run all benchmarks and print their tables; a full run also writes them.
 
-What users want to know is written to `docs/speed.md`, all of it to `benches/README.md`. A run that
-other work on the machine disturbed is marked and writes nothing.
+What users want to know is written to `docs/speed.md`, what a fleet needs to `docs/at-scale.md`, and
+all of it to `benches/README.md`. A run that other work on the machine disturbed is marked and
+writes nothing.
+
+The benchmarks can be run in pieces, by name. Each that was not disturbed is kept in `target/bench`,
+and the pages are written from what is there once none is missing.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
+import at_scale
 import harness
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/speed.md"
 DETAILS = ROOT / "benches/README.md"
+SCALE = ROOT / "docs/at-scale.md"
+KEPT = ROOT / "target/bench"
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->\n"
-BENCHES = [
-    [sys.executable, "benches/python/overhead.py"],
-    [sys.executable, "benches/python/shared.py"],
-    [sys.executable, "benches/python/peers.py"],
-    [sys.executable, "benches/python/frameworks.py"],
-    [sys.executable, "benches/python/redis_server.py"],
-    [sys.executable, "benches/python/simulate.py"],
-    ["cargo", "bench", "--quiet", "--locked", "--bench", "decide"],
-    ["cargo", "bench", "--quiet", "--locked", "--bench", "contention"],
-]
+PYTHON: Final = ("overhead", "shared", "peers", "frameworks", "redis_server", "served", "simulate")
+BENCHES = {name: [sys.executable, f"benches/python/{name}.py"] for name in PYTHON} | {
+    name: ["cargo", "bench", "--quiet", "--locked", "--bench", name]
+    for name in ("decide", "contention")
+}
 MACHINE = "On {} ({}, {} processors), CPython {}."
 # What the table for users begins with; the rows of a kind are side by side.
 ORDER = (
@@ -109,30 +113,46 @@ def write_page(path: Path, results: str) -> None:
     path.write_text(f"{head}{BEGIN}\n{results.strip()}\n\n{END}{tail}", encoding="utf-8")
 
 
-def main() -> None:
-    """Run the benchmarks one after another, because parallel runs would disturb each other."""
-    short = harness.quick()
+def write_pages() -> None:
+    """Write the pages from the results that are kept, if they are complete."""
+    missing = [name for name in BENCHES if not (KEPT / name).exists()]
+    if missing:
+        print(f"nothing is written: {', '.join(missing)} are missing; run them, too")
+        return
+    results = "".join((KEPT / name).read_text(encoding="utf-8") for name in BENCHES)
     machine = (platform.system(), platform.machine(), os.cpu_count())
     where = MACHINE.format(*machine, platform.python_version())
-    results = []
-    for command in BENCHES:
-        done = subprocess.run(
-            shortened(command) if short else command,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
+    for_users, for_project = pages(results)
+    write_page(PAGE, f"{where}\n\n{for_users}")
+    write_page(DETAILS, f"{where}\n{for_project}")
+    write_page(SCALE, at_scale.tables(at_scale.figures(results)))
+    written = (str(path.relative_to(ROOT)) for path in (PAGE, DETAILS, SCALE))
+    print(f"written: {', '.join(written)}")
+
+
+def main() -> None:
+    """Run the benchmarks one after another, because parallel runs would disturb each other."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="run briefly, to see that they work")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)}")
+    options = parser.parse_args()
+    names = options.names or list(BENCHES)
+    if unknown := set(names) - set(BENCHES):
+        parser.error(f"no benchmark is named {', '.join(sorted(unknown))}")
+    for name in names:
+        command = shortened(BENCHES[name]) if options.quick else BENCHES[name]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
         print(done.stdout, flush=True)
-        results.append(done.stdout)
-    everything = "".join(results)
-    for_users, for_project = pages(everything)
-    if harness.UNSTEADY in everything:
-        print("nothing is written: run the benchmarks again while the machine has no other work")
-    elif not short:
-        write_page(PAGE, f"{where}\n\n{for_users}")
-        write_page(DETAILS, f"{where}\n{for_project}")
-        print(f"written to {PAGE.relative_to(ROOT)} and {DETAILS.relative_to(ROOT)}")
+        if options.quick:
+            continue
+        KEPT.mkdir(parents=True, exist_ok=True)
+        if harness.UNSTEADY in done.stdout:
+            (KEPT / name).unlink(missing_ok=True)
+            print(f"{name} is not kept: run it again while the machine has no other work")
+        else:
+            (KEPT / name).write_text(done.stdout, encoding="utf-8")
+    if not options.quick:
+        write_pages()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import random
 import statistics
@@ -43,17 +44,51 @@ def each(function: Callable[[str], object], ids: Sequence[str]) -> Run:
     return run
 
 
-def ids(buckets: int, calls: int, seed: int = 1) -> tuple[list[str], list[str]]:
-    """Return all ids, and `calls` of them drawn uniformly at random."""
+def each_spaced(function: Callable[[str], object], ids: Sequence[str]) -> Run:
+    """Do as `each`, with about 2 µs of other work before each call, as in an application."""
+    encode, order = json.dumps, {"order": 7, "items": [1, 2, 3]}
+
+    def run() -> None:
+        for id in ids:
+            encode(order)
+            function(id)
+
+    return run
+
+
+class Drawn(list[str]):
+    """Ids drawn uniformly at random, in another order in each round.
+
+    A processor learns the branches of a sequence that repeats.
+    """
+
+    def __init__(self, names: Sequence[str], calls: int) -> None:
+        self._names = names
+        self._draw = random.Random(1)
+        super().__init__(self._draw.choices(names, k=calls))
+
+    def renew(self) -> None:
+        """Draw again, in place."""
+        self[:] = self._draw.choices(self._names, k=len(self))
+
+
+def ids(buckets: int, calls: int) -> tuple[list[str], Drawn]:
+    """Return all ids, and `calls` of them drawn at random."""
     names = [f"user-{number}" for number in range(buckets)]
-    draw = random.Random(seed)
-    return names, draw.choices(names, k=calls)
+    return names, Drawn(names, calls)
 
 
 def alternate(
-    runs: Mapping[str, Run], operations: int, rounds: int, *, collects: bool = False
+    runs: Mapping[str, Run],
+    operations: int,
+    rounds: int,
+    *,
+    drawn: Drawn | None = None,
+    collects: bool = False,
 ) -> dict[str, list[float]]:
     """Run each in turn, `rounds` times, after a warm-up; return nanoseconds per operation.
+
+    All runs of a round have the same ids, which `drawn` renews before each.
 
     The garbage collector is disabled unless `collects` is true. Then its work is part of the time,
     and objects that existed before are excluded from collection.
@@ -69,6 +104,8 @@ def alternate(
         gc.disable()
     try:
         for _ in range(rounds):
+            if drawn is not None:
+                drawn.renew()
             for name, run in runs.items():
                 started = time.perf_counter_ns()
                 run()
@@ -111,6 +148,14 @@ def spread(took: Mapping[str, Sequence[float]], one: str) -> float:
     """Return the distance of the 10th and the 90th percentile, as a share of the median."""
     low, *_, high = statistics.quantiles(took[one], n=10, method="inclusive")
     return (high - low) / statistics.median(took[one])
+
+
+def idle_time() -> float:
+    """Return the nanoseconds that a loop without any content takes, for each iteration."""
+    started = time.perf_counter_ns()
+    for _ in range(200_000):
+        pass
+    return (time.perf_counter_ns() - started) / 200_000
 
 
 def shown_time(ns: float) -> str:

@@ -1,4 +1,4 @@
-"""The shared-memory store from Python: row 11 of the targets.
+"""The shared-memory store from Python: row 14 of the targets.
 
 Another process works at the same table, on the other core, while this one is measured. What the
 two took together is compared with what the table counted.
@@ -155,7 +155,7 @@ def known_bucket(table: harness.Table, url: str, rounds: int) -> None:
         "least": harness.each(noop.Slots(1_000).touch, drawn),
     }
     runs |= {name: harness.each(spend, drawn) for name, spend in spends.items()}
-    took = harness.alternate(runs, len(drawn), rounds)
+    took = harness.alternate(runs, len(drawn), rounds, drawn=drawn)
     memory = harness.ratio(took, "memory://", "no-op")
     table.seen("", "memory://, relative to the no-op, 1,000 buckets", f"{memory:.3g} x")
     least = f"{harness.ratio(took, 'least', 'no-op'):.3g} x"
@@ -164,7 +164,7 @@ def known_bucket(table: harness.Table, url: str, rounds: int) -> None:
     time = harness.shown_time(harness.median(took, "shm://"))
     table.for_users.append(("a decision in shared memory, 1,000 clients", time, ""))
     what = "shm://, bound.spend(id) relative to the no-op, 1,000 buckets"
-    table.at_most("11", what, 2.2, harness.ratio(took, "shm://", "no-op"), " x", sides=sides)
+    table.at_most("14", what, 3.2, harness.ratio(took, "shm://", "no-op"), " x", sides=sides)
 
 
 def different_buckets(table: harness.Table, url: str, rounds: int) -> None:
@@ -176,7 +176,7 @@ def different_buckets(table: harness.Table, url: str, rounds: int) -> None:
         took = paired(run, calls, neighbor, rounds)
         allowed = neighbor.allowed
     what = "two processes on different buckets, relative to one"
-    table.at_most("11", what, 1.35, harness.ratio(took, "beside", "alone"), " x")
+    table.at_most("14", what, 1.35, harness.ratio(took, "beside", "alone"), " x")
     counted = sum(
         BURST - limiter.peek("Orders", f"other{number}").remaining for number in range(1_000)
     )
@@ -189,7 +189,7 @@ def new_bucket(table: harness.Table, url: str, calls: int) -> None:
     spend = limiter.limit("Orders").spend
     ids = [f"new{number}" for number in range(calls)]
     took = harness.once({"new": harness.each(spend, ids)}, calls)
-    table.at_most("11", "a new bucket", 3, took["new"] / 1000, " us")
+    table.at_most("14", "a new bucket", 3, took["new"] / 1000, " us")
     assert all(limiter.peek("Orders", id).remaining == BURST - 1 for id in ids[:1_000])
 
 
@@ -213,7 +213,7 @@ def slowest_calls(table: harness.Table, url: str, calls: int) -> None:
     for name, took in (("alone", alone), ("while another process inserts", inserting)):
         p50, p99, p999 = (took[int(len(took) * share)] for share in (0.5, 0.99, 0.999))
         shown = f"{p50} / {p99} / {p999} ns; slowest {took[-1] / 1000:.0f} us"
-        table.seen("11", f"p50 / p99 / p99.9 of a call, {name}", shown)
+        table.seen("14", f"p50 / p99 / p99.9 of a call, {name}", shown)
 
 
 def hot_bucket(table: harness.Table, url: str, rounds: int) -> None:
@@ -231,11 +231,11 @@ def hot_bucket(table: harness.Table, url: str, rounds: int) -> None:
         allowed = mine + neighbor.allowed
     alone, together = harness.median(took, "alone"), harness.median(took, "beside")
     what = "one hot bucket: a call of one process, and of each of two"
-    table.seen("11", what, f"{alone:.0f} / {together:.0f} ns")
+    table.seen("14", what, f"{alone:.0f} / {together:.0f} ns")
     throughput = 2 * statistics.median(
         one / both for one, both in zip(took["alone"], took["beside"], strict=True)
     )
-    table.seen("11", "one hot bucket: throughput of two processes", f"{throughput:.2f} x of one")
+    table.seen("14", "one hot bucket: throughput of two processes", f"{throughput:.2f} x of one")
     exact(table, "one hot bucket", BURST - limiter.peek("Orders", "hot").remaining, allowed)
 
 
@@ -255,7 +255,7 @@ def exact(table: harness.Table, what: str, expected: int, allowed: int) -> None:
     """Compare the requests allowed to the processes with the count in the table."""
     if allowed != expected:
         raise SystemExit(f"{what}: {allowed:,} requests were allowed, expected {expected:,}")
-    table.seen("11", f"{what}: allowed, exactly as counted", f"{allowed:,}")
+    table.seen("14", f"{what}: allowed, exactly as counted", f"{allowed:,}")
 
 
 def main() -> None:
