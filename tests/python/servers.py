@@ -67,7 +67,12 @@ def running(
             yield process
         finally:
             process.terminate()
-            process.communicate(timeout=SECONDS_TO_ANSWER)
+            try:
+                process.communicate(timeout=SECONDS_TO_ANSWER)
+            except subprocess.TimeoutExpired:
+                # Leaving the block waits for the process, which would otherwise be forever.
+                process.kill()
+                raise
 
 
 def wait_until_it_answers(process: subprocess.Popen[str], port: int) -> None:

@@ -92,7 +92,15 @@ def waitress(port: int) -> list[str]:
 
 
 def hypercorn(port: int) -> list[str]:
-    return [sys.executable, "-m", "hypercorn", "--bind", f"127.0.0.1:{port}"]
+    return [
+        sys.executable,
+        "-m",
+        "hypercorn",
+        "--graceful-timeout",
+        "1",
+        "--bind",
+        f"127.0.0.1:{port}",
+    ]
 
 
 ASGI_SERVERS = {"uvicorn", "hypercorn"}
@@ -154,7 +162,8 @@ def served(name: str, folder: Path) -> Iterator[Site]:
         "sync": gunicorn(port, folder, "--workers", "1"),
         "gthread": gunicorn(port, folder, "--workers", "1", "--threads", "4"),
         "waitress": waitress(port),
-        "uvicorn": uvicorn(port),
+        # A background task of a test runs until the server ends.
+        "uvicorn": uvicorn(port, "--timeout-graceful-shutdown", "1"),
         "hypercorn": hypercorn(port),
     }
     (folder / "limits.yaml").write_text(LIMITS)
