@@ -852,41 +852,6 @@ class Decision:
             parts: The decisions of the single limits.
             settle: Called with the cost that is passed to `settle`.
         """
-    def header_fields(self) -> list[tuple[str, str]]:
-        """Return the `ietf` fields of this limit alone, as a list of names and values.
-
-        A field that cannot represent it is left out: if the id is unlimited or the name is not
-        ASCII. `headers()` combines the fields of all parts.
-        """
-    def encoded_header_fields(self) -> list[tuple[bytes, bytes]]:
-        """Return `header_fields` as ASGI servers take them: bytes, with names in lower case."""
-    @property
-    def header_label(self) -> str | None:
-        """The limit's name as a quoted header value.
-
-        `None` if the name is not ASCII, or no limit applied.
-        """
-    @property
-    def header_quota(self) -> int:
-        """The tokens that header fields show as the limit's quota."""
-    @property
-    def header_window(self) -> int | None:
-        """The seconds that header fields show as the quota's window, rounded up.
-
-        `None` if the limit is on requests in flight.
-        """
-    @property
-    def header_retry_ns(self) -> int:
-        """The wait of a denied client, in nanoseconds; at least that of the `RateLimit` field.
-
-        For a limit on requests in flight, its field `retry_after`.
-        """
-    @property
-    def header_reset_ns(self) -> int:
-        """The time until the bucket is full that header fields show, in nanoseconds.
-
-        For a limit on requests in flight, its field `retry_after`.
-        """
     def __bool__(self) -> bool: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -1581,6 +1546,18 @@ def unlimited_decision(now_ns: int, degraded: str | None = None) -> Decision:
         now_ns: The instant of the decision, in nanoseconds since the clock's origin.
         degraded: Why the store was not asked, or None.
     """
+
+def header_fields(decision: Decision | Sequence[Decision], /) -> list[tuple[str, str]]:
+    """Return the `ietf` fields of a decision, or of several about one request, as names and values.
+
+    What a field cannot represent is left out: unlimited ids, and limits whose name is not ASCII.
+    """
+
+def encoded_header_fields(decision: Decision | Sequence[Decision], /) -> list[tuple[bytes, bytes]]:
+    """Return `header_fields` as ASGI servers take them: bytes, with names in lower case."""
+
+def header_values(decision: Decision) -> tuple[str | None, int, int | None, int, int]:
+    """Return the values of `penstock.headers.HeaderValues`."""
 
 def rate_limited_error(decision: Decision, wait_ns: int) -> RateLimited:
     """Return the `RateLimited` error for a caller whose turn would come too late, in `wait_ns`."""

@@ -9,7 +9,6 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use crate::bindings::arguments::{self, Argument, Items, seconds};
 use crate::bindings::decision_data::{DecisionData, Rare};
 use crate::bindings::errors::raise;
-use crate::bindings::header_field::{Form, Name};
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::once::Once;
@@ -19,7 +18,6 @@ use crate::engine::cost::CostError;
 use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{Answered, AnsweredAll, CallError};
-use crate::rate_limit_fields;
 
 /// Outcome of a rate-limit check, with the values for its response headers.
 ///
@@ -33,7 +31,7 @@ use crate::rate_limit_fields;
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Decision {
-    data: DecisionData,
+    pub(crate) data: DecisionData,
 }
 
 impl Decision {
@@ -45,29 +43,6 @@ impl Decision {
     /// Returns whether the cost was taken from a bucket.
     pub(crate) fn is_taken(&self, py: Python<'_>) -> bool {
         self.data.is_allowed_by_limit() && !self.data.decision(py).unlimited
-    }
-
-    fn fields<'py>(&self, py: Python<'py>, form: Form) -> PyResult<Bound<'py, PyList>> {
-        let entry = self.data.entry.as_ref().map(Py::get);
-        let Some((entry, label)) = entry.and_then(|entry| Some((entry, entry.label.as_ref()?)))
-        else {
-            return Ok(PyList::empty(py));
-        };
-        let (policy, item) = self.data.with_limit(py, |limit, is_default| {
-            let decision = self.data.decision(py);
-            let policy = match &entry.policy {
-                Some(policy) if is_default => Some(Ok(policy.get(py, form))),
-                _ => rate_limit_fields::policy(label, limit, decision.now)
-                    .map(|policy| form.field(py, Name::Policy, &policy)),
-            };
-            let item = rate_limit_fields::item(label, limit, &decision);
-            (policy, item.map(|item| form.field(py, Name::Item, &item)))
-        })?;
-        match (policy.transpose()?, item.transpose()?) {
-            (Some(policy), Some(item)) => PyList::new(py, [policy, item]),
-            (Some(field), None) | (None, Some(field)) => PyList::new(py, [field]),
-            (None, None) => Ok(PyList::empty(py)),
-        }
     }
 
     /// Returns the address of the data, for the pool.
@@ -233,58 +208,6 @@ impl Decision {
             Some(parts) => Ok(parts.bind(slf.py()).clone()),
             None => PyTuple::new(slf.py(), [slf]),
         }
-    }
-
-    /// The limit's name as a quoted header value.
-    ///
-    /// `None` if the name is not ASCII, or no limit applied.
-    #[getter]
-    fn header_label(&self) -> Option<&str> {
-        self.data.entry.as_ref().and_then(|entry| entry.get().label.as_deref())
-    }
-
-    /// The tokens that header fields show as the limit's quota.
-    #[getter]
-    fn header_quota(&self, py: Python<'_>) -> PyResult<i64> {
-        self.data.with_limit(py, |limit, _| limit.capacity())
-    }
-
-    /// The seconds that header fields show as the quota's window, rounded up.
-    ///
-    /// `None` if the limit is on requests in flight.
-    #[getter]
-    fn header_window(&self, py: Python<'_>) -> PyResult<Option<i64>> {
-        let now = self.data.decision(py).now;
-        self.data.with_limit(py, |limit, _| rate_limit_fields::window_seconds(limit, now))
-    }
-
-    /// The wait of a denied client, in nanoseconds; at least that of the `RateLimit` field.
-    ///
-    /// For a limit on requests in flight, its field `retry_after`.
-    #[getter]
-    fn header_retry_ns(&self, py: Python<'_>) -> PyResult<i64> {
-        self.data.with_limit(py, |limit, _| limit.shown_retry(&self.data.decision(py)).get())
-    }
-
-    /// The time until the bucket is full that header fields show, in nanoseconds.
-    ///
-    /// For a limit on requests in flight, its field `retry_after`.
-    #[getter]
-    fn header_reset_ns(&self, py: Python<'_>) -> PyResult<i64> {
-        self.data.with_limit(py, |limit, _| limit.shown_reset(&self.data.decision(py)).get())
-    }
-
-    /// Return the `ietf` fields of this limit alone, as a list of names and values.
-    ///
-    /// A field that cannot represent it is left out: if the id is unlimited or the name is not
-    /// ASCII. `headers()` combines the fields of all parts.
-    fn header_fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        self.fields(py, Form::Text)
-    }
-
-    /// Return `header_fields` as ASGI servers take them: bytes, with names in lower case.
-    fn encoded_header_fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        self.fields(py, Form::Bytes)
     }
 
     /// Return the response headers in one or several styles.

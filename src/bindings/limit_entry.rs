@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::bindings::header_field::{HeaderField, Name};
+use crate::bindings::headers::PolicyField;
 use crate::engine::registry::Entry;
 use crate::engine::time::Timestamp;
 use crate::limiter::{BoundLimit, Snapshot};
@@ -26,7 +26,7 @@ pub(crate) struct LimitEntry {
     pub(crate) label: Option<String>,
     /// The `RateLimit-Policy` field of the default limit; `None` if it cannot represent it, or if
     /// it changes from window to window.
-    pub(crate) policy: Option<HeaderField>,
+    pub(crate) policy: Option<PolicyField>,
 }
 
 impl LimitEntry {
@@ -40,7 +40,7 @@ impl LimitEntry {
         let label_of_fixed = label.as_ref().filter(|_| limit.calendar().is_none());
         let policy = label_of_fixed
             .and_then(|label| rate_limit_fields::policy(label, limit, Timestamp::ORIGIN));
-        let policy = policy.map(|policy| HeaderField::new(py, Name::Policy, &policy));
+        let policy = policy.map(|policy| PolicyField::new(py, policy));
         Ok(LimitEntry { name, entry, label, policy: policy.transpose()? })
     }
 

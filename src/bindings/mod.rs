@@ -15,7 +15,7 @@ mod decisions;
 mod errors;
 mod existing_store;
 mod fastcall;
-mod header_field;
+mod headers;
 mod hints;
 mod id_numbers;
 mod id_text;
@@ -63,6 +63,8 @@ mod _core {
     use super::decisions::{_unpickled_decisions, Decisions};
     #[pymodule_export]
     use super::existing_store::{inspect_store, open_existing};
+    #[pymodule_export]
+    use super::headers::{encoded_header_fields, header_fields, header_values};
     #[pymodule_export]
     use super::hints::{attach_hints, visible_names};
     #[pymodule_export]

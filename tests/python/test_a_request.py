@@ -156,8 +156,11 @@ def functions_called(serve: Serve) -> list[str]:
             if frame not in frames and not name.startswith("<"):
                 frames.add(frame)
                 called.append(name)
-        elif event == "c_call" and type(argument.__self__).__module__.startswith("penstock"):
-            called.append(argument.__qualname__)
+        elif event == "c_call":
+            # Functions have a module; of a method, its object's class has one.
+            module = argument.__module__ or type(argument.__self__).__module__
+            if module.startswith("penstock"):
+                called.append(argument.__qualname__)
 
     sys.setprofile(note)
     try:

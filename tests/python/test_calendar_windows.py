@@ -12,6 +12,7 @@ import pytest
 from redis_servers import Server
 
 import penstock
+from penstock.headers import values
 from penstock.messages import explain_limit
 from penstock.simulate import simulate
 from penstock.types import CalendarPeriod
@@ -151,7 +152,7 @@ def test_a_day_has_as_many_hours_as_its_clocks(date: tuple[int, int, int], hours
     assert decision.reset_after == decision.retry_after == hours * 3600
     policy = f'"Calls";q=2;w={hours * 3600}'
     assert decision.headers()["RateLimit-Policy"] == policy
-    assert decision.header_window == hours * 3600
+    assert values(decision).window == hours * 3600
     assert decision.headers()["RateLimit"] == f'"Calls";r=0;t={hours * 3600}'
 
 

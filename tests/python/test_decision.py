@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import Decision, Limit, Limiter, ManualClock
 from penstock._core import unlimited_decision
+from penstock.headers import values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,13 +64,7 @@ def values_of(decision: Decision) -> tuple[object, ...]:
         decision.shadow_mode,
         decision.retry_at,
         decision.reset_at,
-        decision.header_fields(),
-        decision.encoded_header_fields(),
-        decision.header_label,
-        decision.header_quota,
-        decision.header_window,
-        decision.header_retry_ns,
-        decision.header_reset_ns,
+        values(decision),
         decision.description,
         decision.docs,
         decision.binding,

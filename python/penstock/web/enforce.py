@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from penstock._core import Decision, Limiter, Transaction, unlimited_decision
 from penstock.aio import AsyncLimiter, ask, ask_all
 from penstock.web.fallback import Counter, HeldSlots
-from penstock.web.headers import strictest
+from penstock.web.headers import strictest, values
 from penstock.web.outcome import Outcome
 from penstock.web.penalty import denial
 
@@ -63,7 +63,7 @@ def used_share(decision: Decision) -> float:
     """
     if decision.unlimited:
         return 0.0
-    quota = decision.header_quota
+    quota = values(decision).quota
     return max(quota - decision.remaining, 0) / quota
 
 

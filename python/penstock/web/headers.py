@@ -1,8 +1,7 @@
 """Response headers of decisions. Seconds are always rounded up, so that no client retries early.
 
-The `ietf` fields of one limit come from the core with the decision; this module has the other
-styles, and joins the fields of several limits. A number or name that a field cannot carry is left
-out.
+The `ietf` fields come from the core; this module has the other styles. A number or name that a
+field cannot carry is left out.
 
 Source: draft-ietf-httpapi-ratelimit-headers-11 (`ietf`) and its revisions 03, 06 and 07; RFC 9651
 for structured fields; RFC 9110, section 10.2.3, for `Retry-After`.
@@ -13,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock._core import Decision
+from penstock._core import encoded_header_fields, header_fields, header_values
 from penstock.errors import ConfigError
 from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from penstock._core import Decision
 
 Fields = list[tuple[str, str]]
 """Header fields, in order, as names and values."""
@@ -34,6 +35,39 @@ _SECOND: Final = 1_000_000_000
 _MILLISECOND: Final = 1_000_000
 # RFC 9651, section 3.3.1: an Integer has at most 15 digits.
 _MAX_INTEGER: Final = 999_999_999_999_999
+
+
+class HeaderValues(NamedTuple):
+    """Values of a decision as header fields show them, for a header style of your own.
+
+    Attributes:
+        label: The limit's name, quoted; `None` if it is not ASCII, or if no limit applied.
+        quota: The tokens of the limit's quota.
+        window: The seconds of the quota's window, rounded up; `None` for requests in flight.
+        retry_ns: The wait of a denied client, in nanoseconds; at least that of `RateLimit`. For a
+            limit on requests in flight, its field `retry_after`.
+        reset_ns: The time until the bucket is full, in nanoseconds; for a limit on requests in
+            flight, as `retry_ns`.
+    """
+
+    label: str | None
+    quota: int
+    window: int | None
+    retry_ns: int
+    reset_ns: int
+
+
+def values(decision: Decision) -> HeaderValues:
+    """Return the values of a decision for header fields.
+
+    Examples:
+        >>> from penstock.headers import values
+        >>> clock = penstock.ManualClock()
+        >>> limiter = penstock.Limiter({"Orders": "6/minute, burst 3"}, clock=clock)
+        >>> values(limiter.spend("Orders", "ada"))[:3]
+        ('"Orders"', 3, 30)
+    """
+    return HeaderValues._make(header_values(decision))
 
 
 class _Decided(NamedTuple):
@@ -85,8 +119,8 @@ def merge(own: Sequence[str], added: Fields, *, keeps_own: bool) -> tuple[list[b
 
 def wait_ns(decision: Decision) -> int:
     """Return the wait of a refused client, in nanoseconds; at least the `t` of its headers."""
-    denied = [part.header_retry_ns for part in decision.parts if not part]
-    return max(denied, default=decision.header_retry_ns)
+    denied = [values(part).retry_ns for part in decision.parts if not part]
+    return max(denied, default=values(decision).retry_ns)
 
 
 class _EncodedNames(dict[str, bytes]):
@@ -106,29 +140,19 @@ def encoded(fields: Fields) -> EncodedFields:
 
 
 def _ietf(decided: _Decided) -> Fields:
-    listed: dict[str, list[str]] = {"RateLimit-Policy": [], "RateLimit": []}
-    for part in decided.parts:
-        for name, value in part.header_fields():
-            # One limit may decide for several ids; its policy is listed once.
-            if name != "RateLimit-Policy" or value not in listed[name]:
-                listed[name].append(value)
-    return [(name, ", ".join(values)) for name, values in listed.items() if values]
+    return header_fields(decided.parts)
 
 
-def _quota(decision: Decision) -> int:
-    return decision.header_quota
-
-
-def _term(decision: Decision) -> str | None:
+def _term(shown: HeaderValues) -> str | None:
     """Return a limit's quota and window, if it has one; `None` if the quota is not an Integer."""
-    quota, window = decision.header_quota, decision.header_window
+    quota, window = shown.quota, shown.window
     if quota > _MAX_INTEGER:
         return None
     return str(quota) if window is None or window > _MAX_INTEGER else f"{quota};w={window}"
 
 
 def _terms(parts: Sequence[Decision]) -> str:
-    terms = [_term(part) for part in parts]
+    terms = [_term(values(part)) for part in parts]
     return ", ".join(term for term in terms if term is not None)
 
 
@@ -137,73 +161,72 @@ def _integers(fields: Sequence[tuple[str, int]]) -> Fields:
 
 
 def _draft_03(decided: _Decided) -> Fields:
-    overall = decided.overall
-    quota = _quota(overall)
+    shown = values(decided.overall)
+    quota, reset = shown.quota, seconds(shown.reset_ns)
     fields: Fields = []
     if quota <= _MAX_INTEGER:
         fields.append(("RateLimit-Limit", f"{quota}, {_terms(decided.parts)}"))
-    reset = seconds(overall.header_reset_ns)
     return fields + _integers(
-        [("RateLimit-Remaining", overall.remaining), ("RateLimit-Reset", reset)]
+        [("RateLimit-Remaining", decided.overall.remaining), ("RateLimit-Reset", reset)]
     )
 
 
 def _draft_06(decided: _Decided) -> Fields:
-    overall = decided.overall
     # Two policies with one quota are invalid in this revision, so the first is kept.
     by_quota: dict[int, Decision] = {}
     for part in decided.parts:
-        by_quota.setdefault(_quota(part), part)
+        by_quota.setdefault(values(part).quota, part)
     terms = _terms(tuple(by_quota.values()))
+    shown = values(decided.overall)
     fields: Fields = [("RateLimit-Policy", terms)] if terms else []
     return fields + _integers(
         [
-            ("RateLimit-Limit", _quota(overall)),
-            ("RateLimit-Remaining", overall.remaining),
-            ("RateLimit-Reset", seconds(overall.header_reset_ns)),
+            ("RateLimit-Limit", shown.quota),
+            ("RateLimit-Remaining", decided.overall.remaining),
+            ("RateLimit-Reset", seconds(shown.reset_ns)),
         ]
     )
 
 
 def _draft_07(decided: _Decided) -> Fields:
-    overall = decided.overall
     terms = _terms(decided.parts)
     fields: Fields = [("RateLimit-Policy", terms)] if terms else []
-    quota, remaining, reset = _quota(overall), overall.remaining, seconds(overall.header_reset_ns)
+    remaining, shown = decided.overall.remaining, values(decided.overall)
+    quota, reset = shown.quota, seconds(shown.reset_ns)
     if max(quota, remaining, reset) <= _MAX_INTEGER:
         fields.append(("RateLimit", f"limit={quota}, remaining={remaining}, reset={reset}"))
     return fields
 
 
 def _named_term(decision: Decision) -> str | None:
-    term, label = _term(decision), decision.header_label
+    shown = values(decision)
+    term, label = _term(shown), shown.label
     return term if term is None or label is None else f"{term};name={label}"
 
 
 def _envoy(decided: _Decided) -> Fields:
-    overall = decided.overall
-    quota = _quota(overall)
+    shown = values(decided.overall)
+    quota, reset = shown.quota, seconds(shown.reset_ns)
     fields: Fields = []
     if quota <= _MAX_INTEGER:
         listed = [_named_term(part) for part in decided.parts]
         terms = dict.fromkeys(term for term in listed if term is not None)
         fields.append(("x-ratelimit-limit", ", ".join([str(quota), *terms])))
-    reset = seconds(overall.header_reset_ns)
     return fields + _integers(
-        [("x-ratelimit-remaining", overall.remaining), ("x-ratelimit-reset", reset)]
+        [("x-ratelimit-remaining", decided.overall.remaining), ("x-ratelimit-reset", reset)]
     )
 
 
 def _github(decided: _Decided) -> Fields:
-    overall = decided.overall
-    quota, name = _quota(overall), overall.name
+    overall, shown = decided.overall, values(decided.overall)
+    quota, name = shown.quota, overall.name
     fields: Fields = [
         ("X-RateLimit-Limit", str(quota)),
         ("X-RateLimit-Remaining", str(overall.remaining)),
         ("X-RateLimit-Used", str(max(quota - overall.remaining, 0))),
-        ("X-RateLimit-Reset", str(seconds(overall.now_ns + overall.header_reset_ns))),
+        ("X-RateLimit-Reset", str(seconds(overall.now_ns + shown.reset_ns))),
     ]
-    if name is not None and overall.header_label is not None:
+    if name is not None and shown.label is not None:
         fields.append(("X-RateLimit-Resource", name))
     return fields
 
@@ -212,7 +235,7 @@ def _sharkey(decided: _Decided) -> Fields:
     overall = decided.overall
     fields = [
         ("X-RateLimit-Remaining", str(overall.remaining)),
-        ("X-RateLimit-Clear", _decimal(overall.header_reset_ns)),
+        ("X-RateLimit-Clear", _decimal(values(decided.overall).reset_ns)),
     ]
     if decided.is_refused:
         fields.append(("X-RateLimit-Reset", _decimal(overall.retry_after_ns)))
@@ -277,28 +300,18 @@ class Writer:
         self.has_single_fields: Final = not LIST_FIELDS.issuperset(self.names)
         """Whether a field with one value may be written."""
         is_newest = tuple(styles) in _NEWEST
-        self.one: Final[Callable[[Decision], Fields]] = (
-            Decision.header_fields if is_newest else self._one
+        self.fields: Final[Callable[[Decision], Fields]] = header_fields if is_newest else self._all
+        """Return the fields of a decision that refuses nothing; as `many`."""
+        self.encoded_fields: Final[Callable[[Decision], EncodedFields]] = (
+            encoded_header_fields if is_newest else self._all_encoded
         )
-        """Return the fields of a decision of one limit that refuses nothing; as `many`."""
-        self.one_encoded: Final[Callable[[Decision], EncodedFields]] = (
-            Decision.encoded_header_fields if is_newest else self._one_encoded
-        )
-        """Return the same as `one`, as bytes."""
+        """Return the same as `fields`, as bytes."""
 
-    def together(self, decision: Decision) -> Fields:
-        """Return the fields of a decision of several limits that refuses nothing."""
+    def _all(self, decision: Decision) -> Fields:
         return self.many(decision.parts, decision, refused=False)
 
-    def together_encoded(self, decision: Decision) -> EncodedFields:
-        """Return the same as bytes."""
-        return encoded(self.together(decision))
-
-    def _one(self, decision: Decision) -> Fields:
-        return self.many((decision,), decision, refused=False)
-
-    def _one_encoded(self, decision: Decision) -> EncodedFields:
-        return encoded(self._one(decision))
+    def _all_encoded(self, decision: Decision) -> EncodedFields:
+        return encoded(self._all(decision))
 
     def many(self, decisions: Sequence[Decision], overall: Decision, *, refused: bool) -> Fields:
         """Return the fields of several decisions about one request, except `Retry-After`.

@@ -195,7 +195,7 @@ class Outcome:
         ):
             return self._all_fields()
         # Of one decision that refuses nothing, which is most of them.
-        return settings.writer.one(decision)
+        return settings.writer.fields(decision)
 
     def encoded_headers(self) -> EncodedFields:
         """Return `headers` as ASGI servers take them: bytes, with names in lower case."""

@@ -97,9 +97,8 @@ class RouteLimits:
         self.spend: Final = self._spend_of(self._plain)
         self.spend_async: Final = self._spend_async_of(self._plain)
         writer = self.settings.writer
-        is_one = len(self._plain) == 1
-        self.fields: Final = writer.one if is_one else writer.together
-        self.encoded_fields: Final = writer.one_encoded if is_one else writer.together_encoded
+        self.fields: Final = writer.fields
+        self.encoded_fields: Final = writer.encoded_fields
         # Fields that have one value, or come with further ones, are merged with the response's.
         is_merged = self.settings.exposed is not None or writer.has_single_fields
         self.is_followed: Final = (
