@@ -422,13 +422,23 @@ class SentinelSet:
             client.wait(1, SECONDS_TO_START * 1000)
 
     def fail_over(self) -> None:
-        """Promote the replica, and wait for the promotion."""
-        before = self.primary().port
+        """Promote the replica, and wait until the two have changed their roles."""
+        before = self.primary()
         self.sentinels[0].command("SENTINEL", "FAILOVER", self.service)
-        self.wait_for_another(before)
+        self.wait_for_another(before.port)
+        # Until then it would accept writes that are lost.
+        self._wait_until(lambda: before.info("role") == "slave", "the old primary is a replica")
 
     def wait_for_another(self, port: int) -> None:
         """Wait until the primary has a different port."""
+
+        def is_promoted() -> bool:
+            primary = self.primary()
+            return primary.port != port and primary.info("role") == "master"
+
+        self._wait_until(is_promoted, "the replica is promoted")
+
+    def _wait_until(self, condition: Callable[[], bool], name: str) -> None:
         process = self.sentinels[0].process
         assert process is not None
 
@@ -436,11 +446,7 @@ class SentinelSet:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.02)
 
-        def is_promoted() -> bool:
-            primary = self.primary()
-            return primary.port != port and primary.info("role") == "master"
-
-        wait_until(is_promoted, "the replica is promoted", pace=pace)
+        wait_until(condition, name, pace=pace)
 
     def stop(self) -> None:
         """Stop all processes, the Sentinels first."""

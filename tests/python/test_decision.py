@@ -356,7 +356,8 @@ def test_kept_decisions_do_not_change(
                 continue
             case "forget":
                 if held:
-                    held.pop(random.randrange(len(held)))
+                    before, get = held.pop(random.randrange(len(held)))
+                    assert values_of(get()) == before
                 continue
             case _:
                 decision = getattr(bound, kind)(id, cost)
@@ -364,8 +365,6 @@ def test_kept_decisions_do_not_change(
             held.append((values_of(decision), hold(decision)))
         del decision
         clock.advance_ns(wait)
-        for before, get in held:
-            assert values_of(get()) == before
     gc.collect()
     assert [values_of(get()) for _, get in held] == [before for before, _ in held]
 

@@ -117,7 +117,9 @@ class Programs:
 def programs(
     request: pytest.FixtureRequest, tmp_path: Path, redis_server: Server
 ) -> Iterator[Programs]:
-    url = redis_server.url if request.param == "redis" else f"shm://{tmp_path}/table"
+    # A deadline for a busy machine.
+    redis = f"{redis_server.url}?deadline=20s"
+    url = redis if request.param == "redis" else f"shm://{tmp_path}/table"
     with ExitStack() as stack:
         yield Programs(url, tmp_path, stack)
 

@@ -60,11 +60,16 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    # The default of 5 makes clients that connect at once wait for seconds.
+    request_queue_size = 128
+
+
 @pytest.fixture
 def address() -> Iterator[str]:
     """A server on this machine."""
     Handler.answers, Handler.seen, Handler.limiter = [], [], None
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with Server(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
