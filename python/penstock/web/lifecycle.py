@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from http import HTTPStatus
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from penstock._core import Decision
 from penstock.errors import Error, RateLimited
 from penstock.validation import slots_error
 from penstock.web.enforce import NOTHING, UNLIMITED, take, take_async
@@ -22,8 +22,8 @@ from penstock.web.request import Response
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from penstock._core import Decision
     from penstock.types import Id
-    from penstock.web.enforce import Steps
     from penstock.web.headers import EncodedFields, Fields
     from penstock.web.outcome import Outcome
     from penstock.web.request import Request
@@ -57,8 +57,8 @@ class Visit:
         "peer",
     )
 
-    # Set with `limits`.
-    _id: Id
+    # Of the last decision that was not taken step by step.
+    _id: Any
     # Whether the thread may wait for the store; that of an event loop must not.
     waits: ClassVar[bool] = True
 
@@ -122,62 +122,57 @@ class Visit:
         Raises:
             StoreError: The store fails, and a limit has the policy `"raise"`.
         """
-        id: Id | None = None
-        decision: Decision | None = None
-        if not self.is_decided:
-            # A local: a method call would look up the class first.
-            spend = limits.spend
-            try:
-                try:
-                    id = limits.known[self.peer]
-                except KeyError:
-                    id = limits.learn(self.peer)
-                if id is None and limits.id_of is not None:
-                    # The peer does not tell the id: the request is read.
-                    id = limits.id_of(self.request)
-                if id is not None:
-                    decision = spend(id)
-            except Error as error:
-                return self._take(limits, limits.recover(self.request, id, error))
-        if id is None or decision is None:
-            return self._take(limits, limits.steps(self.request, self.outcome))
-        self.limits, self.decision, self._id, self.is_decided = limits, decision, id, True
-        return self._followed(limits, id, decision)
+        try:
+            decision = self._ask(limits, limits.spend)
+        except Error as error:
+            steps = limits.recover(self.request, self._id, error)
+        else:
+            if decision is not None:
+                return self._followed(limits, decision)
+            steps = limits.steps(self.request, self.outcome)
+        return self._took(limits, take(limits.limiter, steps))
 
     async def enter_async(self, limits: RouteLimits) -> Outcome | None:
         """Do as `enter` on an event loop, which waits for no server and no other process."""
         if not limits.may_wait:
             return self.enter(limits)
-        id: Id | None = None
-        decision: Decision | None = None
-        if not self.is_decided:
-            try:
-                known, peer = limits.known, self.peer
-                id = known[peer] if peer in known else limits.learn(peer)
-                if id is None and limits.id_of is not None:
-                    id = limits.id_of(self.request)
-                if id is not None:
-                    answer = limits.spend_async(id)
-                    decision = answer if isinstance(answer, Decision) else await answer
-            except Error as error:
-                steps = limits.recover(self.request, id, error)
-                return self._took(limits, await take_async(limits.limiter, steps))
-        if id is None or decision is None:
+        try:
+            decision = self._ask(limits, limits.spend_async)
+            if isawaitable(decision):
+                decision = await decision
+        except Error as error:
+            steps = limits.recover(self.request, self._id, error)
+        else:
+            if decision is not None:
+                return self._followed(limits, decision)
             steps = limits.steps(self.request, self.outcome)
-            return self._took(limits, await take_async(limits.limiter, steps))
-        self.limits, self.decision, self._id, self.is_decided = limits, decision, id, True
-        return self._followed(limits, id, decision)
+        return self._took(limits, await take_async(limits.limiter, steps))
 
-    def _followed(self, limits: RouteLimits, id: Id, decision: Decision) -> Outcome | None:
-        """Do what follows from a decision, and return its outcome as `enter` does."""
+    def _ask(self, limits: RouteLimits, spend: Callable[[Id], Any]) -> Any:
+        """Return what `spend` returns for the id; `None` if the request is decided step by step."""
+        if self.is_decided:
+            return None
+        self._id = None
+        try:
+            id = limits.known[self.peer]
+        except KeyError:
+            id = limits.learn(self.peer)
+        if id is None:
+            if limits.id_of is None:
+                return None
+            # The peer does not tell the id: the request is read.
+            id = limits.id_of(self.request)
+        self._id = id
+        return spend(id)
+
+    def _followed(self, limits: RouteLimits, decision: Decision) -> Outcome | None:
+        """Keep a decision, do what follows from it, and return its outcome as `enter` does."""
+        self.limits, self.decision, self.is_decided = limits, decision, True
         if limits.watch.is_awake:
             limits.watch.look(self.request)
         if limits.is_followed or not decision:
-            return self.keep(limits.follow(self.request, id, decision))
+            return self.keep(limits.follow(self.request, self._id, decision))
         return None
-
-    def _take(self, limits: RouteLimits, steps: Steps) -> Outcome | None:
-        return self._took(limits, take(limits.limiter, steps))
 
     def _took(self, limits: RouteLimits, outcome: Outcome) -> Outcome | None:
         """Keep an outcome that was found step by step."""
