@@ -128,6 +128,9 @@ def two(request: object, more: object) -> str:
             lambda: FastAPI().get("/", dependencies=[make()])(hello),  # type: ignore[list-item]
             r"Depends\(",
         ),
+        # As decorators, above and below that of the route.
+        (lambda: FastAPI().get("/")(make()(hello)), r"Depends\("),  # type: ignore[type-var]
+        (lambda: MessageLimit("PerAddress")(hello), "parameter"),
     ],
 )
 def test_invalid_option_is_an_error_where_it_is_written(

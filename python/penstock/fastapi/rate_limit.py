@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.fastapi.around import app_limits_of
 from penstock.fastapi.request import FastapiRequest
-from penstock.fastapi.route_limit import RouteLimit
+from penstock.fastapi.route_limit import RouteLimit, refuse_endpoint
 from penstock.web.identity import IdSource, by_address
 from penstock.web.lifecycle import Visit
 
@@ -50,6 +50,7 @@ class RateLimit(RouteLimit):
 
     is_per_request = True
 
+    @refuse_endpoint
     async def __call__(self, connection: HTTPConnection, **values: Any) -> None:
         """Decide the limits of the route; FastAPI calls it for each request.
 
@@ -126,6 +127,7 @@ class MessageLimit(RouteLimit):
 
     is_per_request = False
 
+    @refuse_endpoint
     async def __call__(self, connection: HTTPConnection, **values: Any) -> Messages:
         """Return the limit of the WebSocket's messages."""
         limits = app_limits_of(connection.scope).limits_of(self, connection.scope)

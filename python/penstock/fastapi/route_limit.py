@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, Unpack, cast
 
 from fastapi.params import Depends
 from starlette.requests import HTTPConnection
@@ -12,12 +13,41 @@ from penstock.asgi.callables import AsyncCallables, AsyncRuleOptions, ResolvedVa
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from penstock._core import Limit
     from penstock.web.rule import Rule
 
 _FROM_DEPENDENCIES: Final = ("id", "cost", "exempt_when", "limit", "tier", "factor", "keep")
+
+_Result = TypeVar("_Result")
+
+
+def refuse_endpoint(
+    call: Callable[..., Coroutine[Any, Any, _Result]],
+) -> Callable[..., Coroutine[Any, Any, _Result]]:
+    """Make the `__call__` of a limit refuse an endpoint, which a decorator would pass to it.
+
+    A coroutine could not: nothing awaits what a decorator returns.
+    """
+
+    # FastAPI awaits the dependency, because it looks at what is wrapped.
+    @functools.wraps(call)
+    def checked(
+        self: RouteLimit, connection: HTTPConnection, **values: Any
+    ) -> Coroutine[Any, Any, _Result]:
+        if callable(connection):
+            place = (
+                "dependencies=[...] of the route"
+                if self.is_per_request
+                else "a parameter of the endpoint"
+            )
+            raise ConfigError(
+                f"{self!r} is a dependency, not a decorator; write Depends({self!r}) in {place}"
+            )
+        return call(self, connection, **values)
+
+    return checked
 
 
 class RouteLimit:
