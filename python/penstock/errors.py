@@ -24,6 +24,9 @@ __all__ = [
     "UnknownLimit",
 ]
 
+DOCUMENTATION = "https://penstock.readthedocs.io"
+"""Where the pages are that messages name."""
+
 
 class Error(Exception):
     """Base class of every exception of penstock."""

@@ -122,6 +122,19 @@ def test_pages_have_every_check_of_a_set_up() -> None:
     assert codes <= set(re.findall(r"\bP\d{3}\b", read("troubleshooting.md")))
 
 
+def test_messages_name_pages_of_the_site() -> None:
+    site = errors.DOCUMENTATION
+    assert f"site_url: {site}/\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f'Documentation = "{site}"\n' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    named = {
+        page
+        for path in ROOT.glob("python/penstock/**/*.py")
+        for page in re.findall(r"\{DOCUMENTATION\}/(\w+)/", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) >= 2
+    assert all((ROOT / f"docs/{page}.md").is_file() for page in named)
+
+
 def test_codes_page_has_every_system_check() -> None:
     source = (ROOT / "python/penstock/django/checks.py").read_text(encoding="utf-8")
     numbers = set(re.findall(r'_error\(\s*"(E\d{3})"|_error\("(E\d{3})"', source))

@@ -144,7 +144,7 @@ def findings(folder: Path) -> set[str]:
     """Return the codes that the checks have logged."""
     log = (folder / "log.txt").read_text("utf-8")
     lines = [line.removeprefix("penstock ") for line in log.splitlines()]
-    return {line[:4] for line in lines if "docs/codes.md#" in line}
+    return {line[:4] for line in lines if "/codes/#" in line}
 
 
 @pytest.mark.parametrize("app", APPS)

@@ -13,7 +13,7 @@ from penstock.django.conf import default_rules, make_guard, read_options
 from penstock.django.middleware import PenstockMiddleware
 from penstock.django.urls import all_routes, throttles_of
 from penstock.django.view_limits import all_rules, check_view_class, class_of
-from penstock.errors import ConfigError, ConfigProblem, LimitError
+from penstock.errors import DOCUMENTATION, ConfigError, ConfigProblem, LimitError
 from penstock.explain import is_per_process
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.web.guard import Guard
 
 _TAG: Final = "penstock"
+_KEYS: Final = f"{DOCUMENTATION}/options/"
 _ADD: Final = (
     "Add 'penstock.django.PenstockMiddleware' to MIDDLEWARE, below AuthenticationMiddleware."
 )
@@ -33,7 +34,7 @@ def check_settings(app_configs: object, **_: Any) -> list[CheckMessage]:
     try:
         options = read_options()
     except ConfigError as error:
-        return [_error("E005", error, "Correct the keys of PENSTOCK; docs/django.md lists them.")]
+        return [_error("E005", error, f"Correct the keys of PENSTOCK; {_KEYS} lists them.")]
     messages = list(_forwarding(options))
     guard, faults = _guard(options)
     messages += faults

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from penstock._core import IPV6_PREFIX, canonical_address
-from penstock.errors import ConfigError
+from penstock.errors import DOCUMENTATION, ConfigError
 from penstock.validation import is_whole
 from penstock.web.request import MissingId, Request
 
@@ -283,7 +283,7 @@ class ClientAddress:
         found = f"the peer is {peer[:_MAX_NODE_LENGTH]!r}" if peer else "the socket has no address"
         if peer == "testclient":
             hint = (
-                "a test client has no address (P004, docs/codes.md#p004); "
+                f"a test client has no address (P004, {DOCUMENTATION}/codes/#p004); "
                 "use TestClient(app, client=('203.0.113.7', 50000))"
             )
         elif self._unix or self._hops:

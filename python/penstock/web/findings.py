@@ -1,12 +1,14 @@
 """Findings of the checks of a running set-up.
 
-Each has a code, which `docs/codes.md` explains, and is logged once.
+Each has a code, which the page of codes explains, and is logged once.
 """
 
 from __future__ import annotations
 
 import logging
 from typing import Final
+
+from penstock.errors import DOCUMENTATION
 
 _log: Final = logging.getLogger("penstock")
 
@@ -16,4 +18,4 @@ OBSERVED: Final = 1000
 
 def report(code: str, sentence: str, fix: str) -> None:
     """Log the finding of a check."""
-    _log.warning("%s: %s; %s (docs/codes.md#%s)", code, sentence, fix, code.lower())
+    _log.warning("%s: %s; %s (%s/codes/#%s)", code, sentence, fix, DOCUMENTATION, code.lower())

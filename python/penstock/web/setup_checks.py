@@ -1,6 +1,6 @@
 """Checks of a running set-up: mistakes that no option shows, found in the first requests.
 
-Each check has a code, which `docs/codes.md` explains, and is logged once.
+Each check has a code, and is logged once.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ LARGE = Route("/", (limited("Large"),))
 def codes(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the codes of the findings, in order."""
     found = [record.getMessage() for record in caplog.records if record.name == "penstock"]
-    assert all(f"docs/codes.md#{text[:4].lower()}" in text for text in found)
+    assert all(f"/codes/#{text[:4].lower()}" in text for text in found)
     return [text.partition(":")[0] for text in found]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.errors import DOCUMENTATION
 from penstock.simulate.log.errors import LogError
 from penstock.validation import did_you_mean
 
@@ -263,7 +264,8 @@ _TRAEFIK: Final = (
 )
 
 RECIPES: Final = (
-    "docs/logs.md has formats for uvicorn, hypercorn, Granian, aiohttp, Daphne and waitress."
+    f"{DOCUMENTATION}/logs/ has formats for uvicorn, hypercorn, Granian, aiohttp, Daphne and "
+    "waitress."
 )
 """Where formats of other servers are found."""
 
