@@ -54,11 +54,12 @@ class DjangoLimits(RouteTable):
     Attributes:
         guard: The guard of the project.
         defaults: The rules of all views.
+        on_loop: What an event loop calls in place of methods of this class, and awaits.
     """
 
     def __init__(self, guard: Guard, defaults: tuple[Rule, ...]) -> None:
         super().__init__(guard, defaults)
-        self._may_wait: Final = guard.limiter.may_wait
+        self.on_loop: Final = OnLoop(self)
 
     def limits_for_view(
         self, limits: ViewLimits, http: HttpRequest, state: State, owner: type | None
@@ -172,15 +173,6 @@ class DjangoLimits(RouteTable):
         state.deferred = None
         return response
 
-    async def afinish_deferred(
-        self, response: HttpResponseBase, http: HttpRequest, state: State
-    ) -> HttpResponseBase:
-        """Do as `finish_deferred` on an event loop."""
-        if state.deferred is None:
-            return response
-        call = partial(self.finish_deferred, response, http, state)
-        return await _on_loop(call, waits=self._may_wait)
-
     def evaluate(
         self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
     ) -> Outcome | None:
@@ -203,30 +195,6 @@ class DjangoLimits(RouteTable):
             _send(state.outcome, state.request)
         return outcome
 
-    async def aevaluate(
-        self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
-    ) -> Outcome | None:
-        """Do as `evaluate` on an event loop.
-
-        Database queries are awaited, or run in a thread.
-        """
-        request = state.request = AsyncDjangoRequest(native, http)
-        try:
-            try:
-                outcome = await state.enter_async(limits)
-            except UserNotLoaded:
-                # So far, nothing has been spent.
-                await request.load_user()
-                outcome = await state.enter_async(limits)
-        except SynchronousOnlyOperation:
-            # A callable of the user queries the database.
-            state.request = DjangoRequest(native, http)
-            outcome = await sync_to_async(state.enter)(limits)
-        http.penstock = state.decision  # type: ignore[attr-defined]
-        if limit_denied.receivers:
-            await _asend(state.outcome, state.request)
-        return outcome
-
     def refusal_response(self, outcome: Outcome) -> HttpResponseBase:
         """Return the response of a refused request, without the fields of limits."""
         answer = self.guard.custom_response(outcome)
@@ -239,10 +207,6 @@ class DjangoLimits(RouteTable):
         fields, body = outcome.body(answer, text_type=_HTML)
         return HttpResponse(body, status=outcome.status, headers=dict(fields))
 
-    async def arefusal_response(self, outcome: Outcome) -> HttpResponseBase:
-        """Do as `refusal_response` on an event loop."""
-        return await _on_loop(partial(self.refusal_response, outcome))
-
     def respond_to_denial(
         self, error: RateLimited, request: DjangoRequest, state: State
     ) -> HttpResponseBase:
@@ -250,24 +214,12 @@ class DjangoLimits(RouteTable):
         return self.refusal_response(self.record_denial(error, request, state))
 
     def record_denial(self, error: RateLimited, request: DjangoRequest, state: State) -> Outcome:
-        """Return the outcome of a view that raised `RateLimited` itself."""
-        http = request.http
+        """Return the outcome of a view that raised `RateLimited` itself, and send the signal."""
         outcome = self.guard.denied(request, error.decision, state.outcome)
         state.keep(outcome)
-        state.show(http)
+        state.show(request.http)
         _send(outcome, request)
         return outcome
-
-    async def arespond_to_denial(
-        self, error: RateLimited, request: DjangoRequest, state: State
-    ) -> HttpResponseBase:
-        """Do as `respond_to_denial` on an event loop."""
-        http = request.http
-        outcome = self.guard.denied(request, error.decision, state.outcome)
-        state.keep(outcome)
-        state.show(http)
-        await _asend(outcome, request)
-        return await self.arefusal_response(outcome)
 
     def apply_headers(
         self, response: HttpResponseBase, http: HttpRequest, state: State
@@ -294,13 +246,6 @@ class DjangoLimits(RouteTable):
             set_field(name, f"{headers[name]}, {value}" if is_added else value)
         return response
 
-    async def aapply_headers(
-        self, response: HttpResponseBase, http: HttpRequest, state: State
-    ) -> HttpResponseBase:
-        """Do as `apply_headers` on an event loop."""
-        call = partial(self.apply_headers, response, http, state)
-        return await _on_loop(call, waits=self._may_wait and state.is_open)
-
     def registered_rules(self) -> Iterator[Rule]:
         """Yield the rules of all views and throttles, in the order of the URLconf."""
         yield from self.defaults
@@ -312,6 +257,60 @@ class DjangoLimits(RouteTable):
                     throttle_rule = throttle.penstock_rule(scope, view_class)
                     if throttle_rule is not None:
                         yield throttle_rule
+
+
+class OnLoop:
+    """Methods of `DjangoLimits` for an event loop, to be awaited."""
+
+    def __init__(self, app_limits: DjangoLimits) -> None:
+        self._app_limits: Final = app_limits
+        self._may_wait: Final = app_limits.guard.limiter.may_wait
+
+    async def evaluate(
+        self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
+    ) -> Outcome | None:
+        """Evaluate limits; database queries are awaited, or run in a thread."""
+        request = state.request = AsyncDjangoRequest(native, http)
+        try:
+            try:
+                outcome = await state.enter_async(limits)
+            except UserNotLoaded:
+                # So far, nothing has been spent.
+                await request.load_user()
+                outcome = await state.enter_async(limits)
+        except SynchronousOnlyOperation:
+            # A callable of the user queries the database.
+            state.request = DjangoRequest(native, http)
+            outcome = await sync_to_async(state.enter)(limits)
+        http.penstock = state.decision  # type: ignore[attr-defined]
+        if limit_denied.receivers:
+            await sync_to_async(_send)(state.outcome, state.request)
+        return outcome
+
+    async def finish_deferred(
+        self, response: HttpResponseBase, http: HttpRequest, state: State
+    ) -> HttpResponseBase:
+        """Return the response of a view with deferred limits."""
+        call = partial(self._app_limits.finish_deferred, response, http, state)
+        return await _on_loop(call, waits=self._may_wait and state.deferred is not None)
+
+    async def refusal_response(self, outcome: Outcome) -> HttpResponseBase:
+        """Return the response of a refused request."""
+        return await _on_loop(partial(self._app_limits.refusal_response, outcome))
+
+    async def respond_to_denial(
+        self, error: RateLimited, request: DjangoRequest, state: State
+    ) -> HttpResponseBase:
+        """Return the response of a view that raised `RateLimited` itself."""
+        call = partial(self._app_limits.respond_to_denial, error, request, state)
+        return await _on_loop(call, waits=bool(limit_denied.receivers))
+
+    async def apply_headers(
+        self, response: HttpResponseBase, http: HttpRequest, state: State
+    ) -> HttpResponseBase:
+        """Settle limits that depend on the response, and write the header fields."""
+        call = partial(self._app_limits.apply_headers, response, http, state)
+        return await _on_loop(call, waits=self._may_wait and state.is_open)
 
 
 async def _on_loop(
@@ -328,11 +327,6 @@ async def _on_loop(
 def _send(outcome: Outcome | None, request: DjangoRequest) -> None:
     if limit_denied.receivers and (arguments := _denial(outcome)) is not None:
         limit_denied.send_robust(_sender(request.http), request=request.native, **arguments)
-
-
-async def _asend(outcome: Outcome | None, request: DjangoRequest) -> None:
-    if limit_denied.receivers and (arguments := _denial(outcome)) is not None:
-        await limit_denied.asend_robust(_sender(request.http), request=request.native, **arguments)
 
 
 def _denial(outcome: Outcome | None) -> dict[str, Any] | None:

@@ -7,10 +7,10 @@ our decorators.
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial, wraps
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import (
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from penstock.web.outcome import Outcome
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
+Steps: TypeAlias = Generator[Any, Any, Any]
+"""Yields the results of calls; a thread sends them back, an event loop what they await."""
 
 # Exceptions that Django turns into a status below 500.
 _ANSWERS: Final = (
@@ -125,24 +127,26 @@ class LimitDecorator:
             @wraps(view)
             async def limited(*args: Any, **kwargs: Any) -> Any:
                 native, http, owner = find_request(args, kwargs)
-                return await _serve_async(limits, inner, native, http, owner, args, kwargs)
+                steps = _serve(limits, inner, native, http, owner, args, kwargs, True)
+                return await run_async(steps)
 
         elif getattr(inner, "__name__", "") == "dispatch":
 
             @wraps(view)
             def limited(*args: Any, **kwargs: Any) -> Any:
                 native, http, owner = find_request(args, kwargs)
-                serve = _serve_async if _is_async(owner) else _serve
-                return serve(limits, inner, native, http, owner, args, kwargs)
+                is_async = _is_async(owner)
+                steps = _serve(limits, inner, native, http, owner, args, kwargs, is_async)
+                return run_async(steps) if is_async else run(steps)
 
         else:
 
             @wraps(view)
             def limited(*args: Any, **kwargs: Any) -> Any:
                 if args and isinstance(http := args[0], HttpRequest):
-                    return _serve(limits, inner, http, http, None, args, kwargs)
+                    return run(_serve(limits, inner, http, http, None, args, kwargs, False))
                 native, http, owner = find_request(args, kwargs)
-                return _serve(limits, inner, native, http, owner, args, kwargs)
+                return run(_serve(limits, inner, native, http, owner, args, kwargs, False))
 
         limits.put_on(limited)
         if limits.rules[0].scope.startswith(METHOD_SCOPE):
@@ -177,8 +181,8 @@ class _BoundMethod:
         is_async = iscoroutinefunction(view) or (
             getattr(view, "__name__", "") == "dispatch" and _is_async(owner)
         )
-        serve = _serve_async if is_async else _serve
-        return serve(self.limits, self.call, native, http, owner, args, kwargs)
+        steps = _serve(self.limits, self.call, native, http, owner, args, kwargs, is_async)
+        return run_async(steps) if is_async else run(steps)
 
 
 def _serve(  # noqa: PLR0917  hot path: keyword arguments are slower
@@ -189,85 +193,71 @@ def _serve(  # noqa: PLR0917  hot path: keyword arguments are slower
     owner: object,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-) -> Any:
+    is_async: bool,
+) -> Steps:
     """Evaluate the limits of a view, and call it if they allow the request."""
     app_limits = conf.current()
+    calls: Any = app_limits.on_loop if is_async else app_limits
     state = state_of(http)
     is_inner, state.has_writer = state.has_writer, True
     try:
         compiled = app_limits.limits_for_view(
             limits, http, state, None if owner is None else type(owner)
         )
-        outcome = None
+        outcome: Outcome | None = None
         if compiled is not None:
-            outcome = app_limits.evaluate(compiled, native, http, state)
+            outcome = yield calls.evaluate(compiled, native, http, state)
         if outcome is not None and outcome.refusal is not None:
-            response: Any = app_limits.refusal_response(outcome)
+            response = yield calls.refusal_response(outcome)
         else:
             try:
-                response = view(*args, **kwargs)
+                response = yield view(*args, **kwargs)
             except RateLimited as error:
                 if is_inner:
                     raise
-                _roll_back()
-                response = app_limits.respond_to_denial(error, DjangoRequest(native, http), state)
-            except Exception as error:
-                _fail(_entered(outcome, state), error, is_inner=is_inner)
-                raise
-            if compiled is None:
-                response = app_limits.finish_deferred(response, http, state)
-    finally:
-        state.has_writer = is_inner
-    if is_inner or not isinstance(response, HttpResponseBase):
-        return response
-    return app_limits.apply_headers(response, http, state)
-
-
-async def _serve_async(  # noqa: PLR0917  as above
-    limits: ViewLimits,
-    view: Callable[..., Any],
-    native: Any,
-    http: HttpRequest,
-    owner: object,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Do as `_serve` on an event loop."""
-    app_limits = conf.current()
-    state = state_of(http)
-    is_inner, state.has_writer = state.has_writer, True
-    try:
-        compiled = app_limits.limits_for_view(
-            limits, http, state, None if owner is None else type(owner)
-        )
-        outcome = None
-        if compiled is not None:
-            outcome = await app_limits.aevaluate(compiled, native, http, state)
-        if outcome is not None and outcome.refusal is not None:
-            response: Any = await app_limits.arefusal_response(outcome)
-        else:
-            try:
-                response = await view(*args, **kwargs)
-            except RateLimited as error:
-                if is_inner:
-                    raise
-                request = AsyncDjangoRequest(native, http)
-                response = await app_limits.arespond_to_denial(error, request, state)
+                if not is_async:
+                    _roll_back()
+                request = (AsyncDjangoRequest if is_async else DjangoRequest)(native, http)
+                response = yield calls.respond_to_denial(error, request, state)
             except CancelledError:
-                if outcome is not None:
-                    outcome.keep()
-                    outcome.release(waits=False)
+                _leave(outcome)
                 raise
             except Exception as error:
-                await _afail(_entered(outcome, state), error, is_inner=is_inner)
+                fail = _afail if is_async else _fail
+                yield fail(_entered(outcome, state), error, is_inner=is_inner)
                 raise
             if compiled is None:
-                response = await app_limits.afinish_deferred(response, http, state)
+                response = yield calls.finish_deferred(response, http, state)
     finally:
         state.has_writer = is_inner
     if is_inner or not isinstance(response, HttpResponseBase):
         return response
-    return await app_limits.aapply_headers(response, http, state)
+    return (yield calls.apply_headers(response, http, state))
+
+
+def run(steps: Steps) -> Any:
+    """Take steps in this thread."""
+    answer = None
+    try:
+        while True:
+            answer = steps.send(answer)
+    except StopIteration as done:
+        return done.value
+
+
+async def run_async(steps: Steps) -> Any:
+    """Take steps on an event loop."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                answer = await call
+            except BaseException as error:  # noqa: BLE001  the steps decide about it
+                call = steps.throw(error)
+            else:
+                call = steps.send(answer)
+    except StopIteration as done:
+        return done.value
 
 
 def is_answer(error: Exception) -> bool:
@@ -296,6 +286,13 @@ def _fail(outcome: Outcome | None, error: Exception, *, is_inner: bool) -> None:
             outcome.settle(HttpResponse(status=_status_of(error)))
     if not is_inner:
         outcome.release()
+
+
+def _leave(outcome: Outcome | None) -> None:
+    """Keep what a request has taken whose client is gone."""
+    if outcome is not None:
+        outcome.keep()
+        outcome.release(waits=False)
 
 
 async def _afail(outcome: Outcome | None, error: Exception, *, is_inner: bool) -> None:

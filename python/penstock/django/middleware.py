@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from penstock.django import conf
-from penstock.django.decorators import is_answer, is_disconnect
+from penstock.django.decorators import is_answer, is_disconnect, run, run_async
 from penstock.django.request import DjangoRequest, state_of
 from penstock.errors import ConfigError, RateLimited
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
     from django.http.response import HttpResponseBase
 
+    from penstock.django.app_limits import DjangoLimits
+    from penstock.django.decorators import Steps
     from penstock.django.request import State
 
 
@@ -56,60 +58,47 @@ class PenstockMiddleware:
             # MIDDLEWARE lists it twice; the outer one does the work.
             return self.get_response(request)
         state.has_middleware = state.has_writer = True
-        if self._is_async:
-            return self._acall(request, state)
-        return self._finish(request, self.get_response(request), state)
+        steps = self._serve(request, state)
+        return run_async(steps) if self._is_async else run(steps)
 
-    async def _acall(self, request: HttpRequest, state: State) -> HttpResponseBase:
-        response: HttpResponseBase = await self.get_response(request)
-        app_limits = conf.current()
-        if state.deferred is not None:
-            response = await app_limits.afinish_deferred(response, request, state)
-        else:
-            limits = app_limits.limits_for_route(request, state, after_view=True)
-            if limits is not None:
-                outcome = await app_limits.aevaluate(limits, request, request, state)
-                if outcome is not None and outcome.refusal is not None:
-                    response.close()
-                    response = await app_limits.arefusal_response(outcome)
-        return await app_limits.aapply_headers(response, request, state)
-
-    def _finish(
-        self, request: HttpRequest, response: HttpResponseBase, state: State
-    ) -> HttpResponseBase:
+    def _serve(self, request: HttpRequest, state: State) -> Steps:
         """Write the header fields; evaluate the limits of a view that was not reached."""
-        app_limits = conf.current()
+        response = yield self.get_response(request)
+        app_limits, calls = self._calls()
         if state.deferred is not None:
-            response = app_limits.finish_deferred(response, request, state)
+            response = yield calls.finish_deferred(response, request, state)
         else:
             limits = app_limits.limits_for_route(request, state, after_view=True)
             if limits is not None:
-                outcome = app_limits.evaluate(limits, request, request, state)
+                outcome = yield calls.evaluate(limits, request, request, state)
                 if outcome is not None and outcome.refusal is not None:
                     response.close()
-                    response = app_limits.refusal_response(outcome)
-        return app_limits.apply_headers(response, request, state)
+                    response = yield calls.refusal_response(outcome)
+        return (yield calls.apply_headers(response, request, state))
+
+    def _calls(self) -> tuple[DjangoLimits, Any]:
+        """Return the limits of the project, and the object whose methods make calls."""
+        app_limits = conf.current()
+        return app_limits, app_limits.on_loop if self._is_async else app_limits
 
     def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         """Apply default limits to a view without limits of its own."""
-        app_limits, state = conf.current(), state_of(request)
-        limits = app_limits.limits_for_route(request, state)
-        if limits is None:
-            return None
-        outcome = app_limits.evaluate(limits, request, request, state)
-        if outcome is None or outcome.refusal is None:
-            return None
-        return app_limits.refusal_response(outcome)
+        response: HttpResponseBase | None = run(self._enter_view(request))
+        return response
 
     async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
-        app_limits, state = conf.current(), state_of(request)
+        response: HttpResponseBase | None = await run_async(self._enter_view(request))
+        return response
+
+    def _enter_view(self, request: HttpRequest) -> Steps:
+        (app_limits, calls), state = self._calls(), state_of(request)
         limits = app_limits.limits_for_route(request, state)
         if limits is None:
             return None
-        outcome = await app_limits.aevaluate(limits, request, request, state)
+        outcome = yield calls.evaluate(limits, request, request, state)
         if outcome is None or outcome.refusal is None:
             return None
-        return await app_limits.arefusal_response(outcome)
+        return (yield calls.refusal_response(outcome))
 
     def process_exception(
         self, request: HttpRequest, exception: Exception
