@@ -12,7 +12,7 @@ from guards import PEER, left
 import penstock
 from penstock.asgi import PenstockMiddleware
 from penstock.web.guard import Guard
-from penstock.web.identity import by_header, by_user
+from penstock.web.identity import by_user
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter
@@ -137,32 +137,9 @@ def test_state_of_the_request_is_its_own(limiter: penstock.Limiter) -> None:
     assert "penstock" not in given
 
 
-def test_request_leaves_nothing_for_the_garbage_collector() -> None:
-    import gc  # noqa: PLC0415
-    import weakref  # noqa: PLC0415
-
-    class Scope(dict[str, Any]):
-        pass
-
-    limited = PenstockMiddleware(plain, limit="10000/minute")
-    gc.disable()
-    try:
-        answer = Answer(limited)
-        scope = Scope(answer.scope)
-        gone = weakref.ref(scope)
-        asyncio.run(limited(scope, answer.receive, answer.send))
-        del scope
-        assert gone() is None
-    finally:
-        gc.enable()
-
-
-def test_client_behind_a_proxy_is_counted_by_its_own_address(limiter: penstock.Limiter) -> None:
+def test_lines_of_a_repeated_header_are_one_list_in_order(limiter: penstock.Limiter) -> None:
     limited = PenstockMiddleware(plain, limiter, limit="PerAddress", trusted_proxies=[PEER])
-    for invented in ("spoofed", "198.51.100.9"):
-        Answer(limited, ("X-Forwarded-For", f"{invented}, 198.51.100.1"))
-    assert left(limiter, id="198.51.100.1") == 0
-    # The lines of a repeated header are one list, in order.
+    limiter.spend("PerAddress", "198.51.100.1", 2)
     lines = [("X-Forwarded-For", "198.51.100.2"), ("X-Forwarded-For", "198.51.100.1")]
     assert Answer(limited, *lines).status == 429
     assert Answer(limited, *reversed(lines)).status == 200
@@ -180,24 +157,6 @@ def test_enormous_header_does_not_name_another_client(limiter: penstock.Limiter,
     assert left(limiter, id="198.51.100.1") == 0
     # A chain with a malformed end has no client.
     assert Answer(limited, (name, noise)).status == 400
-
-
-@pytest.mark.parametrize(
-    "value", ["\xff\xfe", "a" * 100_000, "\x00", "203.0.113.1 ", "../..", "[::1", "1.2.3.4.5"]
-)
-def test_header_without_an_address_is_a_bad_request(
-    clock: penstock.ManualClock, value: str
-) -> None:
-    limits = penstock.Limits.parse("PerTenant: {burst: 1, count: 1, period: 1m, id: ipAddress}")
-    limited = PenstockMiddleware(
-        plain,
-        limits=limits,
-        clock=clock,
-        limit="PerTenant",
-        id=by_header("X-Tenant", missing="refuse"),
-    )
-    answer = Answer(limited, ("X-Tenant", value))
-    assert answer.status == (200 if value.strip() == "203.0.113.1" else 400)
 
 
 @pytest.mark.parametrize(
@@ -279,22 +238,8 @@ def test_on_denied_can_be_awaited(limiter: penstock.Limiter) -> None:
     assert refused.headers["content-type"].startswith("text/plain")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"id": "ada"}, "limit"),
-        ({"limit": "PerAddress", "cost": 3}, "cost"),
-        ({"limit": "PerAddress", "deduct_when": later}, "deduct_when"),
-        ({"limit": "PerAddress", "on_denied": "429"}, "on_denied"),
-    ],
-)
-def test_invalid_option_is_an_error_at_startup(
-    limiter: penstock.Limiter, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(penstock.ConfigError, match=message):
-        PenstockMiddleware(plain, limiter, **options)
-
-
-def test_guard_comes_with_its_options(limiter: penstock.Limiter) -> None:
+def test_invalid_option_is_an_error_at_startup(limiter: penstock.Limiter) -> None:
+    with pytest.raises(penstock.ConfigError, match="limit"):
+        PenstockMiddleware(plain, limiter, id="ada")
     with pytest.raises(penstock.ConfigError, match="hops"):
         PenstockMiddleware(plain, Guard(limiter), limit="PerAddress", hops=1)

@@ -8,10 +8,6 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import quart
 from guards import PEER, left
-from litestar import Litestar
-from litestar import Request as LitestarRequest
-from litestar import get as litestar_get
-from litestar.middleware import DefineMiddleware
 from starlette.applications import Starlette
 from starlette.authentication import (
     AuthCredentials,
@@ -140,30 +136,6 @@ def test_starlette_with_a_base_http_middleware(limiter: penstock.Limiter) -> Non
 
 
 # Litestar
-
-
-@litestar_get("/")
-async def litestar_hello(request: LitestarRequest[Any, Any, Any]) -> str:
-    decision = request.scope["state"]["penstock"]
-    return f"hello, {decision.remaining} left"
-
-
-def test_litestar_limits_one_route(limiter: penstock.Limiter) -> None:
-    guard = Guard(limiter)
-
-    @litestar_get(
-        "/search",
-        middleware=[DefineMiddleware(PenstockMiddleware, limiter=guard, limit="PerAddress")],
-    )
-    async def search() -> str:
-        return "found"
-
-    everywhere = DefineMiddleware(PenstockMiddleware, limiter=guard, limit="Large")
-    app = Litestar([search, litestar_hello], middleware=[everywhere], openapi_config=None)
-    one, two, _, refused = get(app, "/search", "/", "/search", "/search")
-    assert one.headers["ratelimit"] == '"Large";r=99;t=1, "PerAddress";r=1;t=30'
-    assert two.headers["ratelimit"] == '"Large";r=98;t=1'
-    assert refused.status_code == 429
 
 
 # Quart

@@ -176,21 +176,6 @@ def test_async_view_of_a_class_stays_async(site: DjangoSite, name: str) -> None:
     assert asyncio.run(site.aget()).headers["RateLimit"] == '"PerAddress";r=1;t=30'
 
 
-def test_class_and_method_are_one_decision(either: DjangoSite) -> None:
-    @limit("PerAddress")
-    class Orders(View):
-        @limit("PerUser")
-        def get(self, request: HttpRequest) -> HttpResponse:
-            return HttpResponse()
-
-    either.route("", limit("Large")(Orders.as_view()))
-    assert limit_fields(either.get())["RateLimit"] == (
-        '"Large";r=99;t=1, "PerAddress";r=1;t=30, "PerUser";r=4;t=720'
-    )
-    assert statuses(either) == [200, 429, 429]
-    assert (site_remaining("PerUser"), site_remaining("Large")) == (3, 98)
-
-
 def test_limits_of_one_method_decorator_are_one_decision(either: DjangoSite) -> None:
     @method_decorator([limit("PerAddress"), limit("PerUser")], name="dispatch")
     class Orders(View):

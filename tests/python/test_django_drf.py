@@ -32,7 +32,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 from sites import limit_fields, site_remaining
 
-from penstock.django import limit
+from penstock.django import client_id, limit
 from penstock.django.conf import current
 from penstock.django.drf import PenstockMixin, PenstockThrottle
 from penstock.errors import ConfigError
@@ -241,6 +241,14 @@ def test_user_of_rest_framework_counts_by_primary_key(site: DjangoSite) -> None:
     assert (site_remaining("PerAddress", "7"), site_remaining("PerAddress", ANONYMOUS)) == (1, 2)
 
 
+def test_client_id_takes_a_request_of_rest_framework(site: DjangoSite) -> None:
+    def ask(_: object, request: Request) -> Response:
+        return Response(client_id(request, "PerAddress", by_user))
+
+    site.route("", made(get=ask))
+    assert site.get(headers={"X-Token": "1"}).content == b"7"  # type: ignore[attr-defined]
+
+
 def test_user_of_the_test_client_counts_by_primary_key(site: DjangoSite) -> None:
     class Site(Orders):
         authentication_classes: list[Any] = []
@@ -297,23 +305,6 @@ def test_function_view_may_be_decorated_on_either_side(site: DjangoSite) -> None
     assert [site.get("/out").status_code for _ in range(3)] == [200, 200, 429]
     assert [site.get("/in").status_code for _ in range(6)] == [200] * 5 + [429]
     assert limit_fields(site.get("/in"))["Retry-After"] == "720"
-
-
-def test_class_and_method_may_be_decorated(site: DjangoSite) -> None:
-    @limit("PerAddress")
-    class Whole(APIView):
-        def get(self, request: Request) -> Response:
-            return Response()
-
-    class Bare(APIView):
-        @limit("PerUser")
-        def get(self, request: Request) -> Response:
-            return Response()
-
-    site.route("whole", Whole.as_view())
-    site.route("bare", Bare.as_view())
-    assert [site.get("/whole").status_code for _ in range(3)] == [200, 200, 429]
-    assert [site.get("/bare").status_code for _ in range(6)] == [200] * 5 + [429]
 
 
 class ByToken(BaseAuthentication):

@@ -132,19 +132,6 @@ def test_id_callable_may_take_no_argument(app: flask.Flask, limits: Penstock) ->
     assert client.post("/").status_code == 400
 
 
-def test_id_may_use_results_of_before_request_functions(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    app.get("/")(limits.limit("PerAddress", id=lambda: flask.g.account)(hello))
-
-    @app.before_request
-    def load() -> None:
-        flask.g.account = "a-7"
-
-    get(app)
-    assert remaining(limiter, "PerAddress", "a-7") == 1
-
-
 def test_per_route_counts_by_template(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:

@@ -112,25 +112,15 @@ def test_view_named_static_is_a_view(limiter: penstock.Limiter) -> None:
     assert [get(app, path).status_code for path in paths] == [200, 200, 429]
 
 
-def test_static_files_of_a_blueprint_do_not_count(
-    tmp_path: Path, app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    (tmp_path / "logo.txt").write_text("logo", encoding="utf-8")
-    pages = flask.Blueprint("pages", __name__, static_folder=str(tmp_path), url_prefix="/pages")
-    limits.default("PerAddress")
-    app.register_blueprint(pages)
-    app.get("/")(hello)
-    with get(app, f"/pages/{tmp_path.name}/logo.txt") as response:
-        assert response.get_data() == b"logo"
-    assert remaining(limiter, "PerAddress") == 2
-
-
 def test_static_files_do_not_count(tmp_path: Path, limiter: penstock.Limiter) -> None:
     (tmp_path / "logo.txt").write_text("logo", encoding="utf-8")
     app = flask.Flask(__name__, static_folder=str(tmp_path), static_url_path="/static")
     Penstock(app, limiter).default("PerAddress")
-    with get(app, "/static/logo.txt") as response:
-        assert response.get_data() == b"logo"
+    pages = flask.Blueprint("pages", __name__, static_folder=str(tmp_path), url_prefix="/pages")
+    app.register_blueprint(pages)
+    for path in ("/static/logo.txt", f"/pages/{tmp_path.name}/logo.txt"):
+        with get(app, path) as response:
+            assert response.get_data() == b"logo"
     assert remaining(limiter, "PerAddress") == 2
 
 
@@ -274,20 +264,16 @@ def test_config_has_precedence_over_the_options(clock: penstock.ManualClock) -> 
     assert get(app).status_code == 429
 
 
-def test_limiter_of_the_config_replaces_the_options_of_one(limiter: penstock.Limiter) -> None:
-    app = flask.Flask(__name__)
+def test_limiter_of_the_config_replaces_limits_and_limits_a_limiter(
+    app: flask.Flask, limiter: penstock.Limiter
+) -> None:
     app.config.update(PENSTOCK_LIMITER=limiter, PENSTOCK_DEFAULT=["PerAddress", "PerUser"])
     Penstock(app, limits="missing.yaml", store="memory://")
     app.get("/")(hello)
     assert limit_fields(get(app))["RateLimit"] == '"PerAddress";r=1;t=30, "PerUser";r=4;t=720'
-
-
-def test_limits_of_the_config_replace_a_limiter(limiter: penstock.Limiter) -> None:
-    app = flask.Flask(__name__)
-    app.config["PENSTOCK_LIMITS"] = {"Only": "1/minute"}
-    limits = Penstock(app, limiter)
-    with app.app_context():
-        assert list(limits.guard.limiter.limits) == ["Only"]
+    other = flask.Flask("other")
+    other.config["PENSTOCK_LIMITS"] = {"Only": "1/minute"}
+    assert list(Penstock(other, limiter).guard.limiter.limits) == ["Only"]
 
 
 def test_file_is_found_in_the_application_or_working_directory(
@@ -355,16 +341,6 @@ def test_second_init_app_on_one_application_is_an_error(app: flask.Flask, limits
         limits.init_app(app)
 
 
-def test_limited_view_of_an_application_without_the_extension_is_an_error(
-    limiter: penstock.Limiter,
-) -> None:
-    app = flask.Flask(__name__)
-    app.testing = True
-    app.get("/")(Penstock(None, limiter).limit("PerAddress")(hello))
-    with pytest.raises(penstock.ConfigError, match="init_app"):
-        get(app)
-
-
 def test_one_extension_serves_several_applications_apart(make_limiter: MakeLimiter) -> None:
     limits = Penstock(limits={"PerAddress": "1/minute"})
     view = limits.limit("PerAddress")(hello)
@@ -423,3 +399,59 @@ def test_blueprint_with_a_wrong_limit_is_an_error_where_it_is_registered(
     app.get("/")(limits.limit("PerAddress", block_for="1m")(hello))
     with pytest.raises(penstock.ConfigError, match=message):
         app.register_blueprint(blueprint)
+
+
+def test_view_of_an_extension_that_is_not_installed_is_an_error(
+    app: flask.Flask, limiter: penstock.Limiter, make_limiter: MakeLimiter
+) -> None:
+    Penstock(app, limiter)
+    app.testing = True
+    app.get("/")(Penstock(None, make_limiter()).limit("Orders")(hello))
+    with pytest.raises(penstock.ConfigError, match=r"call init_app\(app\)"):
+        get(app)
+
+
+def test_guard_is_known_outside_of_the_only_application() -> None:
+    limits = Penstock()
+    with pytest.raises(penstock.ConfigError, match="app_context"):
+        _ = limits.guard
+    one = flask.Flask("one")
+    limits.init_app(one)
+    assert limits.guard is one.extensions["penstock"].guard
+    two = flask.Flask("two")
+    limits.init_app(two)
+    with pytest.raises(penstock.ConfigError, match="app_context"):
+        _ = limits.guard
+    with two.app_context():
+        assert limits.guard is two.extensions["penstock"].guard
+
+
+def test_second_extension_of_an_application_is_an_error(
+    app: flask.Flask, limiter: penstock.Limiter, make_limiter: MakeLimiter
+) -> None:
+    Penstock(app, limiter)
+    with pytest.raises(penstock.ConfigError, match="has another Penstock"):
+        Penstock(app, make_limiter())
+    app.get("/")(hello)
+    assert get(app).status_code == 200
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_applications_of_one_limiter_name_their_limits_in_the_order_of_their_creation(
+    make_limiter: MakeLimiter, first: int
+) -> None:
+    limiter = make_limiter({})
+    apps = [flask.Flask(name) for name in ("shop", "partners")]
+    for number, app in enumerate(apps):
+
+        def orders() -> str:
+            return "hello"
+
+        # As in modules of their own.
+        orders.__module__, orders.__qualname__ = f"{app.name}.views", "orders"
+        app.get("/")(Penstock(app, limiter).limit(f"{number + 1}/minute")(orders))
+    get(apps[first])
+    assert {name: limit.count for name, limit in limiter.limits.items()} == {
+        "orders": 1,
+        "views.orders": 2,
+    }

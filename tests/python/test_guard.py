@@ -244,16 +244,6 @@ class Awaitable:
         """Be awaitable."""
 
 
-@pytest.mark.parametrize("id", [["ada"], True, 1.5, {}])
-def test_malformed_id_is_a_bad_request(
-    guard: Guard, id: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    for limits in (["PerUser"], ["PerUser", "Large"]):
-        refused = asks(guard, *limits, id=lambda: id)(request())
-        assert (refused.refusal, refused.status) == ("request", 400)
-    assert f"found a {type(id).__name__}" in caplog.text
-
-
 def test_awaitable_exemption_is_an_error(guard: Guard) -> None:
     # An object is true, so every request would be exempt.
     with pytest.raises(TypeError, match="exempt_when"):

@@ -24,6 +24,7 @@ class Request(NamedTuple):
     query: dict[str, str]
     headers: Mapping[str, str]
     decision: penstock.Decision | None = None
+    native: Any = None
 
 
 class Reply(NamedTuple):
@@ -158,6 +159,10 @@ class Driver:
     @staticmethod
     def response(status: int, text: str) -> Any:
         """Return a response of the framework, as `on_denied` may."""
+        raise NotImplementedError
+
+    def client_id(self, request: Request, *arguments: Any) -> Any:
+        """Call the adapter's `client_id` in a view."""
         raise NotImplementedError
 
     def options(self, options: Mapping[str, Any]) -> dict[str, Any]:

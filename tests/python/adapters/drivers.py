@@ -170,6 +170,7 @@ class Asgi(Driver):
             dict(request.query_params),
             request.headers,
             decision,
+            native,
         )
 
     @staticmethod
@@ -284,6 +285,9 @@ class InFlask(Driver):
         request = self.request(flask.request)._replace(decision=self._limits.decision())
         return flask.Response(*route.view(request))
 
+    def client_id(self, _: Request, *arguments: Any) -> Any:
+        return self._limits.client_id(*arguments)
+
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
         response = self._app.test_client().open(
             url,
@@ -364,6 +368,9 @@ class InFastapi(Driver):
         response = client.request(method, url, headers=dict(headers))
         return Answer(response.status_code, response.headers.multi_items(), response.content)
 
+    def client_id(self, request: Request, *arguments: Any) -> Any:
+        return penstock.fastapi.client_id(StarletteRequest(request.native), *arguments)
+
     def start(self) -> Any:
         with starlette.testclient.TestClient(self._app):
             pass
@@ -417,6 +424,9 @@ class InDjango(Driver):
         for middleware in self.middleware:
             import_string(middleware)(lambda _: django.http.HttpResponse())
 
+    def client_id(self, request: Request, *arguments: Any) -> Any:
+        return penstock.django.client_id(request.native, *arguments)
+
     def start(self) -> Any:
         for message in checks.check_views(None):
             raise penstock.ConfigError(message.msg)
@@ -456,6 +466,7 @@ class InDjango(Driver):
             native.GET.dict(),
             native.headers,
             getattr(native, "penstock", None),
+            native,
         )
 
     @staticmethod

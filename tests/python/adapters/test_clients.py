@@ -6,11 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from adapters.case import Request, Route, limited
+from adapters.case import Reply, Request, Route, limited
 from adapters.drivers import InDjango, InFlask, only, with_routes
 from guards import PEER
 
 import penstock
+from penstock.guard import MissingId
 from penstock.identity import by_address, by_api_key, by_header, per_route
 
 if TYPE_CHECKING:
@@ -219,3 +220,50 @@ def test_prefix_of_the_server_does_not_change_a_route(serve: Serve) -> None:
         statuses.append(app.ask().status)
     # Behind some servers, clients choose it freely, and would get a bucket for each value.
     assert statuses == [200, 200, 429]
+
+
+IN_VIEWS = "Orders: {burst: 9, count: 9, period: 1m, id: ipAddress}\nPerUser: 9/minute"
+OF_ONE_ADDRESS = "- Orders: {burst: 99, count: 9, period: 1m, ids: ['2001:db8::7']}"
+
+
+@with_routes
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "id", "left"),
+    [
+        (PEER, "198.51.100.1", PEER, 8),
+        (PROXY, "198.51.100.1, 203.0.113.7", "203.0.113.7", 8),
+        (PROXY, "2001:db8:0:0:9::1", "2001:db8::", 8),
+        # An override for one address of a /64 has a separate bucket.
+        (PROXY, "2001:db8::7", "2001:db8::7", 98),
+    ],
+)
+def test_id_that_a_view_asks_for_is_that_of_its_limits(
+    serve: Serve, peer: str, forwarded: str, id: str, left: int
+) -> None:
+    limits = penstock.Limits.parse(IN_VIEWS, overrides=OF_ONE_ADDRESS)
+    limiter = penstock.Limiter(limits)
+
+    def view(request: Request) -> Reply:
+        with pytest.raises(penstock.UnknownLimit):
+            app.client_id(request, "Order")
+        with pytest.raises(penstock.ConfigError):
+            app.client_id(request, "Orders", None)
+        found = app.client_id(request, "Orders")
+        user = app.client_id(request, "PerUser", by_header("X-Tenant", missing="address"))
+        return Reply(f"{found} {limiter.peek('Orders', found).remaining} {user}")
+
+    route = Route("/", (limited("Orders"),), view)
+    app = serve(route, limiter=limiter, trusted_proxies=["10.0.0.0/8"])
+    answer = app.ask(headers={"X-Forwarded-For": forwarded}, peer=peer).body.decode()
+    assert answer.startswith(f"{id} {left} address:")
+
+
+@with_routes
+def test_id_that_a_view_asks_for_may_be_missing(serve: Serve) -> None:
+    def view(request: Request) -> Reply:
+        with pytest.raises(MissingId):
+            app.client_id(request, "PerAddress")
+        return Reply()
+
+    app = serve(Route("/", view=view))
+    assert app.ask(peer="nowhere").status == 200
