@@ -977,7 +977,9 @@ class BoundLimit:
 
         The same as `Limiter.reserve` without the name.
         """
-    def acquire(self, id: Id, cost: int = 1, timeout: Period | None = None) -> Decision:
+    def acquire(
+        self, id: Id, cost: int = 1, timeout: Period | None = None, *, keep: int = 0
+    ) -> Decision:
         """Wait until the bucket of `id` has `cost` tokens, and take them.
 
         The same as `Limiter.acquire` without the name.
@@ -1193,6 +1195,8 @@ class Limiter:
         id: Id,
         cost: int = 1,
         timeout: Period | None = None,
+        *,
+        keep: int = 0,
     ) -> Decision:
         """Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
 
@@ -1200,12 +1204,16 @@ class Limiter:
         coroutine, use `AsyncLimiter.acquire`. With a `ManualClock`, the call waits until another
         thread moves the clock.
 
+        Waiters that keep tokens come after those that keep fewer, and take none in advance: other
+        calls may take the tokens that they wait for.
+
         Args:
             name: Name of a loaded limit.
             id: The client.
             cost: Tokens, from 0 to the limit's `max_cost`.
             timeout: Longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`; 0
                 never waits, `None` waits as long as necessary.
+            keep: As in `spend`.
 
         Returns:
             The allowed decision, with the numbers of the bucket at that time.
@@ -1456,6 +1464,8 @@ class Waiter:
         cost: int,
         timeout_ns: int | None,
         notify: Callable[[], object],
+        *,
+        keep: int = 0,
     ) -> Self: ...
     def step(self) -> Decision | None:
         """Return the decision if it is the waiter's turn, otherwise `None`.

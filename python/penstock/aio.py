@@ -475,12 +475,14 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
         id: Id,
         cost: int = 1,
         timeout: Period | None = None,  # noqa: ASYNC109  it refuses, it cuts nothing off
+        *,
+        keep: int = 0,
     ) -> Decision:
         """Wait until the bucket of `id` has `cost` tokens, and take them.
 
         As `AsyncLimiter.acquire`, without the name.
         """
-        return await _acquire(self.bound, id, cost, timeout_ns(timeout))
+        return await _acquire(self.bound, id, cost, timeout_ns(timeout), keep)
 
 
 class AsyncLimiter(_Verbs[Limiter]):
@@ -598,10 +600,13 @@ class AsyncLimiter(_Verbs[Limiter]):
         id: Id,
         cost: int = 1,
         timeout: Period | None = None,  # noqa: ASYNC109  it refuses, it cuts nothing off
+        *,
+        keep: int = 0,
     ) -> Decision:
         """Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
 
-        Waiters are served in order of arrival, threads in `Limiter.acquire` included. A cancelled
+        Waiters are served in order of arrival, threads in `Limiter.acquire` included; those that
+        keep tokens come after those that keep fewer. A cancelled
         task returns its tokens, and the waiters behind it move up. On a `ManualClock` it waits
         until the clock is advanced.
 
@@ -611,13 +616,14 @@ class AsyncLimiter(_Verbs[Limiter]):
             cost: Tokens, from 0 to what the limit can ever allow.
             timeout: The longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`;
                 0 never waits, `None` waits as long as necessary.
+            keep: As in `Limiter.spend`.
 
         Raises:
             RateLimited: The wait would be longer than the timeout; its decision's `retry_after`
                 is the wait.
             ValueError: `timeout` is negative or not a number.
         """
-        return await _acquire(self.limiter.limit(name), id, cost, timeout_ns(timeout))
+        return await _acquire(self.limiter.limit(name), id, cost, timeout_ns(timeout), keep)
 
     def limit(self, name: str) -> AsyncBoundLimit:
         """Return one limit with the same methods less the name.
@@ -709,11 +715,13 @@ class _Wakeup:
         self._is_notified = False
 
 
-async def _acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None) -> Decision:
+async def _acquire(
+    bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None, keep: int
+) -> Decision:
     if bound.may_wait:
-        return await _acquire_waiting(bound, id, cost, timeout_ns)
+        return await _acquire_waiting(bound, id, cost, timeout_ns, keep)
     wakeup = _Wakeup()
-    waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify())
+    waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify(), keep=keep)
     try:
         while (decision := waiter.step()) is None:
             await wakeup.wait(waiter.delay())
@@ -728,11 +736,11 @@ class _Line:
     def __init__(self) -> None:
         # One thread, so that callers join the wait queues in the order of their arrival.
         self.thread: Final = ThreadPoolExecutor(1, "penstock-acquire")
-        self.buckets: Final[dict[tuple[BoundLimit, Id], _Callers]] = {}
+        self.buckets: Final[dict[tuple[BoundLimit, Id, int], _Callers]] = {}
 
 
 class _Callers:
-    """The callers of one loop that wait for one bucket."""
+    """The callers of one loop that wait for one bucket and keep as many tokens."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -746,24 +754,24 @@ _lines: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line]] = (
 
 
 async def _acquire_waiting(
-    bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None
+    bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None, keep: int
 ) -> Decision:
     """Acquire immediately if possible, otherwise in the wait queue's thread."""
     loop = asyncio.get_running_loop()
     line = _lines.get(loop)
     if line is None:
         line = _lines[loop] = _Line()
-    callers = line.buckets.setdefault((bound, id), _Callers())
+    callers = line.buckets.setdefault((bound, id, keep), _Callers())
     callers.count += 1
     wakeup = _Wakeup()
-    waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify())
+    waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify(), keep=keep)
     stepping: Future[Decision | None] | None = None
     try:
         if callers.count > 1:
             await callers.first_has_asked.wait()
         else:
             try:
-                answer = _replies_of(loop).call(loop, "acquire", bound, id, cost)
+                answer = _replies_of(loop).call(loop, "acquire", bound, id, cost, keep=keep)
                 if answer is not None:
                     decision = answer if isinstance(answer, Decision) else await answer
                     if decision:
@@ -784,7 +792,7 @@ async def _acquire_waiting(
     finally:
         callers.count -= 1
         if callers.count == 0:
-            del line.buckets[bound, id]
+            del line.buckets[bound, id, keep]
     return turn
 
 

@@ -33,7 +33,9 @@ def delay(clock: SystemClock, due_ns: int) -> float:
     return max(-((clock.now_ns() - due_ns) // 1000) / 1e6, 0.0)
 
 
-def acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None) -> Decision:
+def acquire(
+    bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None, keep: int = 0
+) -> Decision:
     """Block this thread until `cost` can be taken, and take it.
 
     Raises:
@@ -41,7 +43,7 @@ def acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None) -> Dec
         Error: As `BoundLimit.spend` raises.
     """
     event = Event()
-    waiter = Waiter(bound, id, cost, timeout_ns, event.set)
+    waiter = Waiter(bound, id, cost, timeout_ns, event.set, keep=keep)
     try:
         while (decision := waiter.step()) is None:
             seconds = waiter.delay()

@@ -229,11 +229,12 @@ impl BoundLimit {
         &self,
         id: &Bound<'py, PyAny>,
         cost: i64,
+        adjustment: Option<&Adjustment>,
     ) -> PyResult<Option<Bound<'py, Decision>>> {
         if !self.handle.waiting.is_empty() {
             return Ok(None);
         }
-        let decision = self.call(Verb::Spend, id, cost, None)?;
+        let decision = self.call(Verb::Spend, id, cost, adjustment)?;
         Ok(if decision.is_truthy()? { Some(decision) } else { None })
     }
 
@@ -369,21 +370,24 @@ impl BoundLimit {
     /// Wait until the bucket of `id` has `cost` tokens, and take them.
     ///
     /// The same as `Limiter.acquire` without the name.
-    #[pyo3(signature = (id, cost = Argument::Missing, timeout = None))]
-    #[pyo3(text_signature = "($self, id, cost=1, timeout=None)")]
+    #[pyo3(signature = (id, cost = Argument::Missing, timeout = None, *, keep = None))]
+    #[pyo3(text_signature = "($self, id, cost=1, timeout=None, *, keep=0)")]
     pub(crate) fn acquire<'py>(
         slf: &Bound<'py, Self>,
         id: &Bound<'py, PyAny>,
         cost: Argument<'py>,
         timeout: Option<&Bound<'py, PyAny>>,
+        keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let cost = cost.or_int("cost", 1)?;
         let timeout_ns = timeout.map_or(Ok(None), arguments::timeout)?;
-        if let Some(decision) = slf.get().take(id, cost)? {
+        let adjustment = arguments::adjustment(None, keep)?;
+        if let Some(decision) = slf.get().take(id, cost, adjustment.as_ref())? {
             return Ok(decision.into_any());
         }
+        let keep = adjustment.map_or(0, |adjustment| adjustment.keep);
         let drivers = slf.py().import("penstock.wait_queue")?;
-        drivers.call_method1("acquire", (slf, id, cost, timeout_ns))
+        drivers.call_method1("acquire", (slf, id, cost, timeout_ns, keep))
     }
 
     fn __dir__(slf: &Bound<'_, Self>) -> PyResult<Vec<String>> {

@@ -337,12 +337,16 @@ impl Limiter {
     /// coroutine, use `AsyncLimiter.acquire`. With a `ManualClock`, the call waits until another
     /// thread moves the clock.
     ///
+    /// Waiters that keep tokens come after those that keep fewer, and take none in advance: other
+    /// calls may take the tokens that they wait for.
+    ///
     /// Args:
     ///     name: Name of a loaded limit.
     ///     id: The client.
     ///     cost: Tokens, from 0 to the limit's `max_cost`.
     ///     timeout: Longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`; 0
     ///         never waits, `None` waits as long as necessary.
+    ///     keep: As in `spend`.
     ///
     /// Returns:
     ///     The allowed decision, with the numbers of the bucket at that time.
@@ -362,16 +366,17 @@ impl Limiter {
     ///     ... except penstock.RateLimited as error:
     ///     ...     error.decision.retry_after
     ///     30.0
-    #[pyo3(signature = (name, id, cost = Argument::Missing, timeout = None))]
-    #[pyo3(text_signature = "($self, name, id, cost=1, timeout=None)")]
+    #[pyo3(signature = (name, id, cost = Argument::Missing, timeout = None, *, keep = None))]
+    #[pyo3(text_signature = "($self, name, id, cost=1, timeout=None, *, keep=0)")]
     fn acquire<'py>(
         &self,
         name: &Bound<'py, PyAny>,
         id: &Bound<'py, PyAny>,
         cost: Argument<'py>,
         timeout: Option<&Bound<'py, PyAny>>,
+        keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        BoundLimit::acquire(&self.bound(name)?, id, cost, timeout)
+        BoundLimit::acquire(&self.bound(name)?, id, cost, timeout, keep)
     }
 
     /// Clear the bucket of `id` under the limit `name`, and return whether it existed.

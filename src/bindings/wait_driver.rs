@@ -12,6 +12,7 @@ use crate::bindings::decision_data::DecisionData;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::wait_queues::{BucketQueue, Charge, WaiterState};
 use crate::clock::Clock;
+use crate::engine::factor::Adjustment;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Call, Decided, QueueStep, Rejected, Ticket};
 use crate::store::StoreError;
@@ -83,7 +84,7 @@ impl LimiterHandle {
         id: &str,
     ) -> PyResult<()> {
         let Some(queue) = self.queue_of(bound, id) else { return Ok(()) };
-        let wait = peek(py, self, bound, &queue.id, 0).map(|peek| peek.decision.retry_after);
+        let wait = peek(py, self, bound, &queue.id, 0, 0).map(|peek| peek.decision.retry_after);
         queue.waiters.lock().on_refund(wait.unwrap_or(Nanos::MAX), self.core.clock().now());
         drive(py, self, &queue, None, false)
     }
@@ -92,7 +93,7 @@ impl LimiterHandle {
         if self.waiting.is_empty() {
             return None;
         }
-        let id = self.core.waiter_id(bound, id, 0).ok()?;
+        let id = self.core.waiter_id(bound, Call::spend(id, 0)).ok()?;
         self.waiting.of_bucket(bound.entry().name().as_str(), &id)
     }
 
@@ -107,15 +108,18 @@ impl LimiterHandle {
     }
 }
 
-/// Checks `cost` in a bucket. Returns `None` if the call fails.
+/// Checks `cost` in a bucket, of which `keep` tokens must be left. Returns `None` if the call fails.
 fn peek(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
     bound: &limiter::BoundLimit,
     id: &str,
     cost: i64,
+    keep: i64,
 ) -> Option<Decided> {
-    handle.run(py, |core| core.decide(bound, Call::check(id, cost))).ok()
+    let adjustment = Adjustment::keeping(keep);
+    let call = Call { adjustment: adjustment.as_ref(), ..Call::check(id, cost) };
+    handle.run(py, |core| core.decide(bound, call)).ok()
 }
 
 /// Returns the error of a waiter whose turn would come after its deadline, in `wait`.
@@ -128,7 +132,8 @@ pub(crate) fn too_late(
 ) -> PyErr {
     let build = || -> PyResult<PyErr> {
         let (bound, entry) = handle.active(py, &waiter.entry)?;
-        let check = Call::check(id, waiter.cost);
+        let adjustment = Adjustment::keeping(waiter.keep);
+        let check = Call { adjustment: adjustment.as_ref(), ..Call::check(id, waiter.cost) };
         let decided = handle.run(py, |core| core.decide(&bound, check))?;
         let data = DecisionData::given(decided, waiter.cost, waiter.id.bind(py), entry);
         let decision = Bound::new(py, Decision::new(data))?;
@@ -216,11 +221,11 @@ pub(crate) fn drive(
                 }
                 Some(waiter)
             }
-            QueueStep::Overdue { costs } => own.map(|(own, _)| {
+            QueueStep::Overdue { demands } => own.map(|(own, _)| {
                 let bound = handle.active(py, &own.entry);
                 let wait = bound.ok().and_then(|(bound, _)| {
                     handle
-                        .run(py, |core| core.estimate(&bound, &queue.id, &costs, None))
+                        .run(py, |core| core.estimate(&bound, &queue.id, &demands, None))
                         .ok()
                         .flatten()
                 });
@@ -267,7 +272,7 @@ fn ask(
     cost: i64,
 ) -> Option<Arc<WaiterState>> {
     let answer = handle.active(py, &waiter.entry).and_then(|(bound, entry)| {
-        let answer = handle.run(py, |core| core.place(&bound, &queue.id, cost));
+        let answer = handle.run(py, |core| core.place(&bound, &queue.id, cost, waiter.keep));
         Ok((answer?, bound, entry))
     });
     let received_at = handle.core.clock().now();
@@ -306,8 +311,8 @@ fn serve(
     charge: &Charge,
 ) -> PyResult<Py<Decision>> {
     let current = handle.active(py, &waiter.entry).ok().and_then(|(bound, entry)| {
-        let next = peek(py, handle, &bound, &queue.id, waiter.cost)?.decision;
-        let mut decided = peek(py, handle, &bound, &queue.id, 0)?;
+        let next = peek(py, handle, &bound, &queue.id, waiter.cost, waiter.keep)?.decision;
+        let mut decided = peek(py, handle, &bound, &queue.id, 0, waiter.keep)?;
         decided.decision.retry_after = if next.allowed { Nanos::ZERO } else { next.retry_after };
         Some((decided, entry))
     });

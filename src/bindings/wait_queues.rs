@@ -104,7 +104,7 @@ impl WaitQueues {
                 let (name, id) = (name.to_owned(), id.to_owned());
                 Arc::new(BucketQueue { name, id, waiters: Mutex::new(WaitQueue::default()) })
             });
-            let (handle, cost) = (Arc::clone(waiter), waiter.cost);
+            let (handle, cost) = (Arc::clone(waiter), (waiter.cost, waiter.keep));
             let arrived =
                 queue.waiters.lock().on_arrival(handle, cost, waiter.timeout, estimate, now);
             arrived.map_err(|wait| (Arc::clone(queue), wait)).map(|ticket| {
@@ -142,6 +142,8 @@ pub(crate) struct WaiterState {
     pub(crate) entry: Py<LimitEntry>,
     pub(crate) id: Py<PyAny>,
     pub(crate) cost: i64,
+    /// The tokens that must be left.
+    pub(crate) keep: i64,
     pub(crate) timeout: Option<Nanos>,
     pub(crate) notify: Py<PyAny>,
     pub(crate) progress: Mutex<WaiterProgress>,

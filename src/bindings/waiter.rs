@@ -12,7 +12,9 @@ use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::wait_driver::{depart, drive, too_late};
 use crate::bindings::wait_queues::{BucketQueue, WaiterProgress, WaiterState};
 use crate::clock::Clock;
+use crate::engine::factor::Adjustment;
 use crate::engine::time::Nanos;
+use crate::limiter::Call;
 use crate::sync::Mutex;
 
 /// Caller that waits until a limit allows its cost.
@@ -29,7 +31,7 @@ pub(crate) struct Waiter {
 #[pymethods]
 impl Waiter {
     #[new]
-    #[pyo3(signature = (bound, id, cost, timeout_ns, notify))]
+    #[pyo3(signature = (bound, id, cost, timeout_ns, notify, *, keep = 0))]
     fn new(
         py: Python<'_>,
         bound: Py<BoundLimit>,
@@ -37,11 +39,12 @@ impl Waiter {
         cost: i64,
         timeout_ns: Option<i64>,
         notify: Py<PyAny>,
+        keep: i64,
     ) -> PyResult<Waiter> {
         let (_, entry) = bound.get().snapshot(py)?;
         let timeout = timeout_ns.map(Nanos::clamped);
         let (progress, timer) = (Mutex::new(WaiterProgress::default()), Mutex::new(None));
-        let state = WaiterState { entry, id, cost, timeout, notify, progress, timer };
+        let state = WaiterState { entry, id, cost, keep, timeout, notify, progress, timer };
         Ok(Waiter { bound, state: Arc::new(state) })
     }
 
@@ -117,21 +120,25 @@ impl Waiter {
     /// Takes the cost if the limiter has no waiters, otherwise joins the queue of the bucket.
     fn arrive(&self, py: Python<'_>) -> PyResult<Result<Arc<BucketQueue>, Py<Decision>>> {
         let (waiter, bound, handle) = (&self.state, self.bound.get(), self.handle());
-        if let Some(decision) = bound.take(waiter.id.bind(py), waiter.cost)? {
+        let adjustment = Adjustment::keeping(waiter.keep);
+        let adjustment = adjustment.as_ref();
+        if let Some(decision) = bound.take(waiter.id.bind(py), waiter.cost, adjustment)? {
             waiter.progress.lock().is_over = true;
             return Ok(Err(decision.unbind()));
         }
         let (limit, _) = bound.snapshot(py)?;
         let text = id_text(waiter.id.bind(py))?;
-        let id = handle.core.waiter_id(&limit, &text, waiter.cost)?;
+        let call = Call { adjustment, ..Call::spend(&text, waiter.cost) };
+        let id = handle.core.waiter_id(&limit, call)?;
         let name = limit.entry().name().as_str();
         let queue = handle.waiting.of_bucket(name, &id);
         let now = handle.core.clock().now();
-        let arguments =
-            queue.and_then(|queue| queue.waiters.lock().estimate_arguments(waiter.cost, now));
+        let arguments = queue.and_then(|queue| {
+            queue.waiters.lock().estimate_arguments((waiter.cost, waiter.keep), now)
+        });
         let estimate = match arguments {
-            Some((costs, after)) => {
-                handle.run(py, |core| core.estimate(&limit, &id, &costs, after))?
+            Some((demands, after)) => {
+                handle.run(py, |core| core.estimate(&limit, &id, &demands, after))?
             }
             None => None,
         };

@@ -29,6 +29,11 @@ pub struct Adjustment {
 }
 
 impl Adjustment {
+    /// Returns the adjustment of a call that must leave `keep` tokens; `None` if it need not leave any.
+    pub fn keeping(keep: i64) -> Option<Adjustment> {
+        (keep != 0).then_some(Adjustment { factor: None, keep })
+    }
+
     /// Returns what of it applies to calls about the tokens that were spent: the tokens to keep matter
     /// to the spend alone.
     #[must_use]

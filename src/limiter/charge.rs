@@ -1,45 +1,55 @@
 //! Charging and turn times of waiters.
 
 use crate::clock::Clock;
+use crate::engine::factor::Adjustment;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::queue::{Estimate, Pace, Placing};
+use crate::limiter::queue::{Demand, Estimate, Pace, Placing};
 use crate::limiter::{BoundLimit, Call, Failure, Limiter};
 use crate::store::Store;
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Returns the id in canonical form, after checking that a waiter for `cost` can be served.
+    /// Returns the id in canonical form, after checking that a waiter for a call can be served.
     ///
     /// # Errors
-    /// [`CallError`](crate::limiter::CallError) if the id or the cost is invalid.
-    pub fn waiter_id(&self, bound: &BoundLimit, id: &str, cost: i64) -> Result<String, Failure> {
-        Ok(bound.resolve(Call::spend(id, cost))?.id.into_owned())
+    /// [`CallError`](crate::limiter::CallError) if the id, the cost or the tokens to keep are invalid.
+    pub fn waiter_id(&self, bound: &BoundLimit, call: Call<'_>) -> Result<String, Failure> {
+        Ok(bound.resolve(call)?.id.into_owned())
     }
 
     /// Charges `cost` for a waiter, so that no other call can take these tokens.
     ///
     /// Token and leaky buckets may go into debt. A window forgets its debt when it ends, so it is
-    /// charged only when it has room.
+    /// charged only when it has room. So is any bucket for a waiter that must leave `keep` tokens, which
+    /// a debt would take.
     ///
     /// # Errors
     /// The same as [`Limiter::decide`].
-    pub fn place(&self, bound: &BoundLimit, id: &str, cost: i64) -> Result<Placing, Failure> {
+    pub fn place(
+        &self,
+        bound: &BoundLimit,
+        id: &str,
+        cost: i64,
+        keep: i64,
+    ) -> Result<Placing, Failure> {
         let canonical = bound.canonical(id)?;
         let limit = &bound.entry().rule_for(&canonical).limit;
         let repayment = limit.repayment(cost);
-        let verb = if repayment.is_some() { Verb::Charge } else { Verb::Spend };
+        let verb = if repayment.is_some() && keep == 0 { Verb::Charge } else { Verb::Spend };
         let interval = repayment.and_then(|repayment| repayment.interval);
         let pace = Pace { algorithm: limit.algorithm(), interval };
-        let decided = self.decide(bound, Call::new(verb, &canonical, cost))?;
+        let adjustment = Adjustment::keeping(keep);
+        let call = Call { verb, id: &canonical, cost, adjustment: adjustment.as_ref() };
+        let decided = self.decide(bound, call)?;
         // The `retry_after` of an allowed spend is the wait for the next one.
         let is_served = decided.shadow || verb == Verb::Spend && decided.decision.allowed;
         let wait = if is_served { Nanos::ZERO } else { decided.decision.retry_after };
         Ok(Placing { decided, wait, pace })
     }
 
-    /// Estimates when the last of `costs` will be served, if each is spent as soon as possible and no
+    /// Estimates when the last of `demands` will be served, if each is spent as soon as possible and no
     /// other call spends. The first is served after `after`, or from now on. Returns `None` if the id is not
     /// limited.
     ///
@@ -49,7 +59,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self,
         bound: &BoundLimit,
         id: &str,
-        costs: &[i64],
+        demands: &[Demand],
         after: Option<Estimate>,
     ) -> Result<Option<Estimate>, Failure> {
         let prepared = bound.resolve(Call::check(id, 0))?;
@@ -63,16 +73,22 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             }
         };
         Ok(start.map(|Estimate { now, turn }| {
-            let turn = costs.iter().fold(turn, |turn, &cost| next(limit, turn, cost));
+            let turn = demands.iter().fold(turn, |turn, &demand| next(limit, turn, demand));
             Estimate { now, turn }
         }))
     }
 }
 
 /// Returns the turn of the waiter after the one at `now`, and the bucket's state after its turn.
-fn next(limit: &Limit, (now, state): (Timestamp, State), cost: i64) -> (Timestamp, State) {
+fn next(
+    limit: &Limit,
+    (now, state): (Timestamp, State),
+    (cost, keep): Demand,
+) -> (Timestamp, State) {
     // If the limit was lowered, it may never allow the original cost.
-    let Ok(cost) = limit.cost(cost.clamp(0, limit.max_cost())) else { return (now, state) };
+    let cost = cost.clamp(0, limit.max_cost());
+    let limit = limit.keeping(keep.min(limit.max_cost() - cost), cost).unwrap_or(*limit);
+    let Ok(cost) = limit.cost(cost) else { return (now, state) };
     let step = limit.spend(cost, Some(state), now);
     if step.decision.allowed {
         return (now, step.after.unwrap_or(state));

@@ -23,7 +23,7 @@ pub use bound::{BoundLimit, Snapshot};
 pub use call::Call;
 pub use counters::{Counts, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
-pub use queue::{Estimate, Pace, Placing, QueueStep, Rejected, Ticket, WaitQueue};
+pub use queue::{Demand, Estimate, Pace, Placing, QueueStep, Rejected, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
 pub use slots::{Ending, HeldSlot, OpenSlots, count_endings};

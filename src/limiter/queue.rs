@@ -1,4 +1,5 @@
-//! FIFO wait queues without I/O, one per bucket.
+//! Wait queues without I/O, one per bucket: in order of arrival, but a waiter that must leave tokens in
+//! the bucket comes after those that need not.
 //!
 //! A waiter is *queued* until the store has charged its cost, and *placed* afterwards. The turn of a
 //! placed waiter is fixed: it comes when the bucket is out of debt. The driver of a queue asks the
@@ -65,15 +66,22 @@ impl Estimate {
     }
 }
 
-/// The number of a waiter, ascending in order of arrival.
-pub type Ticket = u64;
+/// The cost of a waiter, and the tokens that it must leave.
+pub type Demand = (i64, i64);
+
+/// The place of a waiter: those that keep fewer tokens come first, then in order of arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    keep: i64,
+    number: u64,
+}
 
 /// The waiters of one bucket. `W` is a handle to a waiter, and `P` a handle that refunds its charge.
 #[derive(Debug)]
 pub struct WaitQueue<W, P> {
     queued: BTreeMap<Ticket, Queued<W>>,
     placed: BTreeMap<Ticket, Placed<W, P>>,
-    last_ticket: Ticket,
+    last_number: u64,
     /// The earliest instant at which the store may be asked for the first queued waiter.
     ask_at: Timestamp,
     /// Whether a call to the store is in progress.
@@ -139,8 +147,8 @@ pub enum QueueStep<W, P> {
     },
     /// Report a timeout. The waiter has been removed from the queue at its deadline.
     Overdue {
-        /// The costs of the waiters before it, followed by its own.
-        costs: Vec<i64>,
+        /// The demands of the waiters before it, followed by its own.
+        demands: Vec<Demand>,
     },
     /// Sleep.
     Sleep,
@@ -161,7 +169,7 @@ impl<W, P> Default for WaitQueue<W, P> {
         WaitQueue {
             queued: BTreeMap::new(),
             placed: BTreeMap::new(),
-            last_ticket: 0,
+            last_number: 0,
             ask_at: Timestamp::ORIGIN,
             is_asked: false,
             tail: None,
@@ -193,47 +201,67 @@ impl<W: Clone, P> WaitQueue<W, P> {
     /// be asked for it immediately.
     pub fn estimate_arguments(
         &self,
-        cost: i64,
+        (cost, keep): Demand,
         now: Timestamp,
-    ) -> Option<(Vec<i64>, Option<Estimate>)> {
-        if self.queued.is_empty() && self.blocked_until().is_none_or(|until| until <= now) {
+    ) -> Option<(Vec<Demand>, Option<Estimate>)> {
+        let last = Ticket { keep, number: u64::MAX };
+        let is_first = self.queued.range(..last).next().is_none();
+        if is_first && self.blocked_until().is_none_or(|until| until <= now) {
             return None;
         }
-        Some(match self.tail {
-            Some((estimate, _)) => (vec![cost], Some(estimate)),
-            None => (self.queued.values().map(|queued| queued.cost).chain([cost]).collect(), None),
+        Some(match self.tail_before(last) {
+            Some((estimate, _)) => (vec![(cost, keep)], Some(estimate)),
+            None => (self.demands(last).chain([(cost, keep)]).collect(), None),
         })
     }
 
-    /// Adds a waiter at the end. `estimate` is its estimated turn, if known; see
-    /// [`estimate_arguments`](Self::estimate_arguments).
+    /// Returns the demands of the queued waiters up to `last`.
+    fn demands(&self, last: Ticket) -> impl Iterator<Item = Demand> {
+        self.queued.range(..=last).map(|(ticket, queued)| (queued.cost, ticket.keep))
+    }
+
+    /// Returns the tail if all queued waiters come before `ticket`.
+    fn tail_before(&self, ticket: Ticket) -> Option<(Estimate, Timestamp)> {
+        let last = self.queued.last_key_value().map(|(&last, _)| last);
+        self.tail.filter(|_| last.is_none_or(|last| last < ticket))
+    }
+
+    /// Adds a waiter that must leave `keep` tokens, behind those that keep as many or fewer. `estimate`
+    /// is its estimated turn, if known; see [`estimate_arguments`](Self::estimate_arguments).
     ///
     /// # Errors
     /// The estimated wait, if it ends after the deadline. The waiter is then not added.
     pub fn on_arrival(
         &mut self,
         waiter: W,
-        cost: i64,
+        (cost, keep): Demand,
         timeout: Option<Nanos>,
         estimate: Option<Estimate>,
         now: Timestamp,
     ) -> Result<Ticket, Nanos> {
+        let ticket = Ticket { keep, number: self.last_number + 1 };
         let deadline = timeout.map(|timeout| now.saturating_add(timeout));
-        let read_at = self.tail.map_or(now, |(_, read_at)| read_at);
+        let read_at = self.tail_before(ticket).map_or(now, |(_, read_at)| read_at);
         let check_at = estimate.map(|estimate| read_at.saturating_add(estimate.wait()));
         if let (Some(turn), Some(deadline)) = (check_at, deadline)
             && turn > deadline
         {
             return Err(Nanos::clamped(turn.get() - now.get()));
         }
-        self.tail = estimate.map(|estimate| (estimate, read_at));
-        if self.queued.is_empty() {
+        self.last_number = ticket.number;
+        let queued = Queued { waiter, cost, arrived_at: now, deadline, check_at, wakes_at: None };
+        self.queued.insert(ticket, queued);
+        let is_last = self.queued.last_key_value().is_some_and(|(&last, _)| last == ticket);
+        self.tail = estimate.map(|estimate| (estimate, read_at)).filter(|_| is_last);
+        if self.is_first(ticket) {
             self.ask_at = now;
         }
-        self.last_ticket += 1;
-        let queued = Queued { waiter, cost, arrived_at: now, deadline, check_at, wakes_at: None };
-        self.queued.insert(self.last_ticket, queued);
-        Ok(self.last_ticket)
+        Ok(ticket)
+    }
+
+    /// Returns whether the store is asked for this waiter next.
+    fn is_first(&self, ticket: Ticket) -> bool {
+        self.queued.first_key_value().is_some_and(|(&first, _)| first == ticket)
     }
 
     /// Returns what the caller must do at `now`. `ticket` is its own waiter, if it has one.
@@ -250,9 +278,9 @@ impl<W: Clone, P> WaitQueue<W, P> {
         let Some(ticket) = ticket else { return QueueStep::Sleep };
         let Some(queued) = self.queued.get(&ticket) else { return QueueStep::Sleep };
         if queued.deadline.is_some_and(|deadline| deadline <= now) {
-            let costs = self.queued.range(..=ticket).map(|(_, queued)| queued.cost).collect();
+            let demands = self.demands(ticket).collect();
             self.take_queued(ticket, now);
-            return QueueStep::Overdue { costs };
+            return QueueStep::Overdue { demands };
         }
         if queued.check_at.is_some_and(|check_at| check_at <= now) {
             self.check_earlier_waiters(ticket, now);
@@ -318,7 +346,9 @@ impl<W: Clone, P> WaitQueue<W, P> {
         // A wait of zero without a charge would be a busy loop.
         let wait = if is_placed { wait } else { wait.max(Nanos::clamped(1)) };
         let turn = received_at.saturating_add(wait);
-        self.ask_at = if is_placed { received_at } else { turn };
+        // The answer says nothing about a waiter that has come before this one meanwhile.
+        let is_first = self.is_first(ticket);
+        self.ask_at = if is_placed || !is_first { received_at } else { turn };
         let Some(queued) = self.queued.get_mut(&ticket) else {
             self.ask_at = received_at;
             return is_placed.then(|| Rejected::Unwanted(charge(decided)));
@@ -389,7 +419,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
             let turn = last.turn.get().saturating_sub(self.gains);
             let gain = turn.saturating_sub(now.saturating_add(wait).get()).max(0);
             let pace = last.pace;
-            self.pass_on(0, gain, pace);
+            self.pass_on(Ticket::default(), gain, pace);
         }
         (self.ask_at, self.tail) = (now, None);
     }
@@ -461,8 +491,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
             return Some(placed.due());
         }
         let queued = self.queued.get(&ticket)?;
-        let is_first = self.queued.first_key_value().is_some_and(|(&first, _)| first == ticket);
-        let until = match is_first {
+        let until = match self.is_first(ticket) {
             // The caller that is asking the store will notify the first waiter.
             true if self.is_asked => None,
             true => Some(self.ask_at()),

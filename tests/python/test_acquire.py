@@ -379,15 +379,16 @@ def test_waiters_are_admitted_like_spends_at_the_same_instants(limit: Limit) -> 
         crowd, costs, served = Crowd(limiter), {}, []
         for turn in range(60):
             cost = chance.randint(1, limit.max_cost)
+            keep = chance.randint(0, limit.max_cost - cost) if seed % 2 else 0
             standing = crowd.waiting()
             match chance.choice("jjjlsaaaa") if turn < 50 else "z":
                 case "j":
-                    costs[str(turn)] = cost
-                    crowd.send(str(turn), cost=cost)
+                    costs[str(turn)] = cost, keep
+                    crowd.send(str(turn), cost=cost, keep=keep)
                 case "l" if standing:
                     crowd.leave(chance.choice(standing))
-                case "s" if limiter.spend("Tokens", "ada", cost):
-                    served.append(((clock.now_ns() - crowd.start_ns) / SECOND, cost))
+                case "s" if limiter.spend("Tokens", "ada", cost, keep=keep):
+                    served.append(((clock.now_ns() - crowd.start_ns) / SECOND, (cost, keep)))
                 case "a":
                     clock.advance_ns(chance.choice([1, SECOND // 4, SECOND, 2 * SECOND]))
                 case "z":
@@ -400,9 +401,57 @@ def test_waiters_are_admitted_like_spends_at_the_same_instants(limit: Limit) -> 
         # The same spends by a caller at those instants.
         clock = penstock.ManualClock(1000.5)
         bound = penstock.Limiter({"Limit": limit}, clock=clock).limit("Limit")
-        for at, cost in served:
+        for at, (cost, keep) in served:
             clock.set_ns(1_000_500_000_000 + round(at * SECOND))
-            assert bound.spend("ada", cost), (seed, at, cost)
+            assert bound.spend("ada", cost, keep=keep), (seed, at, cost, keep)
+
+
+def test_waiters_that_keep_fewer_tokens_come_first(
+    crowd: Crowd, clock: penstock.ManualClock
+) -> None:
+    for who, keep, cost in [("a", 2, 1), ("b", 2, 1), ("c", 0, 2), ("d", 1, 1), ("e", 0, 1)]:
+        crowd.send(who, cost=cost, keep=keep)
+    # "b" waits for three tokens. That delays neither "c", for which there are two, nor "e".
+    assert crowd.taken() == [("a", 0.0), ("c", 0.0)]
+    outcomes = []
+    for _ in range(6):
+        clock.advance(1)
+        outcomes += crowd.taken()
+    # Two tokens for "d" after that of "e", and three for "b".
+    assert outcomes == [("e", 1.0), ("d", 3.0), ("b", 5.0)]
+
+
+@pytest.mark.parametrize("name", ["Tokens", "Drips", "Window"])
+def test_a_waiter_that_keeps_tokens_takes_none_in_advance(
+    crowd: Crowd, clock: penstock.ManualClock, name: str
+) -> None:
+    limiter = crowd.limiter
+    limiter.spend(name, "ada", 1)
+    for who in "abc":
+        crowd.send(who, name, keep=2)
+    assert crowd.taken() == []
+    # What they must leave is there for others.
+    assert limiter.spend(name, "ada", 2).remaining == 0
+    crowd.send("d", name, 3)
+    clock.advance(10)
+    assert crowd.taken()[0] == ("d", limiter.limits[name].period if name == "Window" else 3.0)
+
+
+def test_the_timeout_counts_the_tokens_to_keep(crowd: Crowd, clock: penstock.ManualClock) -> None:
+    crowd.limiter.acquire("Tokens", "ada", 3)
+    for timeout in (0, 2.999):
+        with pytest.raises(penstock.RateLimited) as raised:
+            crowd.limiter.acquire("Tokens", "ada", timeout=timeout, keep=2)
+        assert raised.value.decision.retry_after == 3.0
+    crowd.send("a", timeout=3, keep=2)
+    # After "a", there are two tokens, one fewer than "b" needs.
+    crowd.send("b", timeout=3.999, keep=2)
+    crowd.send("c", timeout=4, keep=2)
+    crowd.send("d", keep=3)
+    assert crowd.taken() == [("b", "RateLimited"), ("d", "CostTooHigh")]
+    clock.advance(3)
+    clock.advance(1)
+    assert crowd.taken() == [("a", 3.0), ("c", 4.0)]
 
 
 def test_a_waiter_is_refused_no_later_than_its_timeout(

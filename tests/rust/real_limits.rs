@@ -319,8 +319,8 @@ fn estimated_turns_are_exact<S: Store>(fresh: fn() -> S) {
             // There is nothing to wait for.
             return Ok(());
         }
-        let costs: Vec<i64> =
-            shares.iter().map(|share| (share * limit.max_cost() as f64) as i64 + 1).collect();
+        let costs: Vec<(i64, i64)> =
+            shares.iter().map(|share| ((share * limit.max_cost() as f64) as i64 + 1, 0)).collect();
         let mut turns = Vec::new();
         let mut last = None;
         let now = limiter.clock().now();
@@ -331,7 +331,7 @@ fn estimated_turns_are_exact<S: Store>(fresh: fn() -> S) {
             prop_assert_eq!(all, last, "estimated one by one and all at once");
             turns.push(now.saturating_add(all));
         }
-        for (cost, turn) in costs.into_iter().zip(turns) {
+        for ((cost, _), turn) in costs.into_iter().zip(turns) {
             let wait = turn.get() - limiter.clock().now().get();
             if wait > 0 {
                 limiter.clock().advance(wait - 1).expect("a time");
