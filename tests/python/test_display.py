@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock
@@ -14,7 +14,6 @@ from penstock import Limit, Limiter, Limits, ManualClock
 from penstock.display import decision_html, limit_html, limits_html
 from penstock.messages import explain_limit
 
-MS = 1_000_000
 SCRIPT = "<script>alert('1')</script>\"&<!--\u202e\x00"
 LIMITS = [
     Limit.token_bucket(burst=20, count=10, period="1m"),
@@ -214,72 +213,6 @@ def test_any_id_is_shown_safely(id: str) -> None:
 )
 def test_limit_is_explained(limit: Limit, words: str) -> None:
     assert explain_limit(limit) == words
-
-
-def worst_and_once(limit: Limit) -> tuple[int, int]:
-    """Return the numbers that are said."""
-    words = explain_limit(limit)
-    worst = words.rpartition("at worst ")[2].partition(" in any ")[0]
-    return int(worst.replace(",", "")), int(words.partition(" at once")[0].replace(",", ""))
-
-
-def stretch(limit: Limit) -> int:
-    """Return the length of time for which the worst case is said, in nanoseconds."""
-    if limit.algorithm == "leaky-bucket":
-        return -(-limit.size // limit.drip_size) * limit.drip_rate_ns
-    return limit.period_ns
-
-
-def admitted(limit: Limit, first: int, start: int) -> int:
-    """Spend some tokens early, then as many as possible within an interval; count the latter."""
-    clock = ManualClock()
-    clock.set_ns(10**18)
-    orders = Limiter({"Orders": limit}, clock=clock).limit("Orders")
-    for _ in range(first):
-        orders.spend("ada")
-    clock.advance_ns(start)
-    count, end = 0, clock.now_ns() + stretch(limit)
-    while clock.now_ns() <= end:
-        while orders.spend("ada"):
-            count += 1
-        clock.advance_ns(min(orders.check("ada").retry_after_ns, end + 1 - clock.now_ns()))
-    return count
-
-
-small = st.integers(1, 6)
-lengths = st.sampled_from([6, 10, 12]).map("{}ms".format)
-
-
-@settings(deadline=None)
-@given(
-    st.one_of(
-        st.builds(Limit.token_bucket, burst=small, count=small, period=lengths),
-        st.builds(Limit.leaky_bucket, size=small, drip_rate=lengths, drip_size=small),
-        st.builds(Limit.fixed_window, count=small, period=lengths),
-        st.builds(Limit.fixed_rate_window, count=small, period=lengths, burst=st.integers(0, 3)),
-    ),
-    st.integers(0, 3),
-    st.integers(0, 15 * MS),
-)
-def test_worst_case_is_never_passed(limit: Limit, first: int, start: int) -> None:
-    worst, once = worst_and_once(limit)
-    assert once == limit.max_cost
-    assert admitted(limit, first, start) <= worst
-
-
-@pytest.mark.parametrize(
-    ("limit", "first", "start", "short"),
-    [
-        (Limit.token_bucket(burst=20, count=10, period="10ms"), 0, 0, 0),
-        (Limit.fixed_window(count=10, period="10ms"), 1, 10 * MS - 1, 1),
-        (Limit.fixed_rate_window(count=5, period="10ms", burst=2), 1, 10 * MS - 1, 0),
-        (Limit.leaky_bucket(size=4, drip_rate="5ms", drip_size=2), 0, 0, 0),
-    ],
-    ids=lambda value: getattr(value, "algorithm", ""),
-)
-def test_worst_case_happens(limit: Limit, first: int, start: int, short: int) -> None:
-    # Of a fixed window, one went to open it.
-    assert admitted(limit, first, start) == worst_and_once(limit)[0] - short
 
 
 @pytest.mark.parametrize(

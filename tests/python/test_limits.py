@@ -520,15 +520,6 @@ def test_invalid_text_of_a_limit_is_refused(defaults: str, overrides: str | None
     assert "\n" not in str(caught.value)
 
 
-def test_explanation_has_the_comment_of_an_override() -> None:
-    limits = Limits.parse(
-        "Orders: 5/second",
-        "- Orders: {burst: 9, count: 1, period: 1s, ids: [{id: ada, comment: ticket 12}]}",
-    )
-    assert limits.explain("Orders", "ada").comment == "ticket 12"
-    assert limits.explain("Orders", "eve").comment is None
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of Unix")
 def test_named_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "limits.yaml"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -281,47 +280,6 @@ def test_only_the_first_limits_get_their_own_label(
         } == named
         # After a reload, in whatever order, limits keep their label.
         limiter.reload(dict(reversed(limits.items())))
-
-
-def test_counts_are_exact_from_several_threads(make_limiter: MakeLimiter) -> None:
-    limiter = make_limiter({"Orders": "100/hour", "Pages": "7/hour"})
-    value = prometheus(limiter)
-    begin = threading.Barrier(5)
-    found: Counter[tuple[str, bool]] = Counter()
-    switch_interval = sys.getswitchinterval()
-
-    def work() -> None:
-        own: Counter[tuple[str, bool]] = Counter()
-        begin.wait(60)
-        for turn in range(3_000):
-            name = ("Orders", "Pages")[turn % 2]
-            own[name, limiter.spend(name, turn % 10).allowed] += 1
-            whole = limiter.spend_all([("Orders", "x"), ("Pages", "x")])
-            for part in whole.parts:
-                own[part.name or "", part.allowed] += 1
-        found.update(own)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        begin.wait(60)
-        before = 0.0
-        while any(thread.is_alive() for thread in threads):
-            now = value("decisions_total", limit="Orders", outcome="denied")
-            assert now is not None
-            assert now >= before
-            before = now
-        for thread in threads:
-            thread.join(60)
-    finally:
-        sys.setswitchinterval(switch_interval)
-    assert sum(found.values()) == 4 * 3_000 * 3
-    for name in ("Orders", "Pages"):
-        for outcome, allowed in (("allowed", True), ("denied", False)):
-            reported = value("decisions_total", limit=name, outcome=outcome)
-            assert reported == found[name, allowed] > 0
 
 
 def test_top_denied_are_found_under_an_attack(make_limiter: MakeLimiter) -> None:

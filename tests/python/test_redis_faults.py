@@ -435,21 +435,6 @@ def test_tls_needs_a_trusted_authority(start_server: StartServer, tmp_path: Path
         limiter.spend("Orders", "ada")
 
 
-@pytest.mark.parametrize("value", ["garbage", "1:2:3", "-5", "99999999999999999999999", "", "list"])
-def test_garbage_at_a_key_locks_no_client_out(redis_server: Server, value: str) -> None:
-    with opened(f"{redis_server.url}?{PATIENT}", SMALL) as limiter:
-        limiter.spend("Orders", "ada")
-        [key] = redis_server.command("KEYS", "*")
-        redis_server.command("DEL", key)
-        if value == "list":
-            redis_server.command("RPUSH", key, "a", "b")
-        else:
-            redis_server.command("SET", key, value)
-        # It is replaced by the state of a full bucket.
-        assert [limiter.spend("Orders", "ada").remaining for _ in range(5)] == [4, 3, 2, 1, 0]
-        assert not limiter.spend("Orders", "ada").allowed
-
-
 def test_foreign_values_are_logged_once_and_counted(
     redis_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -35,21 +35,6 @@ if __name__ == "__main__":
         print(sum(pool.map(spend, [sys.argv[2]] * 3, chunksize=1)))
 """
 
-# Spends, and adds buckets, until it is killed.
-SPEND_ON = """
-import itertools, os, sys, penstock
-limits = {"Orders": "500/day", "Pages": "1/second"}
-limiter = penstock.Limiter(limits, store=sys.argv[1])
-for number in itertools.count():
-    limiter.spend("Orders", "ada")
-    limiter.spend("Pages", f"{os.getpid()} {number}")
-"""
-
-
-def start(program: str, url: str) -> subprocess.Popen[str]:
-    """Start a program of its own with the URL as its argument."""
-    return subprocess.Popen([sys.executable, "-c", program, url], stdout=subprocess.PIPE, text=True)
-
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_processes_of_a_pool_share_one_limit_exactly(url: str, tmp_path: Path, method: str) -> None:
@@ -69,19 +54,6 @@ def test_forked_child_decides_by_the_same_buckets(url: str) -> None:
     child.join()
     assert child.exitcode == 0
     assert limiter.peek("Orders", "ada").remaining == 40
-
-
-def test_killed_processes_leave_no_lock(url: str) -> None:
-    limiter = penstock.Limiter(LIMITS, store=url)
-    for _ in range(2):
-        programs = [start(SPEND_ON, url) for _ in range(2)]
-        while limiter.peek("Orders", "ada").remaining > 0:
-            pass
-        for program in programs:
-            program.kill()
-            program.communicate()
-        limiter.reset("Orders", "ada")
-    assert all(limiter.spend("Orders", f"new {number}") for number in range(100))
 
 
 def test_manual_clock_decides_in_place_of_the_tables_own(url: str) -> None:

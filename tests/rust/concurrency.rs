@@ -1,7 +1,7 @@
 //! Stress tests with real threads on one store. Each test of a race also asserts that a race occurred.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -172,109 +172,6 @@ fn two_threads_admit_exactly_the_limit_while_the_table_grows_and_sweeps() {
             "{stats:?}"
         );
     }
-}
-
-#[test]
-fn batches_that_share_shards_neither_deadlock_nor_take_a_part_of_their_tokens() {
-    let limits = "
-        Orders: {burst: 1500, count: 1, period: 24h}
-        Names: {burst: 2000, count: 1, period: 24h}
-    ";
-    let limiter = Arc::new(limiter(limits, Contended::around(MemoryStore::new(None))));
-    let is_running = Arc::new(AtomicBool::new(true));
-    let (done, results) = mpsc::channel();
-    for thread in 0..3_usize {
-        let (limiter, is_running, done) =
-            (Arc::clone(&limiter), Arc::clone(&is_running), done.clone());
-        // Not in a scope, which would wait forever for deadlocked threads.
-        thread::spawn(move || {
-            let snapshot = limiter.snapshot();
-            let part = |name: &str, id: &'static str| {
-                Transaction::new(snapshot.limit(name).expect("a limit"), id, 1, Kind::Spend)
-            };
-            let ids = ["a", "b", "c", "d", "e", "f", "g", "h"];
-            let mut admitted = 0;
-            for turn in (0..).take_while(|&turn| turn < 1200 || is_running.load(Ordering::SeqCst)) {
-                // The same buckets in each call, in varying orders.
-                let mut parts = vec![part("Orders", "shared"), part("Names", "shared")];
-                parts.extend(ids.iter().map(|id| part("Names", id)));
-                parts.rotate_left((turn * (thread + 1)) % ids.len());
-                if thread == 1 {
-                    parts.reverse();
-                }
-                admitted +=
-                    limiter.decide_all(Verb::Spend, &parts).expect("an answer").decision.allowed
-                        as i64;
-            }
-            done.send(admitted).expect("the test is waiting");
-        });
-    }
-    let collisions = limiter.store().around.wait_for_a_race();
-    is_running.store(false, Ordering::SeqCst);
-    let wait =
-        || results.recv_timeout(Duration::from_secs(60)).expect("the threads are deadlocked");
-    let admitted: i64 = (0..3).map(|_| wait()).sum();
-    assert!(collisions >= MIN_COLLISIONS, "{NO_RACE}: {collisions}");
-    assert_eq!(admitted, 1500);
-    let left = |name: &str, id: &str| {
-        let snapshot = limiter.snapshot();
-        let bound = snapshot.limit(name).expect("a limit");
-        limiter.decide(bound, Call::check(id, 0)).expect("an answer").decision.remaining
-    };
-    // Batches that were denied by the bucket of orders took no tokens from the other buckets.
-    assert_eq!(left("Orders", "shared"), 0);
-    for id in ["shared", "a", "b", "c", "d", "e", "f", "g", "h"] {
-        assert_eq!(left("Names", id), 500, "{id}");
-    }
-}
-
-#[test]
-fn limits_can_be_replaced_while_threads_decide() {
-    let smaller = "Orders: {burst: 1000, count: 1, period: 1h}";
-    let larger =
-        "Orders: {burst: 1800, count: 1, period: 1h}\nNames: {burst: 1, count: 1, period: 1h}";
-    let limiter = limiter(smaller, Contended::around(MemoryStore::new(None)));
-    let is_running = AtomicBool::new(true);
-    let (replaced, admitted) = thread::scope(|scope| {
-        let spending = || {
-            let (mut admitted, mut seen) = (0, 0);
-            while is_running.load(Ordering::SeqCst) {
-                let generation = limiter.generation();
-                assert!(generation >= seen, "the generation decreased");
-                seen = generation;
-                admitted += i64::from(spend(&limiter, "Orders", "shared", 1));
-            }
-            admitted
-        };
-        let threads: Vec<_> = (0..2).map(|_| scope.spawn(spending)).collect();
-        for turn in 0..200 {
-            let limits = if turn % 2 == 0 { larger } else { smaller };
-            limiter.reload(config::parse(limits, None, None).expect("limits")).expect("a reload");
-        }
-        let collisions = limiter.store().around.wait_for_a_race();
-        is_running.store(false, Ordering::SeqCst);
-        assert!(collisions >= MIN_COLLISIONS, "{NO_RACE}: {collisions}");
-        let admitted: i64 =
-            threads.into_iter().map(|thread| thread.join().expect("a thread")).sum();
-        (limiter.generation(), admitted)
-    });
-    assert_eq!(replaced, 200);
-    // Both limits use the same bucket, so together they admit no more than the larger one.
-    limiter.reload(config::parse(larger, None, None).expect("limits")).expect("a reload");
-    let last = (0..2000).take_while(|_| spend(&limiter, "Orders", "shared", 1)).count() as i64;
-    assert_eq!(admitted + last, 1800);
-}
-
-#[test]
-fn concurrent_advances_of_a_clock_add_up() {
-    let clock = ManualClock::new(at(0));
-    thread::scope(|scope| {
-        for by in [1, 1000] {
-            let clock = &clock;
-            scope.spawn(move || (0..20_000).for_each(|_| clock.advance(by).expect("a time")));
-        }
-    });
-    assert_eq!(clock.now(), at(20_000 * 1001));
 }
 
 /// A clock that runs a callback after one reading, which is then outdated when it is used.

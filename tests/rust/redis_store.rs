@@ -472,17 +472,6 @@ fn a_short_stall_is_not_a_long_outage() {
 }
 
 #[test]
-fn a_lost_script_is_sent_again() {
-    let own = Server::start(&[]);
-    let limiter = limiter(&own, "flush", "");
-    let mut connection = own.connection();
-    for expected in [true, true, true, false] {
-        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("flushed");
-        assert_eq!(spend(&limiter, "Tokens").allowed, expected);
-    }
-}
-
-#[test]
 fn a_denied_client_is_denied_locally() {
     let limiter = limiter(server(), "denied", "");
     let hits = || limiter.store().health().denied_locally;
@@ -777,22 +766,6 @@ fn a_terminated_server_is_unavailable() {
     let part = Transaction::new(bound, "ada", 1, Kind::Spend);
     assert!(limiter.decide_all(Verb::Spend, &[part]).is_err());
     assert!(limiter.reset(bound, "ada").is_err());
-}
-
-#[test]
-fn a_store_with_wrong_credentials_cannot_be_opened() {
-    let own = Server::start(&["--requirepass", "secret"]);
-    let url = |credentials: &str| -> StoreUrl {
-        let url = format!("redis://{credentials}127.0.0.1:{}?connect_timeout=30s", own.port);
-        url.parse().expect("a URL")
-    };
-    let clock = || AnyClock::System(SystemClock::new());
-    for credentials in ["", ":wrong@", "ada:secret@"] {
-        let error = open(&url(credentials), clock()).expect_err("refused");
-        assert!(matches!(error, OpenError::Server(StoreError::Refused { .. })), "{error:?}");
-        assert!(!error.to_string().contains("secret"), "{error}");
-    }
-    assert!(open(&url(":secret@"), clock()).is_ok());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use penstock::engine::limit::Limit;
 use penstock::engine::registry::{Builder, Registry, Rule};
 use penstock::engine::time::Timestamp;
 use penstock::limiter::{Call, Limiter};
-use penstock::simulate::{Columns, Events, Ids, Simulator, Totals};
+use penstock::simulate::{Columns, Events, Simulator};
 use proptest::prelude::*;
 
 use crate::stores::memory;
@@ -183,38 +183,4 @@ proptest! {
         simulator(&registry, &IDS[..1]).run(&events, &mut columns).expect("valid events");
         prop_assert_eq!(allowed, expected.iter().map(|result| result.0).collect::<Vec<_>>());
     }
-
-    #[test]
-    fn the_peak_equals_the_maximum_over_all_intervals(
-        events in prop::collection::vec((0..9_i64, 0..4_i64), 0..40),
-        width in 1..20_i64,
-    ) {
-        let mut time = 0;
-        let events: Vec<(i64, i64)> = events
-            .iter()
-            .map(|&(wait, weight)| {
-                time += wait;
-                (time, weight)
-            })
-            .collect();
-        let within = |start: i64| -> i64 {
-            let inside = events.iter().filter(|(at, _)| (start..start + width).contains(at));
-            inside.map(|(_, weight)| weight).sum()
-        };
-        let expected = events.iter().map(|&(at, _)| within(at)).max().unwrap_or(0);
-        let mut totals = Totals::new(Vec::new(), &[width]);
-        let (times, costs): (Vec<i64>, Vec<i64>) = events.iter().copied().unzip();
-        let (times, allowed) = (&times[..], vec![1_u8; events.len()]);
-        let spent = Events { times, clients: None::<&[u32]>, costs: Some(&costs[..]) };
-        totals.add(&spent, &&allowed[..], &times, None::<&&[i64]>);
-        prop_assert_eq!(totals.peaks().next(), Some(expected));
-    }
-}
-
-#[test]
-fn ids_are_numbered_in_order_of_first_occurrence() {
-    let mut ids = Ids::default();
-    let numbers: Vec<_> = ["b", "a", "b", "c"].map(|id| ids.number(id.as_bytes())).into();
-    assert_eq!(numbers, [0, 1, 0, 2].map(Some));
-    assert_eq!((ids.len(), ids.is_empty()), (3, false));
 }
