@@ -3,7 +3,6 @@
 from penstock._core import (
     BoundLimit,
     Decision,
-    Decisions,
     Limit,
     Limiter,
     Limits,
@@ -12,6 +11,7 @@ from penstock._core import (
     Transaction,
     __version__,
 )
+from penstock.decisions import Decisions
 from penstock.errors import (
     ConfigError,
     CostError,

@@ -5,12 +5,13 @@ import enum
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias, final, overload
+from typing import Any, Final, Literal, Self, TypeAlias, final
 
 import numpy
 import numpy.typing
 from typing_extensions import Buffer
 
+from penstock.decisions import Decisions
 from penstock.errors import RateLimited
 from penstock.explanation import Explanation
 from penstock.reservation import Reservation
@@ -33,7 +34,6 @@ from penstock.types import (
 __all__ = [
     "BoundLimit",
     "Decision",
-    "Decisions",
     "Limit",
     "Limiter",
     "Limits",
@@ -860,56 +860,23 @@ class Decision:
     def _repr_html_(self) -> str: ...
 
 @final
-class Decisions:
-    """Outcomes of many independent checks, as columns.
+class LimitEntry:
+    """Name, rules and header texts of a limit.
 
-    Returned by `spend_each`. The columns are NumPy arrays that share the memory of this object;
-    `column()` returns them without NumPy. Libraries that support the Arrow stream protocol accept
-    the object directly: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
-    Indexing returns one `Decision`, and a slice returns `Decisions`.
-
-    Examples:
-        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-        >>> decisions = limiter.spend_each("Orders", ["ada", "ada", "ada"])
-        >>> decisions.allowed.tolist(), decisions[2].retry_after
-        ([True, True, False], 30.0)
+    Has no reference to the limiter, so that a decision does not keep the limiter alive.
     """
-
-    @property
-    def allowed(self) -> numpy.typing.NDArray[numpy.bool_]:
-        """Whether each request may proceed."""
-    @property
-    def would_deny(self) -> numpy.typing.NDArray[numpy.bool_]:
-        """Whether a limit in shadow mode would have denied each request."""
-    @property
-    def remaining(self) -> numpy.typing.NDArray[numpy.int64]:
-        """Tokens left in the bucket after each decision, in order."""
-    @property
-    def retry_after_ns(self) -> numpy.typing.NDArray[numpy.int64]:
-        """Nanoseconds until each request could be allowed again; see `Decision.retry_after`."""
-    @property
-    def reset_after_ns(self) -> numpy.typing.NDArray[numpy.int64]:
-        """Nanoseconds until each bucket is full again."""
-    def column(self, name: str) -> memoryview:
-        """Return one column as a read-only view, without NumPy and without copying.
-
-        Args:
-            name: `"allowed"`, `"would_deny"`, `"remaining"`, `"retry_after_ns"` or
-                `"reset_after_ns"`.
-
-        Raises:
-            KeyError: No column has this name.
-        """
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
-    def __arrow_c_schema__(self) -> object: ...
-    def __len__(self) -> int: ...
+    def __new__(cls, limits: Limits, name: str) -> Self: ...
+    def decision(
+        self, id: Id, cost: int, now_ns: int, row: tuple[bool, bool, int, int, int, int]
+    ) -> Decision:
+        """Return a decision of this limit from its row of the columns."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: None  # type: ignore[assignment]
-    @overload
-    def __getitem__(self, index: int, /) -> Decision: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> Decisions: ...
-    def __iter__(self) -> Iterator[Decision]: ...
+
+def arrow(
+    flags: Sequence[tuple[str, bytes]], numbers: Sequence[tuple[str, Buffer]]
+) -> tuple[object, object]:
+    """Return columns as capsules of the Arrow protocol: their schema, and a stream of one batch."""
 
 @final
 class BoundLimit:

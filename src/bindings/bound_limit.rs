@@ -9,7 +9,6 @@ use pyo3::types::PyString;
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
-use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::{not_picklable, with_cost};
 use crate::bindings::fastcall;
 use crate::bindings::hints::visible_names;
@@ -18,6 +17,7 @@ use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::ReservedTokens;
+use crate::bindings::spend_each::spend_each;
 use crate::engine::factor::Adjustment;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
@@ -335,8 +335,8 @@ impl BoundLimit {
         ids: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
         keep: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Decisions> {
-        Decisions::spend(&self.handle, || self.snapshot(ids.py()), ids, costs, keep)
+    ) -> PyResult<Bound<'py, PyAny>> {
+        spend_each(&self.handle, || self.snapshot(ids.py()), ids, costs, keep)
     }
 
     /// Take `estimate` tokens before the cost is known, to be settled later.

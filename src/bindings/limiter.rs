@@ -13,7 +13,6 @@ use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::clock::{SystemClock, clock_of, default_clock};
 use crate::bindings::decision::{Decision, DecisionPart, several};
-use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::not_picklable;
 use crate::bindings::hints::visible_names;
 use crate::bindings::id_text::{id_text, kept_id};
@@ -185,6 +184,7 @@ impl Limiter {
         // thread imports a module would wait for that import forever.
         for module in [
             "logging",
+            "penstock.decisions",
             "penstock.headers",
             "penstock.leases",
             "penstock.reservation",
@@ -508,7 +508,7 @@ impl Limiter {
         ids: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
         keep: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Decisions> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         self.bound(name)?.get().spend_each(ids, costs, keep)
     }
 

@@ -11,7 +11,6 @@ mod clock;
 mod column;
 mod decision;
 mod decision_data;
-mod decisions;
 mod errors;
 mod existing_store;
 mod fastcall;
@@ -33,6 +32,7 @@ mod replies;
 mod reservation;
 mod route_simulator;
 mod simulator;
+mod spend_each;
 mod stats;
 mod store_log;
 mod totals;
@@ -60,8 +60,6 @@ mod _core {
     #[pymodule_export]
     use super::decision::{_unpickled_decision, Decision};
     #[pymodule_export]
-    use super::decisions::{_unpickled_decisions, Decisions};
-    #[pymodule_export]
     use super::existing_store::{inspect_store, open_existing};
     #[pymodule_export]
     use super::headers::{encoded_header_fields, header_fields, header_values};
@@ -73,6 +71,8 @@ mod _core {
     use super::id_text::canonical_address;
     #[pymodule_export]
     use super::limit::{Limit, parse_duration};
+    #[pymodule_export]
+    use super::limit_entry::LimitEntry;
     #[pymodule_export]
     use super::limiter::{Limiter, restore_limit};
     #[pymodule_export]
@@ -87,6 +87,8 @@ mod _core {
     use super::route_simulator::{RouteSimulator, load_routes};
     #[pymodule_export]
     use super::simulator::Simulator;
+    #[pymodule_export]
+    use super::spend_each::arrow;
     #[pymodule_export]
     use super::totals::Totals;
     #[pymodule_export]
@@ -110,7 +112,6 @@ mod _core {
         let names = [
             "BoundLimit",
             "Decision",
-            "Decisions",
             "Limit",
             "Limiter",
             "Limits",

@@ -41,9 +41,9 @@ def existing_store() -> object:
 EXAMPLES: dict[type, Callable[[], object]] = {
     _core.BoundLimit: lambda: LIMITER.limit("Orders"),
     _core.Decision: lambda: LIMITER.check("Orders", "a"),
-    _core.Decisions: lambda: LIMITER.spend_each("Orders", ["a"]),
     _core.Limit: lambda: LIMITS.resolve("Orders", "a"),
     _core.Limiter: lambda: LIMITER,
+    _core.LimitEntry: lambda: _core.LimitEntry(LIMITS, "Orders"),
     _core.Limits: lambda: LIMITS,
     _core.ManualClock: penstock.ManualClock,
     _core.Replies: _core.Replies,
@@ -156,6 +156,7 @@ def test_importing_penstock_imports_no_framework_and_no_large_module() -> None:
     assert ours == {
         "penstock",
         "penstock._core",
+        "penstock.decisions",
         "penstock.errors",
         "penstock.explanation",
         "penstock.reservation",

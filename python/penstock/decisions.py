@@ -1,0 +1,171 @@
+"""Outcomes of many independent checks."""
+
+# Neither `__future__` nor `typing` is imported: they would take most of the time of
+# `import penstock`.
+from penstock._core import arrow
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any, overload
+
+    import numpy
+    import numpy.typing
+    from typing_extensions import Buffer
+
+    from penstock._core import Decision, LimitEntry
+    from penstock.types import Id
+
+__all__ = ["Decisions"]
+
+_FLAGS = ("allowed", "would_deny")
+_NUMBERS = ("remaining", "retry_after_ns", "reset_after_ns")
+
+
+class Decisions:
+    """Outcomes of many independent checks, as columns.
+
+    Returned by `spend_each`. The columns are NumPy arrays that share the memory of this object;
+    `column()` returns them without NumPy. Libraries that support the Arrow stream protocol accept
+    the object directly: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
+    Indexing returns one `Decision`, and a slice returns `Decisions`.
+
+    Examples:
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+        >>> decisions = limiter.spend_each("Orders", ["ada", "ada", "ada"])
+        >>> decisions.allowed.tolist(), decisions[2].retry_after
+        ([True, True, False], 30.0)
+    """
+
+    __slots__ = ("_columns", "_costs", "_entry", "_ids", "_now_ns")
+
+    # Equal ones may have ids of different types.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        entry: "LimitEntry",
+        now_ns: int,
+        ids: "tuple[Id, ...]",
+        costs: "Buffer",
+        columns: "Mapping[str, Buffer]",
+    ) -> None:
+        self._entry = entry
+        self._now_ns = now_ns
+        self._ids = ids
+        self._costs = memoryview(costs)
+        # In the order of a row of `LimitEntry.decision`.
+        self._columns = {name: memoryview(column) for name, column in columns.items()}
+
+    @property
+    def allowed(self) -> "numpy.typing.NDArray[numpy.bool_]":
+        """Whether each request may proceed."""
+        return self._array("allowed")
+
+    @property
+    def would_deny(self) -> "numpy.typing.NDArray[numpy.bool_]":
+        """Whether a limit in shadow mode would have denied each request."""
+        return self._array("would_deny")
+
+    @property
+    def remaining(self) -> "numpy.typing.NDArray[numpy.int64]":
+        """Tokens left in the bucket after each decision, in order."""
+        return self._array("remaining")
+
+    @property
+    def retry_after_ns(self) -> "numpy.typing.NDArray[numpy.int64]":
+        """Nanoseconds until each request could be allowed again; see `Decision.retry_after`."""
+        return self._array("retry_after_ns")
+
+    @property
+    def reset_after_ns(self) -> "numpy.typing.NDArray[numpy.int64]":
+        """Nanoseconds until each bucket is full again."""
+        return self._array("reset_after_ns")
+
+    def column(self, name: str) -> "memoryview[Any]":
+        """Return one column as a read-only view, without NumPy and without copying.
+
+        Args:
+            name: `"allowed"`, `"would_deny"`, `"remaining"`, `"retry_after_ns"` or
+                `"reset_after_ns"`.
+
+        Raises:
+            KeyError: No column has this name.
+        """
+        if name not in _FLAGS + _NUMBERS:
+            names = ", ".join((_FLAGS + _NUMBERS)[:-1])
+            raise KeyError(f"a column must be {names} or {_NUMBERS[-1]}, found {name!r}")
+        return memoryview(self._columns[name])
+
+    def _array(self, name: str) -> "numpy.typing.NDArray[Any]":
+        try:
+            import numpy  # noqa: PLC0415  optional
+        except ImportError:
+            raise ImportError(
+                "a column is a NumPy array, and NumPy is not installed; run `pip install numpy`, "
+                "or use `decisions.column(name)`, which needs no NumPy"
+            ) from None
+        return numpy.asarray(self._columns[name])
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        # The protocol allows a producer to ignore the requested schema.
+        return self._arrow()[1]
+
+    def __arrow_c_schema__(self) -> object:
+        return self._arrow()[0]
+
+    def _arrow(self) -> tuple[object, object]:
+        columns = self._columns
+        flags = [(name, bytes(columns[name])) for name in _FLAGS]
+        return arrow(flags, [(name, columns[name]) for name in _NUMBERS])
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> "Iterator[Decision]":
+        return map(self.__getitem__, range(len(self)))
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, index: int, /) -> Decision: ...
+        @overload
+        def __getitem__(self, index: slice, /) -> "Decisions": ...
+
+    def __getitem__(self, index: "Any", /) -> "Any":
+        ids = self._ids[index]
+        if isinstance(index, slice):
+            columns = {name: bytes(column[index]) for name, column in self._columns.items()}
+            return _copied(self._entry, self._now_ns, ids, bytes(self._costs[index]), columns)
+        row = tuple([column[index] for column in self._columns.values()])
+        return self._entry.decision(ids, self._costs[index], self._now_ns, row)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Decisions):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __reduce__(self) -> "tuple[Any, ...]":
+        columns = {name: bytes(column) for name, column in self._columns.items()}
+        state = self._entry, self._now_ns, self._ids, bytes(self._costs), columns
+        return _copied, state
+
+    def __repr__(self) -> str:
+        allowed = bytes(self._columns["allowed"]).count(1)
+        return f"<Decisions: {allowed} of {len(self)} allowed>"
+
+
+def _copied(
+    entry: "LimitEntry",
+    now_ns: int,
+    ids: "tuple[Id, ...]",
+    costs: bytes,
+    columns: dict[str, bytes],
+) -> Decisions:
+    """Return decisions from copies of their columns."""
+    views = {
+        name: memoryview(column).cast("?" if name in _FLAGS else "q")
+        for name, column in columns.items()
+    }
+    return Decisions(entry, now_ns, ids, memoryview(costs).cast("q"), views)
