@@ -69,7 +69,7 @@ impl Totals {
             Column::from(totals.clients().iter().map(number).collect::<Vec<_>>())
         };
         [
-            column(|client| client.events),
+            Column::from(totals.events().to_vec()),
             column(|client| client.denied),
             column(|client| client.longest),
             column(|client| client.most_in_flight),

@@ -1,15 +1,16 @@
 //! Totals of decisions, counted in one pass.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
 use crate::simulate::{Events, Source};
 
-/// The totals of one client.
+/// The number of events that are added together, so that what is read of them stays in the cache.
+const STRIDE: usize = 4096;
+
+/// The totals of one client, except its number of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientTotals {
-    /// The number of events.
-    pub events: i64,
     /// The number of denied events.
     pub denied: i64,
     /// The longest wait of a denied event, in nanoseconds.
@@ -27,31 +28,66 @@ struct OpenRequests {
     most: i64,
 }
 
+/// An event that was admitted.
+#[derive(Clone, Copy, Debug)]
+struct Admitted {
+    time: i64,
+    tokens: i64,
+}
+
 /// The most tokens that were admitted within any interval of one width, which excludes its end.
 #[derive(Clone, Copy, Debug)]
 struct Peak {
     width: i64,
-    /// The tokens of the current interval.
-    within: i128,
-    /// The number of the first event of the current interval.
-    first: u64,
     largest: i128,
+    /// The first event of the shortest run up to the last event with more than `largest` tokens, or
+    /// of the interval that has just become the largest.
+    first: usize,
+    /// The tokens of this run.
+    within: i128,
+}
+
+impl Peak {
+    /// Adds the events of `recent` from `added` on.
+    ///
+    /// An interval that ends with an event can only be larger if the shortest run with more tokens fits
+    /// into it. That run begins one event later for each event, and nothing else has to be searched.
+    fn add(&mut self, recent: &[Admitted], added: usize) {
+        for &Admitted { time, tokens } in &recent[added..] {
+            self.within += i128::from(tokens);
+            while self.within - i128::from(recent[self.first].tokens) > self.largest {
+                self.within -= i128::from(recent[self.first].tokens);
+                self.first += 1;
+            }
+            let fits = |event: &Admitted| time.saturating_sub(event.time) < self.width;
+            if self.within > self.largest && fits(&recent[self.first]) {
+                let earlier = recent[..self.first].iter().rev().take_while(|event| fits(event));
+                let (count, tokens) = earlier.fold((0, 0), |(count, sum), event| {
+                    (count + 1, sum + i128::from(event.tokens))
+                });
+                self.first -= count;
+                self.within += tokens;
+                self.largest = self.within;
+            }
+        }
+    }
 }
 
 /// Totals of decisions in order of time, part by part.
 ///
-/// The memory grows with the clients and with the events admitted in the widest interval.
+/// The memory grows with the clients and with the events admitted in the busiest of the widest
+/// intervals.
 #[derive(Debug)]
 pub struct Totals {
+    /// The number of events of each client. Apart from the rest, because most events need nothing else.
+    events: Vec<i64>,
     clients: Vec<ClientTotals>,
     /// The upper bounds of the ranges of waits, ascending.
     bounds: Vec<i64>,
     waits: Vec<i64>,
     peaks: Vec<Peak>,
-    /// The admitted events that the widest interval may still include, with their tokens.
-    recent: VecDeque<(i64, i64)>,
-    /// The number of the first of them.
-    first: u64,
+    /// The admitted events that an interval may still include.
+    recent: Vec<Admitted>,
     in_flight: OpenRequests,
 }
 
@@ -59,14 +95,14 @@ impl Totals {
     /// Creates totals with the upper bounds of the ranges of waits, and the widths of the intervals,
     /// both in nanoseconds and ascending.
     pub fn new(bounds: Vec<i64>, widths: &[i64]) -> Totals {
-        let peak = |&width: &i64| Peak { width, within: 0, first: 0, largest: 0 };
+        let peak = |&width: &i64| Peak { width, largest: 0, first: 0, within: 0 };
         Totals {
+            events: Vec::new(),
             clients: Vec::new(),
             waits: vec![0; bounds.len() + 1],
             bounds,
             peaks: widths.iter().map(peak).collect(),
-            recent: VecDeque::new(),
-            first: 0,
+            recent: Vec::new(),
             in_flight: OpenRequests::default(),
         }
     }
@@ -85,45 +121,59 @@ impl Totals {
         N: Source<u32>,
         C: Source<i64>,
     {
-        for index in 0..events.times.len() {
-            let client = events.clients.as_ref().map_or(0, |clients| clients.get(index)) as usize;
-            if client >= self.clients.len() {
-                self.clients.resize(client + 1, ClientTotals::default());
-            }
-            let totals = &mut self.clients[client];
-            totals.events += 1;
-            if allowed.get(index) != 0 {
-                let tokens = events.costs.as_ref().map_or(1, |costs| costs.get(index));
-                let time = events.times.get(index);
-                self.admit(time, tokens);
-                if let Some(durations) = durations {
-                    self.begin(time, client, durations.get(index));
+        let client = |index| events.clients.as_ref().map_or(0, |all| all.get(index)) as usize;
+        let (mut admitted, mut denied) = ([0; STRIDE], [0; STRIDE]);
+        for start in (0..events.times.len()).step_by(STRIDE) {
+            let (mut admissions, mut denials) = (0, 0);
+            for index in start..events.times.len().min(start + STRIDE) {
+                let client = client(index);
+                if client >= self.events.len() {
+                    self.events.resize(client + 1, 0);
                 }
-            } else {
-                let wait = retry_after.get(index);
-                totals.denied += 1;
-                totals.longest = totals.longest.max(wait);
-                self.waits[self.bounds.partition_point(|&bound| bound < wait)] += 1;
+                self.events[client] += 1;
+                // Both are written, because a branch would often be predicted wrongly.
+                let is_allowed = allowed.get(index) != 0;
+                admitted[admissions] = index;
+                admissions += usize::from(is_allowed);
+                denied[denials] = index;
+                denials += usize::from(!is_allowed);
+            }
+            self.clients.resize(self.events.len(), ClientTotals::default());
+            let admitted = &admitted[..admissions];
+            self.admit(admitted.iter().map(|&index| Admitted {
+                time: events.times.get(index),
+                tokens: events.costs.as_ref().map_or(1, |costs| costs.get(index)),
+            }));
+            for &index in &denied[..denials] {
+                self.deny(client(index), retry_after.get(index));
+            }
+            for (&index, durations) in admitted.iter().flat_map(|index| Some((index, durations?))) {
+                self.begin(events.times.get(index), client(index), durations.get(index));
             }
         }
     }
 
-    #[inline(always)]
-    fn admit(&mut self, time: i64, tokens: i64) {
-        self.recent.push_back((time, tokens));
+    fn deny(&mut self, client: usize, wait: i64) {
+        let totals = &mut self.clients[client];
+        totals.denied += 1;
+        totals.longest = totals.longest.max(wait);
+        // Counted rather than searched for: there are few, and a search is a row of branches.
+        self.waits[self.bounds.iter().filter(|&&bound| bound < wait).count()] += 1;
+    }
+
+    fn admit(&mut self, events: impl Iterator<Item = Admitted>) {
+        let added = self.recent.len();
+        self.recent.extend(events.filter(|event| event.tokens > 0));
         for peak in &mut self.peaks {
-            peak.within += i128::from(tokens);
-            while let Some(&(earlier, tokens)) = self.recent.get((peak.first - self.first) as usize)
-                && time.saturating_sub(earlier) >= peak.width
-            {
-                peak.within -= i128::from(tokens);
-                peak.first += 1;
-            }
-            peak.largest = peak.largest.max(peak.within);
+            peak.add(&self.recent, added);
         }
-        let oldest = self.peaks.last().map_or(u64::MAX, |peak| peak.first);
-        while self.first < oldest && self.recent.pop_front().is_some() {
-            self.first += 1;
+        let unused = self.peaks.iter().map(|peak| peak.first).min().unwrap_or(self.recent.len());
+        // Moved only if it is as much as what is kept, so that no event is moved twice.
+        if unused >= self.recent.len() / 2 {
+            self.recent.drain(..unused);
+            for peak in &mut self.peaks {
+                peak.first -= unused;
+            }
         }
     }
 
@@ -148,7 +198,12 @@ impl Totals {
         self.in_flight.most
     }
 
-    /// The totals of each client, by number.
+    /// The number of events of each client, by number.
+    pub fn events(&self) -> &[i64] {
+        &self.events
+    }
+
+    /// The other totals of each client, by number.
     pub fn clients(&self) -> &[ClientTotals] {
         &self.clients
     }
@@ -206,13 +261,9 @@ mod tests {
         };
         let (allowed, waits) = (&[1_u8, 0, 0, 0, 0][..], &[99_i64, 10, 11, 20, 21][..]);
         totals.add(&events, &allowed, &waits, None::<&&[i64]>);
-        let client = |events, denied, longest| ClientTotals {
-            events,
-            denied,
-            longest,
-            ..Default::default()
-        };
-        assert_eq!(totals.clients(), [client(2, 2, 21), client(0, 0, 0), client(3, 2, 20)]);
+        let client = |denied, longest| ClientTotals { denied, longest, ..ClientTotals::default() };
+        assert_eq!(totals.events(), [2, 0, 3]);
+        assert_eq!(totals.clients(), [client(2, 21), client(0, 0), client(2, 20)]);
         assert_eq!(totals.waits(), [1, 2, 1]);
     }
 

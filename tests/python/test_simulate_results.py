@@ -73,6 +73,42 @@ def test_summary_equals_a_direct_count(events: list[tuple[int, str, int]]) -> No
         assert (arrivals, refused) == (len(inside), sum(not row[3] for row in inside))
 
 
+@pytest.mark.parametrize(("id_format", "per_bucket"), [("", 1), (", id: ipAddress", 2)])
+def test_summary_of_many_events_equals_a_direct_count(id_format: str, per_bucket: int) -> None:
+    random = np.random.default_rng(7)
+    events, clients = 300_000, 500
+    times = np.cumsum(random.integers(0, 2, events) * random.integers(0, SECOND // 50, events))
+    codes, costs = random.integers(0, clients, events), random.integers(0, 4, events)
+    limits = penstock.Limits.parse(f"Site: {{burst: 40, count: 40, period: 1m{id_format}}}")
+    # Two spellings of each address, which share a bucket if ids are addresses.
+    names = [f"2001:{'db8' if index % 2 else 'DB8'}::{index // 2:x}" for index in range(clients)]
+    buckets = codes // per_bucket
+    trace = Trace.from_codes(times, codes, names, costs, unit="ns")
+    simulation = simulate(limits, trace)
+    allowed, waits = simulation.allowed, simulation.retry_after_ns
+    admitted, tokens = times[allowed], np.concatenate([[0], np.cumsum(costs[allowed])])
+    most = [
+        int((tokens[np.searchsorted(admitted, admitted + width)] - tokens[:-1]).max())
+        for width in (1, SECOND, 60 * SECOND)
+    ]
+    per_client = np.bincount(buckets)
+    denied = np.bincount(buckets[~allowed], minlength=len(per_client))
+    summary = simulation.summary()
+    assert (summary.events, summary.denied) == (events, int(denied.sum()))
+    assert (summary.clients, summary.clients_denied) == (len(per_client), (denied > 0).sum())
+    assert summary.longest_wait == waits[~allowed].max() / SECOND
+    assert [summary.most_at_once, summary.most_in_second, summary.most_in_minute] == most
+    table = simulation.by_client()
+    assert sorted(zip(table["events"], table["denied"], strict=True)) == sorted(
+        zip(per_client.tolist(), denied.tolist(), strict=True)
+    )
+    assert max(table["longest_wait"]) == summary.longest_wait
+    result = simulation.limit_result()
+    assert sum(count for _, count in result.waits) == summary.denied
+    assert result.bins.arrivals.sum() == events
+    assert result.bins.denied.sum() == summary.denied
+
+
 def test_bins_begin_at_multiples_of_their_width() -> None:
     bins = simulate("1/second", [7.5, 7.6, 12.0]).binned(5)
     assert (bins.start_ns / SECOND).tolist() == [5, 10]

@@ -16,7 +16,7 @@ from penstock.messages import describe_limit, explain_limit
 from penstock.simulate.ids import Codes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 NUMBERS: Final = ("remaining", "retry_after_ns", "reset_after_ns")
 """The columns of a simulation, except `allowed`."""
+
+# Events that are evaluated together if only totals are wanted, so that columns fit into the cache.
+_PART: Final = 1 << 17
 
 AnyLimits: TypeAlias = "Limit | Limits | str | Mapping[str, Limit | str]"
 
@@ -57,12 +60,20 @@ class Evaluator:
         """
         if _core.Simulator(self.limits, self.name).buckets(0) is None:
             return trace
+        return _with_buckets(trace, _buckets(self._simulator(trace)))
+
+    def parts(self, trace: Trace) -> Iterator[tuple[Trace, dict[str, NDArray[Any]]]]:
+        """Evaluate a sorted trace part by part.
+
+        Yield the events of each part by their buckets, as `by_bucket` does, and the columns
+        `allowed` and `retry_after_ns`.
+        """
         core = self._simulator(trace)
-        buckets = np.asarray(core.buckets(0))
-        used = int(buckets.max()) + 1 if len(buckets) else 0
-        names = [core.bucket_id(index) for index in range(used)]
-        codes = buckets[trace.client_indices] if used else trace.client_indices
-        return trace.with_codes(Codes(codes, names))
+        buckets = _buckets(core)
+        for first in range(0, len(trace), _PART):
+            part = trace[first : first + _PART]
+            columns = evaluate(core, part, part.codes, ["retry_after_ns"])
+            yield _with_buckets(part, buckets), columns
 
     def canonical_id(self, id: str) -> str:
         """Return an id as `by_bucket` spells it."""
@@ -218,6 +229,22 @@ def evaluate(
         None if trace.durations is None else trace.durations.view(np.int64),
     )
     return result
+
+
+def _buckets(core: _core.Simulator) -> Codes | None:
+    """Return each client's bucket and the ids of the buckets; None if each client has its own."""
+    found = core.buckets(0)
+    if found is None:
+        return None
+    buckets = np.asarray(found)
+    used = int(buckets.max()) + 1 if len(buckets) else 0
+    return Codes(buckets, [core.bucket_id(index) for index in range(used)])
+
+
+def _with_buckets(trace: Trace, buckets: Codes | None) -> Trace:
+    if buckets is None or len(trace) == 0:
+        return trace
+    return trace.with_codes(Codes(buckets.codes[trace.client_indices], buckets.clients))
 
 
 def _describe(limit: Limit) -> str:

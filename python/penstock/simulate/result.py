@@ -125,9 +125,12 @@ class Simulation(WithTotals):
 
     def _totals(self) -> Accumulator:
         if self._accumulator is None:
-            self._accumulator = Accumulator(self._routes)
-            self._sorted_column("retry_after_ns")
-            self._accumulator.add(self._by_bucket(), self._columns)
+            accumulator = Accumulator(self._routes)
+            if self._evaluator is None:
+                accumulator.add(self._by_bucket(), self._columns)
+            else:
+                accumulator.add_parts(self._evaluator.parts(self._ordered))
+            self._accumulator = accumulator
         return self._accumulator
 
     def _by_bucket(self) -> Trace:

@@ -142,9 +142,7 @@ def sweep(
 
 
 def _totals(limit: Limit, trace: Trace) -> dict[str, Any]:
-    evaluator = Evaluator(limit, UNNAMED)
-    columns = evaluator.columns(trace, ["retry_after_ns"])
-    return Simulation(trace, columns, evaluator=evaluator).summary().to_dict()
+    return Simulation(trace, {}, evaluator=Evaluator(limit, UNNAMED)).summary().to_dict()
 
 
 def _settings(grid: Any) -> tuple[list[dict[str, Any]], list[Limit]]:

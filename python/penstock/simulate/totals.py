@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -146,6 +147,23 @@ class Accumulator:
         self._has_durations = trace.durations is not None
         if self._routed is not None:
             self._routed.add(trace.client_indices, columns)
+
+    def add_parts(self, parts: Iterable[tuple[Trace, Mapping[str, NDArray[Any]]]]) -> None:
+        """Add parts as `add` does, each one while the next one is evaluated."""
+        last: tuple[Trace, Mapping[str, NDArray[Any]]] | None = None
+        added: Future[None] | None = None
+        with ThreadPoolExecutor(1) as pool:
+            for part in parts:
+                if added is not None:
+                    added.result()
+                if last is not None:
+                    added = pool.submit(self.add, *last)
+                last = part
+            if added is not None:
+                added.result()
+        # A trace of one part needs no thread.
+        if last is not None:
+            self.add(*last)
 
     def limit_result(
         self, title: str, described: tuple[str, str], max_bins: int = MAX_BINS
