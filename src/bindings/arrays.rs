@@ -276,7 +276,7 @@ pub(crate) fn durations_of(
 ) -> PyResult<Option<Array<i64>>> {
     if has_slots && durations.is_none() {
         let message = "a limit on requests in flight needs the durations of requests; \
-                       pass durations=, or duration= for a log";
+                       pass durations=, or for a log duration= (penstock replay --duration)";
         return Err(PyValueError::new_err(message));
     }
     durations.map(|durations| events.column("durations", durations)).transpose()

@@ -236,6 +236,9 @@ def run(options: Namespace) -> int:
         raise CommandError(str(error), WRONG_USE if is_wrong_use else FAULT) from error
     except penstock.Error as error:
         raise CommandError(str(error), FAULT) from error
+    except ValueError as error:
+        # A limit on requests in flight needs an option.
+        raise CommandError(str(error), WRONG_USE) from error
     recommendations, problems, unspent = _recommend(options, chunks, selected[0], routes)
     notes += unspent
     protect = _clients(options.protect)

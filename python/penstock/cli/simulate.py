@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the kind of traffic (default: poisson)",
     )  # fmt: skip
     group.add_argument(
-        "--rate", type=float, default=10.0, metavar="N",
+        "--rate", type=float, metavar="N",
         help="events per second of all clients together (default: 10; not for bursts)",
     )  # fmt: skip
     group.add_argument(
@@ -46,11 +46,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--seed", type=int, default=0, metavar="N", help="seed of the traffic (default: 0)"
     )
     group.add_argument(
-        "--size", type=int, default=10, metavar="N",
+        "--size", type=int, metavar="N",
         help="events in a burst, for bursts (default: 10)",
     )  # fmt: skip
     group.add_argument(
-        "--every", default="1m", metavar="TIME",
+        "--every", metavar="TIME",
         help="time between two bursts of a client, for bursts (default: 1m)",
     )  # fmt: skip
 
@@ -59,15 +59,23 @@ def synthetic_traffic(options: Namespace) -> Trace:
     """Generate the traffic that the options describe; its name describes it too.
 
     Raises:
-        ValueError: A number is out of range.
+        ValueError: A number is out of range, or an option is for another kind of traffic.
     """
-    rate, duration, clients, seed = options.rate, options.duration, options.clients, options.seed
+    is_bursts = options.traffic == "bursts"
+    for option in ("rate",) if is_bursts else ("size", "every"):
+        if getattr(options, option) is not None:
+            kinds = "poisson, diurnal or attack" if is_bursts else "bursts"
+            raise ValueError(f"--{option} is for --traffic {kinds}, found {options.traffic}")
+    rate = 10.0 if options.rate is None else options.rate
+    size = 10 if options.size is None else options.size
+    every = "1m" if options.every is None else options.every
+    duration, clients, seed = options.duration, options.clients, options.seed
     if seed < 0:
         raise ValueError(f"seed must be at least 0, found {seed}")
     pace = f"{rate:g} per second"
-    if options.traffic == "bursts":
-        trace = traffic.bursts(options.size, options.every, duration, clients, seed)
-        pace = f"{options.size} every {options.every}"
+    if is_bursts:
+        trace = traffic.bursts(size, every, duration, clients, seed)
+        pace = f"{size} every {every}"
     else:
         trace = getattr(traffic, options.traffic)(rate, duration, clients, seed)
     trace.name = f"{options.traffic}: {pace} for {duration}, clients: {clients:,}, seed: {seed}"
