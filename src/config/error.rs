@@ -5,9 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 use crate::config::duration::DurationError;
+use crate::config::suggest::suggest;
 use crate::config::text::TextFault;
 use crate::engine::algorithm::name::{AlgorithmName, UnknownAlgorithm};
-use crate::engine::id::{Excerpt, UnknownFormat};
+use crate::engine::id::{Excerpt, IdFormat, UnknownFormat};
 use crate::engine::key::NameError;
 use crate::engine::limit_error::LimitError;
 use crate::engine::registry::RegistryError;
@@ -188,9 +189,9 @@ pub enum Fault {
     /// A name that is not a member of the given enumeration.
     #[error("{class} has no member of this name{}", suggestion(nearest))]
     NotAMember { class: String, nearest: Option<String> },
-    #[error(transparent)]
+    #[error("{}{}", .0, nearest(&.0.found, AlgorithmName::ALL.map(AlgorithmName::as_str)))]
     Algorithm(#[from] UnknownAlgorithm),
-    #[error(transparent)]
+    #[error("{}{}", .0, nearest(&.0.found, IdFormat::ALL.map(IdFormat::as_str)))]
     Format(#[from] UnknownFormat),
     #[error(transparent)]
     Name(#[from] NameError),
@@ -202,6 +203,11 @@ pub enum Fault {
 
 fn suggestion(nearest: &Option<impl fmt::Display>) -> String {
     nearest.as_ref().map_or_else(String::new, |nearest| format!("; use {nearest}"))
+}
+
+/// Returns the fix for a misspelled word.
+fn nearest<'w>(found: &Excerpt, words: impl IntoIterator<Item = &'w str>) -> String {
+    suggestion(&suggest(found.to_string().trim_matches('"'), words))
 }
 
 fn fields_of(fields: &[&str]) -> String {
