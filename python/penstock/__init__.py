@@ -7,6 +7,7 @@ from penstock._core import (
     Limiter,
     Limits,
     ManualClock,
+    Reservation,
     SystemClock,
     Transaction,
     __version__,
@@ -29,7 +30,6 @@ from penstock.errors import (
     UnknownLimit,
 )
 from penstock.explanation import Explanation
-from penstock.reservation import Reservation
 
 # `typing` would take longer to import than everything else here; type checkers know the name.
 TYPE_CHECKING = False

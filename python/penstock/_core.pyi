@@ -5,7 +5,7 @@ import enum
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias, final
+from typing import Any, Final, Literal, Never, Self, TypeAlias, final, overload
 
 import numpy
 import numpy.typing
@@ -14,7 +14,6 @@ from typing_extensions import Buffer
 from penstock.decisions import Decisions
 from penstock.errors import RateLimited
 from penstock.explanation import Explanation
-from penstock.reservation import Reservation
 from penstock.types import (
     Algorithm,
     Anchor,
@@ -30,6 +29,7 @@ from penstock.types import (
     StoreStats,
     TransactionKind,
 )
+from penstock.wait_queue import Ready
 
 __all__ = [
     "BoundLimit",
@@ -38,6 +38,7 @@ __all__ = [
     "Limiter",
     "Limits",
     "ManualClock",
+    "Reservation",
     "SystemClock",
     "Transaction",
     "__version__",
@@ -584,34 +585,147 @@ class ManualClock:
         """Remove a callback added with `set_timer`."""
 
 @final
-class ReservedTokens:
-    """Tokens and slots of a `penstock.Reservation`, and the limits under which they were taken."""
+class Reservation:
+    """Tokens taken before the actual cost is known, and slots of limits on requests in flight.
+
+    `bool(reservation)` is whether they were allowed. As a context manager, with `with` or `async
+    with`, a denied reservation raises `RateLimited` on entry. At the end of the block, slots are
+    given back, and tokens that were not settled stay spent at the estimate; an exception refunds
+    them. A reservation that is dropped without an end issues a `ResourceWarning`: its tokens stay
+    spent, and its slots are given back. In a process that was forked off, it has no effect.
+
+    Examples:
+        >>> clock = penstock.ManualClock()
+        >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
+        >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
+        ...     decision = reservation.settle(450)
+        >>> decision.remaining
+        550
+    """
 
     @property
     def decision(self) -> Decision:
         """The decision about the estimates."""
     @property
-    def stage(self) -> Literal["open", "settled", "cancelled", "denied", "unknown"]:
-        """`"open"`, `"settled"`, `"cancelled"`, `"denied"`, or `"unknown"` if a reply was lost."""
-    @property
-    def is_remote(self) -> bool:
-        """Whether a server executes the end of the reservation."""
-    @property
-    def is_pending(self) -> bool:
-        """Whether slots or tokens are held that the end of the reservation may change."""
-    def settle(self, actual: int) -> Decision:
-        """See `Reservation.settle`."""
-    def settle_later(self, name: str, actual: int) -> None:
-        """See `Reservation.settle`."""
-    def end(self, is_cancelled: bool, waits: bool) -> bool:
-        """Return slots, and charge what was settled; return whether the reservation was open.
+    def estimate(self) -> int:
+        """The tokens or slots that were reserved; of several limits, those of the strictest."""
+    @overload
+    def settle(self, name_or_actual: int, actual: None = None, /) -> Decision:
+        """Replace the estimate by the actual tokens: return the difference, or charge it.
+
+        `settle(actual)` settles a reservation of one limit immediately. `settle(name, actual)`
+        settles one of several limits, with the call that ends the reservation.
+
+        `actual` may exceed the burst. The charge overdraws the bucket by at most one full bucket;
+        the rest is not taken. While the bucket is overdrawn, every spend is denied (a window
+        forgets the overdraft when it ends). A denied reservation has taken no tokens, and `settle`
+        returns its denied decision.
 
         Args:
-            is_cancelled: Whether tokens that were not settled are refunded.
-            waits: Whether to wait for the store. If not, the call never blocks.
+            name_or_actual: The actual tokens, at least 0; the limit's name if several limits are
+                reserved.
+            actual: The actual tokens, after a name.
+
+        Returns:
+            With one argument: the decision, which is allowed if all of `actual` has been taken.
+            After a charge, `retry_after` is the time until the bucket is no longer overdrawn.
+            `cost` is `actual`.
+
+        Raises:
+            ReservationError: The reservation is already settled or cancelled, the store's reply was
+                lost, the name is not among its limits, or the limit has slots.
+            CostNegative: `actual` is below 0.
+            StoreError: The store failed. The reservation can be settled later, unless the reply was
+                lost (`StoreTimeout`): then it is unknown what is charged.
+
+        Examples:
+            >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
+            >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
+            15.0
+        """
+    @overload
+    def settle(self, name_or_actual: str, actual: int, /) -> None:
+        """Replace the estimate by the actual tokens: return the difference, or charge it.
+
+        `settle(actual)` settles a reservation of one limit immediately. `settle(name, actual)`
+        settles one of several limits, with the call that ends the reservation.
+
+        `actual` may exceed the burst. The charge overdraws the bucket by at most one full bucket;
+        the rest is not taken. While the bucket is overdrawn, every spend is denied (a window
+        forgets the overdraft when it ends). A denied reservation has taken no tokens, and `settle`
+        returns its denied decision.
+
+        Args:
+            name_or_actual: The actual tokens, at least 0; the limit's name if several limits are
+                reserved.
+            actual: The actual tokens, after a name.
+
+        Returns:
+            With one argument: the decision, which is allowed if all of `actual` has been taken.
+            After a charge, `retry_after` is the time until the bucket is no longer overdrawn.
+            `cost` is `actual`.
+
+        Raises:
+            ReservationError: The reservation is already settled or cancelled, the store's reply was
+                lost, the name is not among its limits, or the limit has slots.
+            CostNegative: `actual` is below 0.
+            StoreError: The store failed. The reservation can be settled later, unless the reply was
+                lost (`StoreTimeout`): then it is unknown what is charged.
+
+        Examples:
+            >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
+            >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
+            15.0
+        """
+    def release(self) -> bool:
+        """End the reservation: return its slots, and charge what was settled.
+
+        Tokens that were not settled stay spent. The end of a `with` block calls it.
+
+        Returns:
+            Whether the reservation was open: it ends only once.
+
+        Raises:
+            StoreError: The store failed, and there are no slots. A slot is given back later if the
+                store has not executed the call; otherwise it expires.
+        """
+    def release_nowait(self, *, is_cancelled: bool = False) -> bool:
+        """End the reservation as `release` or `cancel` does, without waiting for the store.
+
+        For a coroutine, and for callbacks at the end of a response: it never blocks, needs no
+        event loop, and what it has begun is completed if the caller is cancelled.
+        """
+    def cancel(self) -> bool:
+        """Return slots, and the tokens that were not settled; return whether it was open.
+
+        Has no effect after the reservation was settled, cancelled or denied.
+
+        Raises:
+            StoreError: As `release`. The reservation can be cancelled later.
         """
     def abandon(self) -> None:
-        """See `Reservation.abandon`."""
+        """Forget the reservation, as a process that is killed does: for tests.
+
+        Its slots expire after one to two leases; its tokens stay spent.
+        """
+    def __bool__(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+    def __aenter__(self) -> Ready[Self]: ...
+    def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> Ready[None]: ...
+    def __reduce__(self) -> Never: ...
 
 @final
 class Renewal:
@@ -1397,11 +1511,11 @@ class Replies:
         errors that depend on the reply.
         """
     def end(
-        self, event_loop: asyncio.AbstractEventLoop, reserved: ReservedTokens, is_cancelled: bool
-    ) -> asyncio.Future[Decision]:
+        self, event_loop: asyncio.AbstractEventLoop, reserved: Reservation, is_cancelled: bool
+    ) -> asyncio.Future[Decision] | None:
         """End a reservation; return a future of `event_loop` that is done when the server replies.
 
-        What was sent is executed even if the future is cancelled.
+        None if there is no server. What was sent is executed even if the future is cancelled.
         """
     def call_all(
         self,

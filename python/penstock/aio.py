@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Never, NoReturn, Self
 
-    from penstock._core import Limit, Limits, ManualClock, SystemClock
-    from penstock.reservation import Reservation
+    from penstock._core import Limit, Limits, ManualClock, Reservation, SystemClock
     from penstock.types import AnyLimits, AnyTransaction, Factor, Id, Period
 
 
@@ -398,8 +397,13 @@ class AsyncReservation:
         traceback: TracebackType | None,
         /,
     ) -> None:
+        is_cancelled = exc is not None
+        if not self._may_wait:
+            self.reservation.release_nowait(is_cancelled=is_cancelled)
+            return
         # Begun before the first `await`, so that it is completed even if this task is cancelled.
-        ended = self.reservation._end_in(_replies_of, is_cancelled=exc is not None)  # noqa: SLF001
+        loop = asyncio.get_running_loop()
+        ended = _replies_of(loop).end(loop, self.reservation, is_cancelled)
         if ended is not None:
             await ended
 

@@ -16,7 +16,7 @@ use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::pool::{DecisionPool, Shared};
-use crate::bindings::reservation::ReservedTokens;
+use crate::bindings::reservation::Reservation;
 use crate::bindings::spend_each::spend_each;
 use crate::engine::factor::Adjustment;
 use crate::engine::id::IPV6_PREFIX;
@@ -350,21 +350,10 @@ impl BoundLimit {
         estimate: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
         keep: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<Bound<'py, Reservation>> {
         let estimate = estimate.or_int("estimate", 1)?;
         let adjustment = arguments::adjustment(factor, keep)?;
-        let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
-        let verb = Verb::Reserve;
-        let call = Call { verb, id: &text, cost: estimate, adjustment: adjustment.as_ref() };
-        let answered = self.handle.run(id.py(), |core| core.answer(&snapshot.0, call))?;
-        ReservedTokens::of_one(
-            &self.handle,
-            snapshot,
-            &kept_id(id, &text),
-            estimate,
-            adjustment.and_then(Adjustment::after_spend),
-            answered,
-        )
+        Reservation::of_one(&self.handle, self.snapshot(id.py())?, id, estimate, adjustment)
     }
 
     /// Wait until the bucket of `id` has `cost` tokens, and take them.

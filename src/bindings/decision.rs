@@ -61,7 +61,7 @@ impl Decision {
     /// allowed if tokens were returned.
     #[getter]
     fn allowed(&self) -> bool {
-        self.data.is_allowed_by_limit() || self.data.answered.shadow
+        self.data.allowed()
     }
 
     /// Whether a limit in shadow mode would have denied the request.
@@ -286,7 +286,7 @@ impl Decision {
     ///     ... except penstock.RateLimited as error:
     ///     ...     error.decision.retry_after
     ///     60.0
-    fn raise_if_denied(slf: &Bound<'_, Self>) -> PyResult<()> {
+    pub(crate) fn raise_if_denied(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, decision) = (slf.py(), slf.get());
         if decision.allowed() {
             return Ok(());
@@ -503,6 +503,16 @@ pub(crate) fn several(
     answered: AnsweredAll,
     parts: Vec<DecisionPart>,
 ) -> PyResult<Bound<'_, Decision>> {
+    Bound::new(py, Decision::new(several_data(py, verb, answered, parts)?))
+}
+
+/// Creates the data of that decision.
+pub(crate) fn several_data(
+    py: Python<'_>,
+    verb: Verb,
+    answered: AnsweredAll,
+    parts: Vec<DecisionPart>,
+) -> PyResult<DecisionData> {
     let AnsweredAll { binding, now, parts: answers } = answered;
     let parts = answers.into_iter().zip(parts).map(|(answered, (id, cost, entry))| {
         DecisionData::new(answered, verb, cost, id.bind(py), entry)
@@ -519,5 +529,5 @@ pub(crate) fn several(
     let parts = parts.into_iter().map(|part| Bound::new(py, Decision::new(part)));
     let parts = PyTuple::new(py, parts.collect::<PyResult<Vec<_>>>()?)?;
     data.rare_mut().parts = Some(parts.unbind());
-    Bound::new(py, Decision::new(data))
+    Ok(data)
 }

@@ -146,6 +146,12 @@ impl DecisionData {
         entry.get().entry.numbers(self.verb, &text, self.cost, effective, &self.answered.answer)
     }
 
+    /// Returns whether the request may proceed.
+    #[inline]
+    pub(crate) fn allowed(&self) -> bool {
+        self.is_allowed_by_limit() || self.answered.shadow
+    }
+
     /// Returns whether the limit allowed the request, ignoring shadow mode.
     pub(crate) fn is_allowed_by_limit(&self) -> bool {
         self.answered.answer.allowed()

@@ -19,7 +19,7 @@ use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::limit_or_text;
 use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::limits::Limits;
-use crate::bindings::reservation::ReservedTokens;
+use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
 use crate::bindings::transaction::CallArgs;
 use crate::clock::AnyClock;
@@ -187,7 +187,6 @@ impl Limiter {
             "penstock.decisions",
             "penstock.headers",
             "penstock.leases",
-            "penstock.reservation",
             "penstock.wait_queue",
         ] {
             py.import(module)?;
@@ -300,7 +299,7 @@ impl Limiter {
         estimate: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
         keep: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<Bound<'py, Reservation>> {
         self.bound(name)?.get().reserve(id, estimate, factor, keep)
     }
 
@@ -324,11 +323,14 @@ impl Limiter {
     ///     ...     reservation.settle("Tokens", 450)
     ///     >>> limiter.peek("Tokens", "ada").remaining, limiter.peek("Calls", "ada").remaining
     ///     (550, 5)
-    fn reserve_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn reserve_all<'py>(
+        &self,
+        transactions: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, Reservation>> {
         let py = transactions.py();
         let (transactions, parts) = self.transactions(transactions)?;
         let answered = self.handle.run(py, |core| core.answer_all(Verb::Reserve, &transactions))?;
-        ReservedTokens::of_several(py, &self.handle, transactions, parts, answered)
+        Reservation::of_several(py, &self.handle, transactions, parts, answered)
     }
 
     /// Wait until the bucket of `id` under `name` has `cost` tokens, and take them.

@@ -82,7 +82,7 @@ mod _core {
     #[pymodule_export]
     use super::replies::Replies;
     #[pymodule_export]
-    use super::reservation::{Renewal, ReservedTokens, try_reserve_all};
+    use super::reservation::{Renewal, Reservation, try_reserve_all};
     #[pymodule_export]
     use super::route_simulator::{RouteSimulator, load_routes};
     #[pymodule_export]
@@ -116,6 +116,7 @@ mod _core {
             "Limiter",
             "Limits",
             "ManualClock",
+            "Reservation",
             "SystemClock",
             "Transaction",
             "__version__",

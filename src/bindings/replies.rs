@@ -28,7 +28,7 @@ use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
-use crate::bindings::reservation::ReservedTokens;
+use crate::bindings::reservation::Reservation;
 use crate::bindings::store_log::log_events;
 use crate::engine::answer::Answer;
 use crate::engine::operation::Verb;
@@ -333,23 +333,27 @@ impl Replies {
 
     /// End a reservation; return a future of `event_loop` that is done when the server replies.
     ///
-    /// What was sent is executed even if the future is cancelled.
+    /// None if there is no server. What was sent is executed even if the future is cancelled.
     fn end<'py>(
         &self,
         event_loop: &Bound<'py, PyAny>,
-        reserved: &Bound<'py, ReservedTokens>,
+        reserved: &Bound<'py, Reservation>,
         is_cancelled: bool,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, reserved) = (event_loop.py(), reserved.get());
+        if reserved.handle().core.store().remote().is_none() {
+            reserved.release_nowait(py, is_cancelled)?;
+            return Ok(None);
+        }
         let future = event_loop.call_method0("create_future")?;
         let number = self.last.fetch_add(1, Ordering::Relaxed);
-        let call = Submission::End { decision: reserved.decision(py) };
+        let call = Submission::End { decision: reserved.decision(py)?.unbind() };
         let (handle, kept) = (Arc::clone(reserved.handle()), future.clone().unbind());
         let outstanding = Outstanding { handle, future: kept, call, undo: None };
         self.calls.lock().insert(number, outstanding);
         let inbox = Arc::clone(&self.inbox);
         reserved.submit_end(py, is_cancelled, move || inbox.push(number, Ok(Vec::new())));
-        Ok(future)
+        Ok(Some(future))
     }
 
     /// Return the decision on several transactions, or a future of `event_loop`.

@@ -1,19 +1,22 @@
-//! What the Python class `Reservation` has taken.
+//! The class `Reservation`: tokens and slots that were taken, and their end.
 
+use std::ffi::CString;
 use std::sync::{Arc, Weak};
 
+use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyString, PyTuple};
+use smallvec::SmallVec;
 
 use crate::bindings::arguments::{self, seconds};
 use crate::bindings::clock::ManualClock;
-use crate::bindings::decision::{Decision, DecisionPart, several};
+use crate::bindings::decision::{Decision, DecisionPart, several_data};
 use crate::bindings::decision_data::DecisionData;
-use crate::bindings::errors::raise;
-use crate::bindings::id_text::id_text;
+use crate::bindings::errors::{not_picklable, raise};
+use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter::Limiter;
-use crate::bindings::limiter_handle::LimiterHandle;
+use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::once::Once;
 use crate::clock::Clock;
 use crate::engine::algorithm::in_flight::Lease;
@@ -24,27 +27,50 @@ use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 use crate::engine::time::Timestamp;
 use crate::limiter::{
-    self, Answered, AnsweredAll, Call, CallError, Ending, HeldSlot, Progress, Stage, Transaction,
-    count_endings,
+    self, Answered, AnsweredAll, Call, CallError, Ending, Progress, Reserved, SlotKey, Stage,
+    Transaction, count_endings,
 };
-use crate::store::{Store, StoreError};
-use crate::sync::{Mutex, forks};
+use crate::store::{Store, StoreError, Wait};
+use crate::sync::{AtomicBool, Mutex, Ordering, forks};
 
 /// How often a call that must not wait tries to get a lock of another process.
 const TRIES: usize = 100;
 
-/// Tokens and slots of a `penstock.Reservation`, and the limits under which they were taken.
-#[pyclass(frozen, module = "penstock._core")]
+/// How many characters of an id are shown.
+const MAX_ID: usize = 60;
+
+/// Tokens taken before the actual cost is known, and slots of limits on requests in flight.
+///
+/// `bool(reservation)` is whether they were allowed. As a context manager, with `with` or `async
+/// with`, a denied reservation raises `RateLimited` on entry. At the end of the block, slots are
+/// given back, and tokens that were not settled stay spent at the estimate; an exception refunds
+/// them. A reservation that is dropped without an end issues a `ResourceWarning`: its tokens stay
+/// spent, and its slots are given back. In a process that was forked off, it has no effect.
+///
+/// Examples:
+///     >>> clock = penstock.ManualClock()
+///     >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
+///     >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
+///     ...     decision = reservation.settle(450)
+///     >>> decision.remaining
+///     550
+#[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
-pub(crate) struct ReservedTokens {
+pub(crate) struct Reservation {
     handle: Arc<LimiterHandle>,
-    decision: Py<Decision>,
+    /// The decision about the estimates; created when it is read, because few callers do.
+    data: DecisionData,
+    decision: Mutex<Option<Py<Decision>>>,
     /// What was taken; empty if it was denied.
-    parts: Vec<ReservedPart>,
+    parts: Parts,
     progress: Progress,
+    /// Whether a call has tried to end it.
+    is_handled: AtomicBool,
     /// The forks of the process that reserved. A child process has nothing to return.
     forks: u32,
 }
+
+type Parts = SmallVec<[ReservedPart; 1]>;
 
 /// Tokens or slots of one bucket.
 #[derive(Debug)]
@@ -56,7 +82,7 @@ struct ReservedPart {
     cost: i64,
     adjustment: Option<Adjustment>,
     /// The slots; `None` for tokens.
-    slot: Option<Arc<HeldSlot>>,
+    slot: Option<SlotKey>,
     /// The actual cost, to be charged at the end; `None` before it is known.
     actual: Mutex<Option<i64>>,
 }
@@ -64,7 +90,7 @@ struct ReservedPart {
 impl ReservedPart {
     /// Returns the operation that ends this part; `None` if nothing changes.
     fn ending(&self, py: Python<'_>, handle: &LimiterHandle, is_cancelled: bool) -> Option<Ending> {
-        if let Some(slot) = &self.slot {
+        if let Some(slot) = self.slot {
             return handle.slots.end(slot);
         }
         let actual = self.actual.lock().unwrap_or(if is_cancelled { 0 } else { self.cost });
@@ -84,53 +110,60 @@ impl ReservedPart {
     }
 }
 
-impl ReservedTokens {
-    /// Creates a Python `Reservation`.
-    fn reservation<'py>(
+impl Reservation {
+    fn create<'py>(
         py: Python<'py>,
         handle: &Arc<LimiterHandle>,
-        decision: Py<Decision>,
-        parts: Vec<ReservedPart>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let handle = Arc::clone(handle);
-        let progress = Progress::new();
-        let tokens = ReservedTokens { handle, decision, parts, progress, forks: forks() };
-        static CLASS: Once<Py<PyAny>> = Once::new();
-        let class = CLASS.import(py, "penstock.reservation", "Reservation")?;
-        class.call1((Bound::new(py, tokens)?,))
+        data: DecisionData,
+        parts: Parts,
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let (handle, decision) = (Arc::clone(handle), Mutex::new(None));
+        let (progress, is_handled) = (Progress::new(), AtomicBool::new(false));
+        let forks = forks();
+        Bound::new(py, Reservation { handle, data, decision, parts, progress, is_handled, forks })
     }
 
-    /// Creates a Python `Reservation` for the answer to one call.
+    /// Makes a call on one bucket.
     pub(crate) fn of_one<'py>(
         handle: &Arc<LimiterHandle>,
         (bound, entry): ActiveLimit,
         id: &Bound<'py, PyAny>,
         cost: i64,
         adjustment: Option<Adjustment>,
-        answered: Answered,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = id.py();
-        let (text, answer) = (id_text(id)?, answered.answer);
-        let is_taken = answer.outcome == Outcome::Allowed;
-        let lease = bound.entry().lease(Verb::Reserve, &text, cost, &answer);
-        let slot = lease.map(|lease| handle.hold(py, &bound, &text, cost, lease, answer.now));
-        let data = DecisionData::new(answered, Verb::Reserve, cost, id, entry.clone_ref(py));
-        let decision = Py::new(py, Decision::new(data))?;
-        let (id, actual) = (id.clone().unbind(), Mutex::new(None));
-        let part = ReservedPart { bound, entry, id, cost, adjustment, slot, actual };
-        let parts = if is_taken { vec![part] } else { Vec::new() };
-        ReservedTokens::reservation(py, handle, decision, parts)
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let (py, text, verb) = (id.py(), id_text(id)?, Verb::Reserve);
+        let call = Call { verb, id: &text, cost, adjustment: adjustment.as_ref() };
+        let reserve = |core: &AnyLimiter, wait| core.reserve(&bound, call, &handle.slots, wait);
+        let reserved = match reserve(&handle.core, Wait::Never) {
+            Ok(reserved) => reserved,
+            Err(_) => handle.run(py, |core| reserve(core, Wait::Allowed))?,
+        };
+        let Reserved { answered, slot } = reserved;
+        if slot.is_some() {
+            handle.start_renewal_once(py);
+        }
+        let id = kept_id(id, &text);
+        let is_taken = answered.answer.outcome == Outcome::Allowed;
+        let data = DecisionData::new(answered, verb, cost, &id, entry.clone_ref(py));
+        let mut parts = Parts::new();
+        if is_taken {
+            let (adjustment, actual) =
+                (adjustment.and_then(Adjustment::after_spend), Mutex::new(None));
+            let id = id.unbind();
+            parts.push(ReservedPart { bound, entry, id, cost, adjustment, slot, actual });
+        }
+        Reservation::create(py, handle, data, parts)
     }
 
-    /// Creates a Python `Reservation` for the answer to one call about several buckets.
+    /// Creates a reservation for the answer to one call about several buckets.
     pub(crate) fn of_several<'py>(
         py: Python<'py>,
         handle: &Arc<LimiterHandle>,
         transactions: Vec<Transaction>,
         shown: Vec<DecisionPart>,
         answered: AnsweredAll,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let mut parts = Vec::with_capacity(transactions.len());
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let mut parts = Parts::with_capacity(transactions.len());
         let found = transactions.into_iter().zip(&shown).zip(&answered.parts);
         for ((transaction, (id, cost, entry)), Answered { answer, .. }) in found {
             let Transaction { limit: bound, id: text, kind, adjustment, .. } = transaction;
@@ -144,8 +177,8 @@ impl ReservedTokens {
             let (cost, actual) = (*cost, Mutex::new(None));
             parts.push(ReservedPart { bound, entry, id, cost, adjustment, slot, actual });
         }
-        let decision = several(py, Verb::Reserve, answered, shown)?.unbind();
-        ReservedTokens::reservation(py, handle, decision, parts)
+        let data = several_data(py, Verb::Reserve, answered, shown)?;
+        Reservation::create(py, handle, data, parts)
     }
 
     /// Replaces the charge of the estimate by one of `actual`. After an error, the reservation is open
@@ -179,8 +212,11 @@ impl ReservedTokens {
         {
             return None;
         }
-        let endings = self.parts.iter();
-        Some(endings.filter_map(|part| part.ending(py, &self.handle, is_cancelled)).collect())
+        let mut endings = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            endings.extend(part.ending(py, &self.handle, is_cancelled));
+        }
+        Some(endings)
     }
 
     /// Sends the end of the reservation to the server. `then` is called on any thread when it has replied,
@@ -221,18 +257,7 @@ impl ReservedTokens {
     fn has_slots(&self) -> bool {
         self.parts.iter().any(|part| part.slot.is_some())
     }
-}
 
-#[pymethods]
-impl ReservedTokens {
-    /// The decision about the estimates.
-    #[getter]
-    pub(crate) fn decision(&self, py: Python<'_>) -> Py<Decision> {
-        self.decision.clone_ref(py)
-    }
-
-    /// `"open"`, `"settled"`, `"cancelled"`, `"denied"`, or `"unknown"` if a reply was lost.
-    #[getter]
     fn stage(&self) -> &'static str {
         match self.progress.stage() {
             _ if self.parts.is_empty() => "denied",
@@ -243,29 +268,39 @@ impl ReservedTokens {
         }
     }
 
-    /// Whether a server executes the end of the reservation.
-    #[getter]
-    fn is_remote(&self) -> bool {
-        self.handle.core.store().remote().is_some()
-    }
-
-    /// Whether slots or tokens are held that the end of the reservation may change.
-    #[getter]
+    /// Returns whether slots or tokens are held that the end of the reservation may change.
     fn is_pending(&self) -> bool {
         self.progress.stage() == Stage::Open
             && self.is_of_this_process()
             && self.parts.iter().any(|part| part.cost > 0)
     }
 
-    /// See `Reservation.settle`.
-    fn settle<'py>(
-        &self,
-        py: Python<'py>,
-        actual: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, Decision>> {
+    /// Ends a reservation that its owner has dropped.
+    #[cold]
+    fn warn_of_drop(&self, py: Python<'_>) {
+        // It may be dropped while an exception is raised, which must not be replaced.
+        let raised = PyErr::take(py);
+        let shown = self.__repr__(py).unwrap_or_default();
+        let message =
+            format!("{shown} was dropped: settle, release or cancel it; its tokens stay spent");
+        let ended = self.end(py, false, false).map(|_| ());
+        let warned = CString::new(message.replace('\0', ""))
+            .map_err(PyErr::from)
+            .and_then(|message| PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &message, 1));
+        for error in [ended, warned].into_iter().filter_map(Result::err) {
+            error.write_unraisable(py, None);
+        }
+        if let Some(raised) = raised {
+            raised.restore(py);
+        }
+    }
+
+    /// Settles a reservation of one limit. See `settle`.
+    fn settle_now<'py>(&self, actual: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
+        let py = actual.py();
         let actual = arguments::saturating("actual", actual)?;
         let part = match self.parts.as_slice() {
-            [] => return Ok(self.decision.bind(py).clone()),
+            [] => return self.decision(py),
             [part] if part.slot.is_none() => part,
             [_] => {
                 let message = "slots are given back at the end; there is nothing to settle";
@@ -278,11 +313,11 @@ impl ReservedTokens {
         };
         match self.progress.end(Stage::Settled) {
             Ok(()) => self.replace_charge(py, part, actual),
-            Err(stage) => Err(ReservedTokens::ended(stage)),
+            Err(stage) => Err(Reservation::ended(stage)),
         }
     }
 
-    /// See `Reservation.settle`.
+    /// Settles one of several limits, with the call that ends the reservation. See `settle`.
     fn settle_later(&self, py: Python<'_>, name: &str, actual: &Bound<'_, PyAny>) -> PyResult<()> {
         let actual = arguments::saturating("actual", actual)?;
         if actual < 0 {
@@ -295,7 +330,7 @@ impl ReservedTokens {
         let mut named = self.parts.iter().filter(|part| part.bound.entry().name().as_str() == name);
         let message = match (named.next(), named.next()) {
             (None, _) => {
-                let decision = self.decision.bind(py);
+                let decision = self.decision(py)?;
                 let parts: Bound<'_, PyTuple> = decision.getattr("parts")?.cast_into()?;
                 // Not charged, because it only took part in the decision.
                 let is_known = parts.iter().any(|part| {
@@ -315,18 +350,17 @@ impl ReservedTokens {
                     *part.actual.lock() = Some(actual);
                     return Ok(());
                 }
-                stage => return Err(ReservedTokens::ended(stage)),
+                stage => return Err(Reservation::ended(stage)),
             },
         };
         Err(raise("ReservationError", &message))
     }
 
-    /// Return slots, and charge what was settled; return whether the reservation was open.
+    /// Returns slots, and charges what was settled. Returns whether the reservation was open.
     ///
-    /// Args:
-    ///     is_cancelled: Whether tokens that were not settled are refunded.
-    ///     waits: Whether to wait for the store. If not, the call never blocks.
+    /// `is_cancelled`: whether tokens that were not settled are refunded. Without `waits`, never blocks.
     fn end(&self, py: Python<'_>, is_cancelled: bool, waits: bool) -> PyResult<bool> {
+        self.is_handled.store(true, Ordering::Relaxed);
         let Some(endings) = self.endings(py, is_cancelled) else { return Ok(false) };
         let has_slots = self.has_slots();
         if !has_slots && !endings.is_empty() {
@@ -341,16 +375,191 @@ impl ReservedTokens {
             _ => Ok(true),
         }
     }
+}
 
-    /// See `Reservation.abandon`.
+#[pymethods]
+impl Reservation {
+    /// The decision about the estimates.
+    #[getter]
+    pub(crate) fn decision<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Decision>> {
+        if let Some(decision) = &*self.decision.lock() {
+            return Ok(decision.bind(py).clone());
+        }
+        let created = Bound::new(py, Decision::new(self.data.clone_ref(py)))?;
+        // Another thread may have created it meanwhile.
+        let mut decision = self.decision.lock();
+        Ok(decision.get_or_insert_with(|| created.unbind()).bind(py).clone())
+    }
+
+    /// The tokens or slots that were reserved; of several limits, those of the strictest.
+    #[getter]
+    fn estimate(&self) -> i64 {
+        self.data.cost
+    }
+
+    /// Replace the estimate by the actual tokens: return the difference, or charge it.
+    ///
+    /// `settle(actual)` settles a reservation of one limit immediately. `settle(name, actual)`
+    /// settles one of several limits, with the call that ends the reservation.
+    ///
+    /// `actual` may exceed the burst. The charge overdraws the bucket by at most one full bucket;
+    /// the rest is not taken. While the bucket is overdrawn, every spend is denied (a window
+    /// forgets the overdraft when it ends). A denied reservation has taken no tokens, and `settle`
+    /// returns its denied decision.
+    ///
+    /// Args:
+    ///     name_or_actual: The actual tokens, at least 0; the limit's name if several limits are
+    ///         reserved.
+    ///     actual: The actual tokens, after a name.
+    ///
+    /// Returns:
+    ///     With one argument: the decision, which is allowed if all of `actual` has been taken.
+    ///     After a charge, `retry_after` is the time until the bucket is no longer overdrawn.
+    ///     `cost` is `actual`.
+    ///
+    /// Raises:
+    ///     ReservationError: The reservation is already settled or cancelled, the store's reply was
+    ///         lost, the name is not among its limits, or the limit has slots.
+    ///     CostNegative: `actual` is below 0.
+    ///     StoreError: The store failed. The reservation can be settled later, unless the reply was
+    ///         lost (`StoreTimeout`): then it is unknown what is charged.
+    ///
+    /// Examples:
+    ///     >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
+    ///     >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
+    ///     15.0
+    #[pyo3(signature = (name_or_actual, actual = None, /))]
+    fn settle<'py>(
+        &self,
+        name_or_actual: &Bound<'py, PyAny>,
+        actual: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, Decision>>> {
+        let Some(actual) = actual else {
+            self.is_handled.store(true, Ordering::Relaxed);
+            return self.settle_now(name_or_actual).map(Some);
+        };
+        let name = arguments::string("name", name_or_actual)?;
+        self.settle_later(name.py(), arguments::utf8("ReservationError", "name", name)?, actual)?;
+        Ok(None)
+    }
+
+    /// End the reservation: return its slots, and charge what was settled.
+    ///
+    /// Tokens that were not settled stay spent. The end of a `with` block calls it.
+    ///
+    /// Returns:
+    ///     Whether the reservation was open: it ends only once.
+    ///
+    /// Raises:
+    ///     StoreError: The store failed, and there are no slots. A slot is given back later if the
+    ///         store has not executed the call; otherwise it expires.
+    fn release(&self, py: Python<'_>) -> PyResult<bool> {
+        self.end(py, false, true)
+    }
+
+    /// End the reservation as `release` or `cancel` does, without waiting for the store.
+    ///
+    /// For a coroutine, and for callbacks at the end of a response: it never blocks, needs no
+    /// event loop, and what it has begun is completed if the caller is cancelled.
+    #[pyo3(signature = (*, is_cancelled = false))]
+    pub(crate) fn release_nowait(&self, py: Python<'_>, is_cancelled: bool) -> PyResult<bool> {
+        self.end(py, is_cancelled, false)
+    }
+
+    /// Return slots, and the tokens that were not settled; return whether it was open.
+    ///
+    /// Has no effect after the reservation was settled, cancelled or denied.
+    ///
+    /// Raises:
+    ///     StoreError: As `release`. The reservation can be cancelled later.
+    fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
+        self.end(py, true, true)
+    }
+
+    /// Forget the reservation, as a process that is killed does: for tests.
+    ///
+    /// Its slots expire after one to two leases; its tokens stay spent.
     fn abandon(&self) {
+        self.is_handled.store(true, Ordering::Relaxed);
         if self.progress.end(Stage::Cancelled).is_ok() {
-            self.parts
-                .iter()
-                .filter_map(|part| part.slot.as_ref())
-                .for_each(|slot| self.handle.slots.abandon(slot));
+            let slots = self.parts.iter().filter_map(|part| part.slot);
+            slots.for_each(|slot| self.handle.slots.abandon(slot));
         }
     }
+
+    fn __bool__(&self) -> bool {
+        self.data.allowed()
+    }
+
+    fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        if !slf.get().data.allowed() {
+            Decision::raise_if_denied(&slf.get().decision(slf.py())?)?;
+        }
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (exc_type, exc, traceback, /))]
+    fn __exit__(
+        &self,
+        exc_type: &Bound<'_, PyAny>,
+        exc: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let _ = (exc_type, traceback);
+        if exc.is_none() {
+            return self.end(exc.py(), false, true).map(|_| ());
+        }
+        if let Err(error) = self.end(exc.py(), true, true) {
+            // The exception of the block takes precedence.
+            let error = error.value(exc.py());
+            let note = format!("the reservation could not be cancelled: {error}");
+            exc.call_method1("add_note", (note,))?;
+        }
+        Ok(())
+    }
+
+    fn __aenter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        ready(Reservation::__enter__(slf)?.into_any())
+    }
+
+    #[pyo3(signature = (exc_type, exc, traceback, /))]
+    fn __aexit__<'py>(
+        &self,
+        exc_type: &Bound<'py, PyAny>,
+        exc: &Bound<'py, PyAny>,
+        traceback: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = (exc_type, traceback);
+        self.end(exc.py(), !exc.is_none(), false)?;
+        ready(exc.py().None().into_bound(exc.py()))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_picklable("Reservation", "end it in the process that reserved"))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let name = self.data.name(py).map_or_else(|| "None".to_owned(), |name| name.to_string());
+        let id: String = self.data.id(py)?.unwrap_or_default().chars().take(MAX_ID).collect();
+        let id = PyString::new(py, &id).repr()?.to_string();
+        let id = id.get(1..id.len() - 1).unwrap_or_default();
+        Ok(format!("<Reservation {name} {id}: {}, {}>", self.estimate(), self.stage()))
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if !self.is_handled.load(Ordering::Relaxed) && self.is_pending() {
+            // `None` means that the interpreter is shutting down.
+            let _ = Python::try_attach(|py| self.warn_of_drop(py));
+        }
+    }
+}
+
+/// Returns an awaitable that completes immediately with `value`.
+fn ready<'py>(value: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: Once<Py<PyAny>> = Once::new();
+    CLASS.import(value.py(), "penstock.wait_queue", "Ready")?.call1((value,))
 }
 
 impl LimiterHandle {
@@ -363,15 +572,20 @@ impl LimiterHandle {
         cost: i64,
         lease: Lease,
         now: Timestamp,
-    ) -> Arc<HeldSlot> {
+    ) -> SlotKey {
         let id = bound.entry().canonical(id).unwrap_or(id.into());
         // Due by the limiter's clock, which may differ from the store's.
         let now = if self.core.store().remote().is_some() { self.core.clock().now() } else { now };
-        let (slot, is_first) = self.slots.add(bound, &id, cost, lease, now);
-        if is_first {
+        let slot = self.slots.add(bound, &id, cost, lease, now);
+        self.start_renewal_once(py);
+        slot
+    }
+
+    /// Starts the renewal of slots that were added, if it has not begun.
+    fn start_renewal_once(self: &Arc<Self>, py: Python<'_>) {
+        if self.slots.starts_renewal() {
             self.start_renewal(py);
         }
-        slot
     }
 
     /// Starts the thread that renews slots or, on a manual clock, the timer.
@@ -568,12 +782,12 @@ impl Renewal {
 pub(crate) fn try_reserve_all<'py>(
     limiter: &Bound<'py, Limiter>,
     transactions: &Bound<'py, PyAny>,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
+) -> PyResult<Option<Bound<'py, Reservation>>> {
     let (transactions, parts) = limiter.get().transactions(transactions)?;
     let handle = limiter.get().handle();
     let answered = handle.core.try_answer_all(Verb::Reserve, &transactions)?;
     let py = limiter.py();
-    let reserved = answered
-        .map(|answered| ReservedTokens::of_several(py, handle, transactions, parts, answered));
+    let reserved =
+        answered.map(|answered| Reservation::of_several(py, handle, transactions, parts, answered));
     reserved.transpose()
 }

@@ -26,7 +26,7 @@ pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
 pub use queue::{Demand, Estimate, Pace, Placing, QueueStep, Rejected, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
-pub use slots::{Ending, HeldSlot, OpenSlots, count_endings};
+pub use slots::{Ending, OpenSlots, Reserved, SlotKey, count_endings};
 pub use spend_each::IdList;
 pub use submit::{Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
@@ -328,12 +328,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// [`CallError::Store`].
     #[inline]
     pub fn ask(&self, call: &Prepared<'_>) -> Result<Answer, Failure> {
-        self.ask_within(call, Wait::Allowed).map_err(|error| call.bound.store_failed(error))
+        let asked = self.ask_within(call, self.clock.now(), Wait::Allowed);
+        asked.map_err(|error| call.bound.store_failed(error))
     }
 
     #[inline(always)]
-    fn ask_within(&self, call: &Prepared<'_>, wait: Wait) -> Result<Answer, S::Error> {
-        let now = self.clock.now();
+    fn ask_within(
+        &self,
+        call: &Prepared<'_>,
+        now: Timestamp,
+        wait: Wait,
+    ) -> Result<Answer, S::Error> {
         match call.operation() {
             Some((bucket, operation)) => self.store.update(bucket, &operation, now, wait),
             None => Ok(Answer::new(None, now, true)),
@@ -388,7 +393,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Option<()> {
         let call = self.prepare(bound, call).ok()?;
         // An error is counted by the call that follows and may wait.
-        let answer = self.ask_within(&call, Wait::Never).ok()?;
+        let answer = self.ask_within(&call, self.clock.now(), Wait::Never).ok()?;
         self.conclude(call, answer, answered);
         Some(())
     }

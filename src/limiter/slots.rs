@@ -15,25 +15,20 @@ use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::bound::Resolved;
 use crate::limiter::error::store_failed;
 use crate::limiter::store_ops::Members;
-use crate::limiter::{BatchVec, BoundLimit, Call, CallError, Failure, Limiter, Snapshot};
+use crate::limiter::{Answered, BatchVec, BoundLimit, Call, CallError, Failure, Limiter, Snapshot};
 use crate::store::remote::{RemoteBatch, RemoteCall};
 use crate::store::{Answers, Bucket, Store, StoreError, Wait};
-use crate::sync::{Mutex, TryLock, TryLockGuard, forks};
+use crate::sync::{TryLock, TryLockGuard, forks};
 
 /// The number of slots that are renewed at a time.
 const BLOCK: usize = 64;
 
 /// Slots of one bucket that this process holds.
 #[derive(Debug)]
-pub struct HeldSlot {
+struct HeldSlot {
     limit: Arc<BoundLimit>,
     id: Box<str>,
     cost: i64,
-    state: Mutex<SlotState>,
-}
-
-#[derive(Debug)]
-struct SlotState {
     lease: Lease,
     /// When they were taken or renewed, on the limiter's clock.
     since: Timestamp,
@@ -44,36 +39,21 @@ struct SlotState {
     is_ended: bool,
 }
 
+/// The place of held slots in the list. It is never that of others, in this process or its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotKey {
+    index: usize,
+    turn: u64,
+}
+
 impl HeldSlot {
     fn due(&self) -> Timestamp {
-        let state = self.state.lock();
-        state.since.saturating_add(state.renewed_every)
+        self.since.saturating_add(self.renewed_every)
     }
 
-    fn release(self: &Arc<Self>, lease: Lease) -> Ending {
-        let (limit, id) = (Arc::clone(&self.limit), self.id.clone());
-        Ending { limit, id, adjustment: None, verb: Verb::Release(lease), cost: self.cost }
-    }
-
-    /// Returns the lease to renew; `None` if they were given back.
-    fn begin_renewal(&self) -> Option<Lease> {
-        let mut state = self.state.lock();
-        if state.is_ended {
-            return None;
-        }
-        state.is_renewing = true;
-        Some(state.lease)
-    }
-
-    /// Stores the lease after a renewal, or keeps the previous one. Returns the release if they were
-    /// given back meanwhile.
-    fn end_renewal(self: &Arc<Self>, renewed: Option<(Lease, Timestamp)>) -> Option<Ending> {
-        let mut state = self.state.lock();
-        state.is_renewing = false;
-        if let Some((lease, since)) = renewed {
-            (state.lease, state.since) = (lease, since);
-        }
-        state.is_ended.then(|| self.release(state.lease))
+    fn release(self) -> Ending {
+        let HeldSlot { limit, id, cost, lease, .. } = self;
+        Ending { limit, id, adjustment: None, verb: Verb::Release(lease), cost }
     }
 }
 
@@ -92,6 +72,29 @@ pub struct Ending {
     pub cost: i64,
 }
 
+impl Ending {
+    fn call(&self) -> Call<'_> {
+        let Ending { id, adjustment, verb, .. } = self;
+        Call { verb: *verb, id, cost: 0, adjustment: adjustment.as_ref() }
+    }
+
+    /// Returns the bucket and the operation, or `None` if the id is not limited.
+    fn operation<'a>(
+        &self,
+        bound: &'a BoundLimit,
+        resolved: &'a Resolved<'_>,
+    ) -> Option<(Bucket<'a>, Operation<'a>)> {
+        let (limit, verb) = (resolved.limit(), self.verb);
+        let cost = match verb {
+            Verb::ChargePartial => limit.cost_in_parts(self.cost),
+            // More than a lower limit allows since a reload.
+            _ => Cost::new(self.cost, i64::MAX).unwrap_or(Cost::ZERO),
+        };
+        let bucket = Bucket::of_hashed(bound.keyspace(limit)?, &resolved.id, resolved.id_hash);
+        Some((bucket, Operation { verb, limit, cost }))
+    }
+}
+
 /// Endings that a store has not executed, to be tried again until an instant.
 type Failed = Vec<(Timestamp, Vec<Ending>)>;
 
@@ -102,28 +105,78 @@ pub struct OpenSlots {
     failed: TryLock<Failed>,
 }
 
+/// What was reserved, and the slots among it.
+#[derive(Debug)]
+pub struct Reserved {
+    /// The answer to the call.
+    pub answered: Answered,
+    /// The slots; `None` if it was denied, or has taken tokens.
+    pub slot: Option<SlotKey>,
+}
+
+/// Held slots, each with the turn of its key. A place without slots is in `free`.
 #[derive(Debug, Default)]
 struct SlotList {
-    slots: HashMap<usize, Arc<HeldSlot>>,
+    places: Vec<(u64, Option<HeldSlot>)>,
+    free: Vec<usize>,
+    /// The turn of the next key.
+    next_turn: u64,
     /// The forks of the process that holds them. Those of a parent are not this process's.
     forks: u32,
     /// Whether a thread or a timer renews them.
     is_renewed: bool,
 }
 
-/// Returns half the lease of a client's slots.
-fn half_lease(limit: &BoundLimit, id: &str) -> Nanos {
-    let rule = limit.entry().rule_for(id);
-    let lease = rule.limit.slots().map_or(InFlight::MIN_LEASE, InFlight::lease);
+impl SlotList {
+    fn insert(&mut self, slot: HeldSlot) -> SlotKey {
+        let turn = self.next_turn;
+        self.next_turn += 1;
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.places[index] = (turn, Some(slot));
+                index
+            }
+            None => {
+                self.places.push((turn, Some(slot)));
+                self.places.len() - 1
+            }
+        };
+        SlotKey { index, turn }
+    }
+
+    fn place(&mut self, key: SlotKey) -> Option<&mut Option<HeldSlot>> {
+        let (turn, slot) = self.places.get_mut(key.index)?;
+        (*turn == key.turn).then_some(slot)
+    }
+
+    fn remove(&mut self, key: SlotKey) -> Option<HeldSlot> {
+        let slot = self.place(key)?.take()?;
+        self.free.push(key.index);
+        Some(slot)
+    }
+
+    /// Returns the slots that were not given back.
+    fn iter(&self) -> impl Iterator<Item = (SlotKey, &HeldSlot)> {
+        let places = self.places.iter().enumerate();
+        places.filter_map(|(index, (turn, slot))| {
+            let slot = slot.as_ref().filter(|slot| !slot.is_ended)?;
+            Some((SlotKey { index, turn: *turn }, slot))
+        })
+    }
+}
+
+fn half(lease: Nanos) -> Nanos {
     Nanos::clamped(lease.get() / 2)
 }
 
-fn address(slot: &Arc<HeldSlot>) -> usize {
-    Arc::as_ptr(slot).addr()
+/// Returns half the lease of a client's slots.
+fn half_lease(limit: &BoundLimit, id: &str) -> Nanos {
+    let rule = limit.entry().rule_for(id);
+    half(rule.limit.slots().map_or(InFlight::MIN_LEASE, InFlight::lease))
 }
 
 impl OpenSlots {
-    /// Adds slots that were taken at `now`. Returns them, and whether their renewal must be started.
+    /// Adds slots that were taken at `now`.
     pub fn add(
         &self,
         limit: &Arc<BoundLimit>,
@@ -131,30 +184,38 @@ impl OpenSlots {
         cost: i64,
         lease: Lease,
         now: Timestamp,
-    ) -> (Arc<HeldSlot>, bool) {
-        let slot = Arc::new(HeldSlot {
-            limit: Arc::clone(limit),
-            id: id.into(),
+    ) -> SlotKey {
+        self.insert(limit, id, cost, lease, now, half_lease(limit, id))
+    }
+
+    fn insert(
+        &self,
+        limit: &Arc<BoundLimit>,
+        id: &str,
+        cost: i64,
+        lease: Lease,
+        since: Timestamp,
+        renewed_every: Nanos,
+    ) -> SlotKey {
+        let (limit, id) = (Arc::clone(limit), id.into());
+        let (is_renewing, is_ended) = (false, false);
+        self.open().insert(HeldSlot {
+            limit,
+            id,
             cost,
-            state: Mutex::new(SlotState {
-                lease,
-                since: now,
-                renewed_every: half_lease(limit, id),
-                is_renewing: false,
-                is_ended: false,
-            }),
-        });
-        let mut open = self.open();
-        open.slots.insert(address(&slot), Arc::clone(&slot));
-        let is_first = !std::mem::replace(&mut open.is_renewed, true);
-        (slot, is_first)
+            lease,
+            since,
+            renewed_every,
+            is_renewing,
+            is_ended,
+        })
     }
 
     fn open(&self) -> TryLockGuard<'_, SlotList> {
         let mut open = self.open.lock();
         let forks = forks();
         if open.forks != forks {
-            *open = SlotList { forks, ..SlotList::default() };
+            *open = SlotList { forks, next_turn: open.next_turn, ..SlotList::default() };
             self.failed.lock().clear();
         }
         open
@@ -162,20 +223,46 @@ impl OpenSlots {
 
     /// Ends the holding of slots. Returns the release to execute; `None` if they were given back, belong to
     /// another process, or are being renewed and are released after that.
-    pub fn end(&self, slot: &Arc<HeldSlot>) -> Option<Ending> {
-        self.open().slots.remove(&address(slot))?;
-        let mut state = slot.state.lock();
-        let is_over = std::mem::replace(&mut state.is_ended, true) || state.is_renewing;
-        (!is_over).then(|| slot.release(state.lease))
+    pub fn end(&self, key: SlotKey) -> Option<Ending> {
+        let mut open = self.open();
+        let slot = open.place(key)?.as_mut()?;
+        if slot.is_renewing {
+            slot.is_ended = true;
+            return None;
+        }
+        let slot = open.remove(key);
+        drop(open);
+        slot.map(HeldSlot::release)
     }
 
-    /// Forgets slots without giving them back, as a process that is killed does.
-    pub fn abandon(&self, slot: &Arc<HeldSlot>) {
-        if self.open().slots.remove(&address(slot)).is_some() {
-            let mut state = slot.state.lock();
-            // A renewal that is under way must not release them.
-            state.is_ended = !state.is_renewing;
+    /// Forgets slots without giving them back, as a process that is killed does. A renewal that is under
+    /// way does not release them either.
+    pub fn abandon(&self, key: SlotKey) {
+        let slot = self.open().remove(key);
+        drop(slot);
+    }
+
+    /// Begins to renew slots. Returns a copy; `None` if they were given back or are being renewed.
+    fn begin_renewal(&self, key: SlotKey) -> Option<Ending> {
+        let mut open = self.open();
+        let slot = open.place(key)?.as_mut()?;
+        if slot.is_ended || std::mem::replace(&mut slot.is_renewing, true) {
+            return None;
         }
+        let (limit, id, verb) = (Arc::clone(&slot.limit), slot.id.clone(), Verb::Renew(slot.lease));
+        Some(Ending { limit, id, adjustment: None, verb, cost: slot.cost })
+    }
+
+    /// Stores the lease after a renewal, or keeps the previous one. Returns the release if they were
+    /// given back meanwhile.
+    fn end_renewal(&self, key: SlotKey, renewed: Option<(Lease, Timestamp)>) -> Option<Ending> {
+        let mut open = self.open();
+        let slot = open.place(key)?.as_mut()?;
+        slot.is_renewing = false;
+        if let Some((lease, since)) = renewed {
+            (slot.lease, slot.since) = (lease, since);
+        }
+        if slot.is_ended { open.remove(key).map(HeldSlot::release) } else { None }
     }
 
     /// Tries `endings` again with the next renewal, unless they may have been executed.
@@ -202,9 +289,9 @@ impl OpenSlots {
 
     /// Applies the leases of new limits.
     fn on_reload(&self, snapshot: &Snapshot) {
-        for slot in self.open().slots.values() {
+        for slot in self.open().places.iter_mut().filter_map(|(_, slot)| slot.as_mut()) {
             if let Ok(limit) = snapshot.limit(slot.limit.entry().name().as_str()) {
-                slot.state.lock().renewed_every = half_lease(limit, &slot.id);
+                slot.renewed_every = half_lease(limit, &slot.id);
             }
         }
     }
@@ -215,7 +302,7 @@ impl OpenSlots {
         let mut open = self.open();
         let has_failed = !self.failed.lock().is_empty();
         let retry = has_failed.then(|| now.saturating_add(Nanos::SECOND));
-        let next = open.slots.values().map(|slot| slot.due()).chain(retry).min();
+        let next = open.iter().map(|(_, slot)| slot.due()).chain(retry).min();
         open.is_renewed = next.is_some();
         next
     }
@@ -223,7 +310,7 @@ impl OpenSlots {
     /// Returns the number of slots that are held under each limit.
     pub fn held(&self) -> Vec<(String, i64)> {
         let mut held: HashMap<String, i64> = HashMap::new();
-        for slot in self.open().slots.values() {
+        for (_, slot) in self.open().iter() {
             *held.entry(slot.limit.entry().name().to_string()).or_default() += slot.cost;
         }
         let mut held: Vec<_> = held.into_iter().collect();
@@ -259,27 +346,48 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Result<T, Failure> {
         let snapshot = self.snapshot();
         let resolved = endings.iter().map(|ending| {
-            let Ending { limit, id, adjustment, verb, .. } = ending;
-            let limit = active(&snapshot, limit, *verb);
-            let call = Call { verb: *verb, id, cost: 0, adjustment: adjustment.as_ref() };
-            Ok((limit, limit.resolve(call)?))
+            let limit = active(&snapshot, &ending.limit, ending.verb);
+            Ok((limit, limit.resolve(ending.call())?))
         });
         let resolved: BatchVec<(&BoundLimit, Resolved<'_>)> =
             resolved.collect::<Result<_, Failure>>()?;
         let (mut buckets, mut members) = (BatchVec::new(), BatchVec::new());
         for (ending, (bound, one)) in endings.iter().zip(&resolved) {
-            let (limit, verb) = (one.limit(), ending.verb);
-            let Some(keyspace) = bound.keyspace(limit) else { continue };
-            let cost = match verb {
-                Verb::ChargePartial => limit.cost_in_parts(ending.cost),
-                // More than a lower limit allows since a reload.
-                _ => Cost::new(ending.cost, i64::MAX).unwrap_or(Cost::ZERO),
-            };
-            let operation = Operation { verb, limit, cost };
+            let Some((bucket, operation)) = ending.operation(bound, one) else { continue };
             members.push(Member { operation, kind: Kind::Spend, shadow: false });
-            buckets.push(Bucket::of_hashed(keyspace, &one.id, one.id_hash));
+            buckets.push(bucket);
         }
         Ok(then(&buckets, &members))
+    }
+
+    /// Takes tokens before the cost is known, or slots, which are added to `slots`.
+    ///
+    /// # Errors
+    /// As [`Limiter::answer`]; [`StoreError::WouldWait`] if `wait` does not allow it.
+    pub fn reserve(
+        &self,
+        bound: &Arc<BoundLimit>,
+        call: Call<'_>,
+        slots: &OpenSlots,
+        wait: Wait,
+    ) -> Result<Reserved, Failure> {
+        let cost = call.cost;
+        let call = self.prepare(bound, call)?;
+        // Due by the limiter's clock, which may differ from the store's.
+        let now = self.clock().now();
+        let answer = self.ask_within(&call, now, wait).map_err(|error| match wait {
+            Wait::Allowed => bound.store_failed(error),
+            // An error is counted by the call that follows and may wait.
+            Wait::Never => store_failed(error),
+        })?;
+        let lease = call.operation().and_then(|(_, operation)| operation.lease(&answer));
+        let slot = lease.map(|lease| {
+            let every = call.resolved.limit().slots().map_or(InFlight::MIN_LEASE, InFlight::lease);
+            slots.insert(bound, &call.resolved.id, cost, lease, now, half(every))
+        });
+        let mut answered = Answered::default();
+        self.conclude(call, answer, &mut answered);
+        Ok(Reserved { answered, slot })
     }
 
     /// Executes the ends of a reservation in one call. May wait.
@@ -303,20 +411,32 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     fn end_all_within(&self, endings: &[Ending], wait: Wait) -> Result<(), Failure> {
+        if let [ending] = endings {
+            return self.end_one(ending, wait);
+        }
         let answers = self.with_endings(endings, |buckets, members| {
             let now = self.clock().now();
-            match (buckets, members) {
-                ([], _) => Ok(Answers::new()),
-                ([bucket], [member]) => {
-                    let answer = self.store().update(*bucket, &member.operation, now, wait)?;
-                    Ok([answer].into_iter().collect())
-                }
+            match buckets {
+                [] => Ok(Answers::new()),
                 _ => self.store().update_all(buckets, &Members(members), now, self.clock(), wait),
             }
         })?;
         let answers: Answers = answers.map_err(|error: S::Error| store_failed(error))?;
         if answers.len() == endings.len() {
             count_endings(endings, &answers);
+        }
+        Ok(())
+    }
+
+    /// Executes the end of a reservation on one bucket, as almost all are.
+    fn end_one(&self, ending: &Ending, wait: Wait) -> Result<(), Failure> {
+        let snapshot = self.snapshot();
+        let bound = active(&snapshot, &ending.limit, ending.verb);
+        let resolved = bound.resolve(ending.call())?;
+        if let Some((bucket, operation)) = ending.operation(bound, &resolved) {
+            let answer = self.store().update(bucket, &operation, self.clock().now(), wait);
+            let answer = answer.map_err(store_failed)?;
+            count_endings(std::slice::from_ref(ending), &[answer]);
         }
         Ok(())
     }
@@ -338,9 +458,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// it again; `None` if nothing is held.
     pub fn renew(&self, slots: &OpenSlots) -> Option<Timestamp> {
         let now = self.clock().now();
-        let open: Vec<_> = slots.open().slots.values().cloned().collect();
-        let mut due: Vec<_> = open.into_iter().filter(|slot| slot.due() <= now).collect();
-        due.sort_by_key(|slot| slot.due());
+        let open = slots.open();
+        let due = open.iter().map(|(key, slot)| (slot.due(), key));
+        let mut due: Vec<_> = due.filter(|(due, _)| *due <= now).collect();
+        drop(open);
+        due.sort_by_key(|(due, _)| *due);
         for block in due.chunks(BLOCK) {
             if !self.renew_block(block, slots) {
                 // The store does not answer.
@@ -371,22 +493,23 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     /// Renews some slots. Returns whether the store has answered.
-    fn renew_block(&self, block: &[Arc<HeldSlot>], slots: &OpenSlots) -> bool {
+    fn renew_block(&self, block: &[(Timestamp, SlotKey)], slots: &OpenSlots) -> bool {
         let snapshot = self.snapshot();
         let now = self.clock().now();
-        let renewals = block.iter().filter_map(|slot| {
-            let verb = Verb::Renew(slot.begin_renewal()?);
-            let bound = active(&snapshot, &slot.limit, verb);
-            let resolved = bound.resolve(Call::new(verb, &slot.id, 0)).ok();
-            Some((slot, verb, bound, resolved))
+        let begun = block.iter().filter_map(|(_, key)| Some((*key, slots.begin_renewal(*key)?)));
+        let begun: Vec<_> = begun.collect();
+        let renewals = begun.iter().map(|(_, slot)| {
+            let bound = active(&snapshot, &slot.limit, slot.verb);
+            let resolved = bound.resolve(Call::new(slot.verb, &slot.id, 0)).ok();
+            (slot, bound, resolved)
         });
         let renewals: Vec<_> = renewals.collect();
         let mut renewed = vec![None; renewals.len()];
-        let calls = renewals.iter().enumerate().filter_map(|(index, (slot, verb, bound, one))| {
+        let calls = renewals.iter().enumerate().filter_map(|(index, (slot, bound, one))| {
             let one = one.as_ref()?;
             let keyspace = bound.keyspace(one.limit())?;
             let cost = Cost::new(slot.cost, i64::MAX).ok()?;
-            let operation = Operation { verb: *verb, limit: one.limit(), cost };
+            let operation = Operation { verb: slot.verb, limit: one.limit(), cost };
             Some((index, Bucket::of_hashed(keyspace, &one.id, one.id_hash), operation))
         });
         let calls: Vec<_> = calls.collect();
@@ -401,19 +524,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                     Ok(answer) => {
                         renewed[*index] = operation.lease(answer);
                         if !answer.allowed() {
-                            renewals[*index].2.counters.count_renewed_late();
+                            renewals[*index].1.counters.count_renewed_late();
                         }
                     }
                     Err(_) => has_answered = false,
                 }
             },
         );
-        let mut releases = Vec::new();
-        for ((slot, ..), lease) in renewals.iter().zip(renewed) {
-            releases.extend(slot.end_renewal(lease.map(|lease| (lease, now))));
-        }
-        for release in releases {
-            slots.retry_later(vec![release], now);
+        for ((key, _), lease) in begun.iter().zip(renewed) {
+            if let Some(release) = slots.end_renewal(*key, lease.map(|lease| (lease, now))) {
+                slots.retry_later(vec![release], now);
+            }
         }
         has_answered
     }

@@ -47,7 +47,7 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.Limits: lambda: LIMITS,
     _core.ManualClock: penstock.ManualClock,
     _core.Replies: _core.Replies,
-    _core.ReservedTokens: lambda: LIMITER.reserve("Orders", "a", 0)._tokens,
+    _core.Reservation: lambda: LIMITER.reserve("Orders", "a", 0),
     _core.Simulator: lambda: _core.Simulator(LIMITS),
     _core.RouteSimulator: lambda: _core.RouteSimulator(LIMITS, ["Orders"]),
     _core.SystemClock: penstock.SystemClock,
@@ -159,7 +159,6 @@ def test_importing_penstock_imports_no_framework_and_no_large_module() -> None:
         "penstock.decisions",
         "penstock.errors",
         "penstock.explanation",
-        "penstock.reservation",
     }
     heavy = {"asyncio", "django", "flask", "http", "numpy", "pandas", "re", "socket", "typing"}
     assert heavy.isdisjoint(name.partition(".")[0] for name in imported)

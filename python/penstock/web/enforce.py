@@ -20,9 +20,8 @@ from penstock.web.penalty import denial
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
-    from penstock._core import ManualClock, SystemClock
+    from penstock._core import ManualClock, Reservation, SystemClock
     from penstock.errors import StoreError
-    from penstock.reservation import Reservation
     from penstock.types import AnyTransaction
     from penstock.web.outcome import ResponseSettings
     from penstock.web.request import Request

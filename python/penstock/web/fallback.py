@@ -20,8 +20,7 @@ from penstock.validation import has_slots
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock._core import Decision
-    from penstock.reservation import Reservation
+    from penstock._core import Decision, Reservation
     from penstock.types import Factor, Id, TransactionKind
     from penstock.web.rule import Entry
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from penstock.reservation import Reservation
+    from penstock._core import Reservation
     from penstock.types import Id
     from penstock.web.enforce import Enforcer, Steps
     from penstock.web.per_request import PerRequestLimit

@@ -24,8 +24,7 @@ from penstock.web.identity import IdSource, RequestValue, by_address, compile_re
 from penstock.web.penalty import block_limits
 
 if TYPE_CHECKING:
-    from penstock._core import BoundLimit, Decision
-    from penstock.reservation import Reservation
+    from penstock._core import BoundLimit, Decision, Reservation
     from penstock.types import Id
     from penstock.web.address import PeerIds
     from penstock.web.penalty import Penalty
