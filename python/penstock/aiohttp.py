@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp.payload import BytesPayload
 
 from penstock.outbound.transport import NotSent, PacedInTask
+
+if TYPE_CHECKING:
+    from penstock._core import Reservation
 
 __all__ = ["Middleware", "TurnTimeout"]
 
@@ -30,7 +33,8 @@ class Middleware(PacedInTask):
 
     Args:
         limiter: A `Limiter` or an `AsyncLimiter`; several sessions may share it.
-        name: The limit.
+        name: The limit, or several, as in `penstock.httpx.Transport`. A slot is held until the
+            response has arrived or is closed.
         options: As in `penstock.httpx.Transport`.
 
     Raises:
@@ -46,6 +50,18 @@ class Middleware(PacedInTask):
         response: aiohttp.ClientResponse = await self.take_steps(
             request, send=lambda: handler(request), read=lambda response: response.read()
         )
+        return response
+
+    def hold(self, response: aiohttp.ClientResponse, reservation: Reservation) -> Any:
+        """Return a response that ends a reservation when it has arrived or is closed."""
+
+        def release() -> None:
+            reservation.release_nowait()
+
+        if response.connection is None:
+            release()
+        else:
+            response.connection.add_callback(release)
         return response
 
     def host_of(self, request: aiohttp.ClientRequest) -> str:

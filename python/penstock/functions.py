@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast, overload
 
 from penstock.aio import AsyncLimiter, plain_limiter
 from penstock.errors import ConfigError
-from penstock.validation import check_call, check_flag, duration_ns
+from penstock.validation import check_call, check_flag, duration_ns, slots_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,8 @@ class limited:  # noqa: N801  a decorator
         refund_on_error: bool = False,
     ) -> None:
         self._limiter: Final = plain_limiter(limiter)
-        check_call(self._limiter.limits, name, id, cost)
+        if check_call(self._limiter.limits, name, id, cost):
+            raise slots_error(name)
         check_flag("refund_on_error", refund_on_error)
         self._name: Final = name
         self._id: Final = id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from penstock.outbound.transport import AsyncPacedTransport, NotSent, PacedTransport
+from penstock.outbound.transport import AsyncPacedTransport, HeldStream, NotSent, PacedTransport
 
 __all__ = ["AsyncTransport", "Transport", "TurnTimeout"]
 
@@ -19,6 +19,10 @@ class TurnTimeout(NotSent, httpx.PoolTimeout):
     """
 
 
+class _Body(HeldStream, httpx.SyncByteStream, httpx.AsyncByteStream):
+    pass
+
+
 class Transport(PacedTransport, httpx.BaseTransport):
     """Transport for `httpx.Client` that sends each request when a limit allows it.
 
@@ -27,7 +31,9 @@ class Transport(PacedTransport, httpx.BaseTransport):
 
     Args:
         limiter: The limiter that decides; several clients may share it.
-        name: The limit.
+        name: The limit, or several, which are decided together. A slot of a limit on requests in
+            flight is held until the response has been read or is closed; a request that finds none
+            is not sent.
         transport: The inner transport, closed with this one; by default an
             `httpx.HTTPTransport()`.
         options: `id`, `cost`, `timeout`, `pace`, `retries` and `on_store_error`; see
@@ -50,6 +56,7 @@ class Transport(PacedTransport, httpx.BaseTransport):
 
     _library = httpx
     _error = TurnTimeout
+    _held_stream = _Body
 
 
 class AsyncTransport(AsyncPacedTransport, httpx.AsyncBaseTransport):
@@ -62,3 +69,4 @@ class AsyncTransport(AsyncPacedTransport, httpx.AsyncBaseTransport):
 
     _library = httpx
     _error = TurnTimeout
+    _held_stream = _Body

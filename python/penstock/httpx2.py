@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx2
 
-from penstock.outbound.transport import AsyncPacedTransport, NotSent, PacedTransport
+from penstock.outbound.transport import AsyncPacedTransport, HeldStream, NotSent, PacedTransport
 
 __all__ = ["AsyncTransport", "Transport", "TurnTimeout"]
 
@@ -17,6 +17,10 @@ class TurnTimeout(NotSent, httpx2.PoolTimeout):
     Attributes:
         decision: The decision; its `retry_after` says how long to wait, in seconds.
     """
+
+
+class _Body(HeldStream, httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    pass
 
 
 class Transport(PacedTransport, httpx2.BaseTransport):
@@ -38,6 +42,7 @@ class Transport(PacedTransport, httpx2.BaseTransport):
 
     _library = httpx2
     _error = TurnTimeout
+    _held_stream = _Body
 
 
 class AsyncTransport(AsyncPacedTransport, httpx2.AsyncBaseTransport):
@@ -48,3 +53,4 @@ class AsyncTransport(AsyncPacedTransport, httpx2.AsyncBaseTransport):
 
     _library = httpx2
     _error = TurnTimeout
+    _held_stream = _Body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final, Unpack
 from urllib.parse import urlsplit
 
@@ -11,7 +12,9 @@ import requests.adapters
 from penstock.outbound.transport import NotSent, PacedInThread
 
 if TYPE_CHECKING:
-    from penstock._core import Limiter
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock._core import Limiter, Reservation
     from penstock.outbound import PaceOptions
 
 __all__ = ["Adapter", "TurnTimeout"]
@@ -27,6 +30,44 @@ class TurnTimeout(NotSent, requests.exceptions.ConnectTimeout):
     """
 
 
+class _Body:
+    """Body of a response that calls a function when it has been read or is closed.
+
+    Args:
+        raw: The body.
+        release: The function.
+    """
+
+    def __init__(self, raw: Any, release: Callable[[], object]) -> None:
+        self._raw: Final = raw
+        self._release: Final = release
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._raw, name)
+        # A body without `stream` is read by `read`.
+        return functools.partial(self._stream, attribute) if name == "stream" else attribute
+
+    def _stream(self, stream: Callable[..., Iterator[bytes]], *args: Any, **kwargs: Any) -> Any:
+        try:
+            yield from stream(*args, **kwargs)
+        finally:
+            self._release()
+
+    def read(self, *args: Any, **kwargs: Any) -> bytes:
+        """Read a part of the body, or its rest."""
+        part: bytes = self._raw.read(*args, **kwargs)
+        if not part or (args[0] if args else kwargs.get("amt")) is None:
+            self._release()
+        return part
+
+    def close(self) -> None:
+        """Close the body."""
+        try:
+            self._raw.close()
+        finally:
+            self._release()
+
+
 class Adapter(PacedInThread, requests.adapters.BaseAdapter):
     """Adapter for `requests.Session` that sends each request when a limit allows it.
 
@@ -34,7 +75,7 @@ class Adapter(PacedInThread, requests.adapters.BaseAdapter):
 
     Args:
         limiter: The limiter that decides; several sessions may share it.
-        name: The limit.
+        name: The limit, or several, as in `penstock.httpx.Transport`.
         adapter: The inner adapter, closed with this one; by default a
             `requests.adapters.HTTPAdapter()`.
         options: As in `penstock.httpx.Transport`.
@@ -48,7 +89,7 @@ class Adapter(PacedInThread, requests.adapters.BaseAdapter):
     def __init__(
         self,
         limiter: Limiter,
-        name: str,
+        name: str | Sequence[str],
         *,
         adapter: requests.adapters.BaseAdapter | None = None,
         **options: Unpack[PaceOptions],
@@ -63,6 +104,11 @@ class Adapter(PacedInThread, requests.adapters.BaseAdapter):
             send=lambda: self.adapter.send(request, *args, **kwargs),
             read=lambda response: response.content,
         )
+
+    def hold(self, response: Any, reservation: Reservation) -> Any:
+        """Return a response that ends a reservation when it has been read or is closed."""
+        response.raw = _Body(response.raw, reservation.release)
+        return response
 
     def close(self) -> None:
         """Close the inner adapter."""

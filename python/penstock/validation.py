@@ -76,12 +76,15 @@ def check_names(
             raise ConfigError(f"{owner} has no option {name!r}; {hint}")
 
 
-def check_call(limits: Limits, name: str, id: object, cost: object) -> None:
+def check_call(limits: Limits, name: str, id: object, cost: object) -> bool:
     """Check the limit that calls use, and their id and cost, unless these are callables.
 
+    Returns:
+        Whether the limit is on requests in flight, of which each takes one slot.
+
     Raises:
-        ConfigError: There is no such limit, it is on requests in flight, it can never allow the
-            cost, the id does not fit it, or a callable is a coroutine function.
+        ConfigError: There is no such limit, it can never allow the cost, the id does not fit it,
+            or a callable is a coroutine function.
     """
     try:
         default = limits.default(name)
@@ -92,10 +95,11 @@ def check_call(limits: Limits, name: str, id: object, cost: object) -> None:
     for option, given in (("id", id), ("cost", cost)):
         if inspect.iscoroutinefunction(given):
             raise ConfigError(f"{option} must be an ordinary function, found {given!r}")
-    if isinstance(cost, int) and default is not None and cost > default.max_cost:
+    # `None` is unlimited.
+    max_cost = None if default is None or has_slots(default) else default.max_cost
+    if isinstance(cost, int) and max_cost is not None and cost > max_cost:
         raise ConfigError(
-            f"{name}: cost must be at most {default.max_cost}, found {cost}, "
-            f"which could never be allowed"
+            f"{name}: cost must be at most {max_cost}, found {cost}, which could never be allowed"
         )
     limit = default
     if id is not None and not callable(id):
@@ -103,8 +107,7 @@ def check_call(limits: Limits, name: str, id: object, cost: object) -> None:
             limit = limits.resolve(name, cast("Id", id))
         except (InvalidId, TypeError) as error:
             raise ConfigError(f"{name}: {error}") from error
-    if has_slots(limit):
-        raise slots_error(name)
+    return has_slots(limit)
 
 
 def has_slots(limit: Limit | None) -> bool:

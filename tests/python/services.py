@@ -89,6 +89,10 @@ class Scripted:
     def is_replayable(self, _: Any) -> bool:
         return self.replayable
 
+    def hold(self, response: Any, reservation: penstock.Reservation) -> Any:
+        reservation.release()
+        return response
+
 
 def in_time(clock: penstock.ManualClock, call: Callable[[], Any]) -> Any:
     """Call in a thread, and advance the clock until it returns."""

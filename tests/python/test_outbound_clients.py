@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import aiohttp
@@ -23,7 +24,7 @@ import penstock.httpx2
 import penstock.requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from conftest import MakeLimiter
 
@@ -38,6 +39,9 @@ class Handler(BaseHTTPRequestHandler):
     answers: ClassVar[list[tuple[int, dict[str, str]]]] = []
     limiter: ClassVar[penstock.Limiter | None] = None
     seen: ClassVar[list[tuple[str, str, bytes]]] = []
+    # The end of a response to `/slow` follows when this is set.
+    goes_on: ClassVar[Event] = Event()
+    has_arrived: ClassVar[Event] = Event()
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -52,6 +56,13 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", "5")
         self.end_headers()
+        if self.path == "/slow":
+            self.has_arrived.set()
+            self.wfile.write(b"he")
+            self.goes_on.wait(30)
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(b"llo")
+            return
         self.wfile.write(b"hello")
 
     do_GET = do_PUT = do_POST = answer  # noqa: N815  the parent's names
@@ -69,12 +80,15 @@ class Server(ThreadingHTTPServer):
 def address() -> Iterator[str]:
     """A server on this machine."""
     Handler.answers, Handler.seen, Handler.limiter = [], [], None
+    Handler.goes_on.clear()
+    Handler.has_arrived.clear()
     with Server(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
+            Handler.goes_on.set()
             server.shutdown()
             thread.join()
 
@@ -87,14 +101,23 @@ class Client:
     inner_option = "transport"
     body_option = "content"
 
-    def __init__(self, limiter: penstock.Limiter | penstock.AsyncLimiter, **options: Any) -> None:
-        self.limiter, self.options = limiter, options
+    def __init__(
+        self,
+        limiter: penstock.Limiter | penstock.AsyncLimiter,
+        name: Any = "PartnerApi",
+        **options: Any,
+    ) -> None:
+        self.limiter, self.name, self.options = limiter, name, options
 
     def statuses(self, *calls: tuple[str, str, Any], waits: bool = True) -> list[int]:
         """Send requests in order, each given by a method, a URL and a body.
 
         The clock moves during them, unless `waits` is false.
         """
+        raise NotImplementedError
+
+    def receive(self, url: str, during: Callable[[], object], *, reads: bool) -> None:
+        """Request a URL, call `during` when the headers have arrived, then read or close."""
         raise NotImplementedError
 
     def stream(self) -> Any:
@@ -112,6 +135,21 @@ class InThread(Client):
     def open(self) -> Any:
         raise NotImplementedError
 
+    def receive(self, url: str, during: Callable[[], object], *, reads: bool) -> None:
+        with self.open() as client, self.streamed(client, url) as response:
+            during()
+            if reads:
+                Handler.goes_on.set()
+                assert b"".join(self.parts(response)) == b"hello"
+                during()
+
+    def streamed(self, client: Any, url: str) -> Any:
+        return client.stream("GET", url)
+
+    def parts(self, response: Any) -> Iterable[bytes]:
+        parts: Iterable[bytes] = response.iter_bytes()
+        return parts
+
     def ask(self, client: Any, method: str, url: str, body: Any) -> int:
         given = {self.body_option: body}
         response = client.request(method, url, **given, headers=LENGTH if body else {})
@@ -127,7 +165,7 @@ class Httpx(InThread):
     turn_timeout: Any = penstock.httpx.TurnTimeout
 
     def open(self) -> Any:
-        transport = self.ours.Transport(self.limiter, "PartnerApi", **self.options)
+        transport = self.ours.Transport(self.limiter, self.name, **self.options)
         return self.library.Client(transport=transport, follow_redirects=True)
 
 
@@ -146,9 +184,16 @@ class Requests(InThread):
 
     def open(self) -> requests.Session:
         session = requests.Session()
-        adapter = penstock.requests.Adapter(self.limiter, "PartnerApi", **self.options)  # type: ignore[arg-type]  # a mistake of one test
+        adapter = penstock.requests.Adapter(self.limiter, self.name, **self.options)  # type: ignore[arg-type]  # a mistake of one test
         session.mount("http://", adapter)
         return session
+
+    def streamed(self, client: Any, url: str) -> Any:
+        return client.get(url, stream=True)
+
+    def parts(self, response: Any) -> Iterable[bytes]:
+        parts: Iterable[bytes] = response.iter_content(2)
+        return parts
 
 
 class InTask(Client):
@@ -163,6 +208,24 @@ class InTask(Client):
 
     def open(self) -> Any:
         raise NotImplementedError
+
+    def receive(self, url: str, during: Callable[[], object], *, reads: bool) -> None:
+        async def main() -> None:
+            async with self.open() as client, self.streamed(client, url) as response:
+                during()
+                if reads:
+                    Handler.goes_on.set()
+                    assert await self.content(response) == b"hello"
+                    during()
+
+        asyncio.run(main())
+
+    def streamed(self, client: Any, url: str) -> Any:
+        return client.stream("GET", url)
+
+    async def content(self, response: Any) -> bytes:
+        content: bytes = await response.aread()
+        return content
 
     async def ask(self, client: Any, method: str, url: str, body: Any) -> int:
         raise NotImplementedError
@@ -179,7 +242,7 @@ class AsyncHttpx(InTask):
     turn_timeout: Any = penstock.httpx.TurnTimeout
 
     def open(self) -> Any:
-        transport = self.ours.AsyncTransport(self.limiter, "PartnerApi", **self.options)
+        transport = self.ours.AsyncTransport(self.limiter, self.name, **self.options)
         return self.library.AsyncClient(transport=transport, follow_redirects=True)
 
     async def ask(self, client: Any, method: str, url: str, body: Any) -> int:
@@ -202,8 +265,15 @@ class Aiohttp(InTask):
     turn_timeout = penstock.aiohttp.TurnTimeout
 
     def open(self) -> aiohttp.ClientSession:
-        middleware = penstock.aiohttp.Middleware(self.limiter, "PartnerApi", **self.options)
+        middleware = penstock.aiohttp.Middleware(self.limiter, self.name, **self.options)
         return aiohttp.ClientSession(middlewares=[middleware])
+
+    def streamed(self, client: Any, url: str) -> Any:
+        return client.get(url)
+
+    async def content(self, response: Any) -> bytes:
+        content: bytes = await response.read()
+        return content
 
     async def ask(self, client: Any, method: str, url: str, body: Any) -> int:
         headers = LENGTH if body else {}
@@ -343,12 +413,71 @@ def test_invalid_options_are_refused(client_class: type[Client], limiter: pensto
             client_class(**given).statuses()
 
 
-def test_limit_on_requests_in_flight_is_refused(
-    client_class: type[Client], make_limiter: MakeLimiter
+LIMITS = {"PartnerApi": "2 per 10 seconds", "Calls": "1 in flight"}
+BOTH = ["PartnerApi", "Calls"]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_slot_is_held_until_the_response_is_read_or_closed(
+    client_class: type[Client], make_limiter: MakeLimiter, address: str, *, reads: bool
 ) -> None:
-    limiter = make_limiter({"PartnerApi": "1 in flight"})
-    with pytest.raises(penstock.ConfigError, match="PartnerApi limits requests in flight"):
-        client_class(limiter).statuses()
+    limiter, free = make_limiter(LIMITS), []
+    client_class(limiter, "Calls").receive(
+        f"{address}/slow",
+        lambda: free.append(limiter.peek("Calls", "127.0.0.1").remaining),
+        reads=reads,
+    )
+    assert free == ([0, 1] if reads else [0])
+    assert limiter.peek("Calls", "127.0.0.1").remaining == 1
+
+
+def test_rates_and_slots_are_decided_together(
+    client_class: type[Client], make_limiter: MakeLimiter, address: str
+) -> None:
+    limiter = make_limiter(LIMITS)
+    with (
+        limiter.reserve("Calls", "127.0.0.1"),
+        pytest.raises(client_class.timeout_error) as caught,
+    ):
+        client_class(limiter, BOTH).statuses(get(address), waits=False)
+    assert caught.value.decision.name == "Calls"
+    assert not Handler.seen
+    assert limiter.peek("PartnerApi", "127.0.0.1").remaining == 2
+    # The third waits for the rate.
+    before = limiter.clock.now()
+    assert client_class(limiter, BOTH).statuses(*[get(address)] * 3) == [200] * 3
+    assert limiter.clock.now() - before >= 5
+    assert limiter.peek("Calls", "127.0.0.1").remaining == 1
+
+
+def test_a_retry_and_a_failure_to_send_return_the_slot(
+    client_class: type[Client], make_limiter: MakeLimiter, address: str
+) -> None:
+    limiter = make_limiter(LIMITS)
+    Handler.answers = [(503, {"Retry-After": "1"}), (200, {})]
+    assert client_class(limiter, BOTH, retries=1).statuses(get(address)) == [200]
+    with pytest.raises((OSError, httpx.ConnectError, httpx2.ConnectError)):
+        client_class(limiter, "Calls").statuses(get(f"http://127.0.0.1:{free_port()}"), waits=False)
+    assert limiter.peek("Calls", "127.0.0.1").remaining == 1
+
+
+@pytest.mark.parametrize("client_class", [AsyncHttpx, AsyncHttpx2, Aiohttp])
+def test_a_cancelled_request_returns_its_slot(
+    client_class: type[InTask], make_limiter: MakeLimiter, address: str
+) -> None:
+    limiter = make_limiter(LIMITS)
+
+    async def main() -> None:
+        async with client_class(limiter, "Calls").open() as client:
+            task = asyncio.create_task(client_class(limiter).ask(client, *get(address, "/slow")))
+            assert await asyncio.to_thread(Handler.has_arrived.wait, 30)
+            assert limiter.peek("Calls", "127.0.0.1").remaining == 0
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    assert limiter.peek("Calls", "127.0.0.1").remaining == 1
 
 
 def test_limit_that_has_become_one_on_requests_in_flight_sends_nothing(

@@ -6,7 +6,7 @@ import datetime
 import logging
 import math
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypedDict
@@ -16,10 +16,10 @@ from penstock.errors import ConfigError, RateLimited, StoreError
 from penstock.locks import fork_safe
 from penstock.outbound.learned import LearnedPace
 from penstock.parse_headers import ReceivedLimit, parse
-from penstock.validation import check_call, duration_ns, is_whole
+from penstock.validation import check_call, duration_ns, has_slots, is_whole
 
 if TYPE_CHECKING:
-    from penstock._core import Decision, Limiter, ManualClock, SystemClock
+    from penstock._core import Decision, Limiter, ManualClock, Reservation, SystemClock
     from penstock.types import Id, Period
 
 
@@ -48,7 +48,7 @@ class PaceOptions(TypedDict, total=False):
     Attributes:
         id: The client id: the request's host by default, one id for all requests, or a callable
             of the request.
-        cost: Tokens, or a callable of the request that returns them. The default is 1.
+        cost: Tokens of a rate, or a callable of the request that returns them. The default is 1.
         timeout: The longest that a request may wait before it is sent, retries included: seconds,
             a text such as `"30s"` or a `timedelta`; 0 never waits, `None` waits as long as
             necessary. The default is 30 seconds.
@@ -70,6 +70,9 @@ class PaceOptions(TypedDict, total=False):
 
 class Messages(Protocol):
     """Reads the requests and responses of a client library."""
+
+    def hold(self, response: Any, reservation: Reservation) -> Any:
+        """Return a response that ends a reservation when it has been read or is closed."""
 
     def host_of(self, request: Any) -> str:
         """Return the host of a request."""
@@ -182,7 +185,7 @@ class Pace:
 
     Args:
         limiter: The limiter that decides.
-        name: The limit.
+        name: The limit, or several, which are decided together.
         messages: Reads the requests and responses.
         id: As in `PaceOptions`; so are the others.
 
@@ -193,7 +196,7 @@ class Pace:
     def __init__(
         self,
         limiter: Limiter,
-        name: str,
+        name: str | Sequence[str],
         messages: Messages,
         *,
         id: IdSource = None,
@@ -203,15 +206,22 @@ class Pace:
         retries: int = 0,
         on_store_error: StoreFailure = "allow",
     ) -> None:
-        check_call(limiter.limits, name, id, cost)
+        names = [name] if isinstance(name, str) else [*name]
+        if not names:
+            raise ConfigError("a pace needs a limit, found none")
+        are_slots = [check_call(limiter.limits, name, id, cost) for name in names]
         if not is_whole(retries, 0, _MAX_RETRIES):
             raise ConfigError(
                 f"retries must be a whole number from 0 to {_MAX_RETRIES}, found {retries!r}"
             )
         _check_choice("pace", pace, ("limit", "auto"))
         _check_choice("on_store_error", on_store_error, ("allow", "raise"))
-        self.name: Final = name
+        self.name: Final = names[0]
         self.limiter: Final = limiter
+        # Each limit, and whether it is on requests in flight; `None` if there is only one rate.
+        self._reserved: Final = (
+            [*zip(names, are_slots, strict=True)] if len(names) > 1 or any(are_slots) else None
+        )
         self.cooldowns: Final = Cooldowns(limiter.clock)
         self._id: Final = id
         self._cost: Final = cost
@@ -226,7 +236,8 @@ class Pace:
         """Yield the steps of a request, each a verb and its arguments; return the response.
 
         `acquire`, `check` and `refund` take an id and a cost, `acquire` a timeout in seconds too;
-        `wait` takes an instant; `send` takes nothing, and `read` a response.
+        `reserve_all` and `check_all` take transactions; `wait` takes an instant; `send` takes
+        nothing, and `read` a response.
 
         Raises:
             RateLimited: The request would have to wait for longer than the timeout.
@@ -238,13 +249,13 @@ class Pace:
         response, due_ns = None, 0
         for retries in range(self._retries + 1):
             try:
-                yield from self._turn(id, cost, due_ns, deadline_ns)
+                reservation = yield from self._turn(id, cost, due_ns, deadline_ns)
             except RateLimited:
                 if response is None:
                     raise
                 # The service's own response is more informative than a timeout.
                 return response
-            response, is_refused = yield from self._send(id)
+            response, is_refused = yield from self._send(id, reservation)
             if not is_refused:
                 self._hold_if_exhausted(response, id)
                 return response
@@ -257,13 +268,21 @@ class Pace:
             yield ("read", response)
         return response
 
-    def _send(self, id: Id) -> _Steps:
+    def _send(self, id: Id, reservation: Reservation | None) -> _Steps:
         """Send a request, and learn from the response; return it and whether it is a refusal."""
         now_ns, learned = self.limiter.clock.now_ns, self._learned
         sent_ns = now_ns()
         if learned is not None:
             learned.count(id, sent_ns)
-        response = yield ("send",)
+        try:
+            response = yield ("send",)
+            if reservation is not None:
+                response = self._messages.hold(response, reservation)
+        except BaseException:
+            # Also when the task is cancelled.
+            if reservation is not None:
+                reservation.release_nowait()
+            raise
         is_refused = self._messages.status_of(response) in _BUSY
         if learned is not None:
             stated = _stated(response.headers, now := now_ns())
@@ -274,7 +293,10 @@ class Pace:
         return request.method in _IDEMPOTENT and self._messages.is_replayable(request)
 
     def _turn(self, id: Id, cost: int, due_ns: int, deadline_ns: int | None) -> _Steps:
-        """Wait for the end of the cooldown, then for the turn, then for the limit."""
+        """Wait for the end of the cooldown, then for the turn, then for the limit.
+
+        Return the reservation, unless there is only one rate.
+        """
         now_ns = self.limiter.clock.now_ns
         while True:
             now = now_ns()
@@ -284,24 +306,55 @@ class Pace:
                 until_ns = self._learned.take_turn(id, now, deadline_ns)
             if until_ns > now:
                 if deadline_ns is not None and until_ns > deadline_ns:
-                    decision: Decision = yield ("check", id, cost)
+                    decision: Decision = yield self._check(id, cost)
                     raise rate_limited_error(decision, until_ns - now)
                 yield ("wait", until_ns)
                 now = now_ns()
                 if is_held or self.cooldowns.until_ns(id) > now:
                     continue
-            left = None if deadline_ns is None else max(deadline_ns - now, 0) / _SECOND_NS
+            reservation: Reservation | None = None
             try:
-                yield ("acquire", id, cost, left)
+                if self._reserved is not None:
+                    reservation = yield from self._reserve(id, cost, deadline_ns)
+                else:
+                    left = None if deadline_ns is None else max(deadline_ns - now, 0) / _SECOND_NS
+                    yield ("acquire", id, cost, left)
             except StoreError as error:
                 self._note_store_error(error)
-                return
+                return None
             self._note_store_answer()
             if self.cooldowns.until_ns(id) <= now_ns():
-                return
+                return reservation
             # A cooldown began during the wait. If the waiting requests kept their tokens, all would
             # be sent at the instant it ends.
-            yield ("refund", id, cost)
+            if reservation is None:
+                yield ("refund", id, cost)
+            else:
+                reservation.release_nowait(is_cancelled=True)
+
+    def _transactions(self, id: Id, cost: int) -> list[tuple[str, Id, int]]:
+        reserved = self._reserved or ()
+        return [(name, id, 1 if is_slot else cost) for name, is_slot in reserved]
+
+    def _check(self, id: Id, cost: int) -> tuple[Any, ...]:
+        """Return the step that checks the limits."""
+        if self._reserved is None:
+            return "check", id, cost
+        return "check_all", self._transactions(id, cost)
+
+    def _reserve(self, id: Id, cost: int, deadline_ns: int | None) -> _Steps:
+        """Take tokens and slots in one decision; wait for the rates."""
+        while True:
+            reservation: Reservation = yield ("reserve_all", self._transactions(id, cost))
+            if reservation:
+                return reservation
+            decision = reservation.decision
+            due_ns = self.limiter.clock.now_ns() + decision.retry_after_ns
+            is_late = deadline_ns is not None and due_ns > deadline_ns
+            is_full = any(has_slots(part.limit) and not part.allowed for part in decision.parts)
+            if is_late or is_full:
+                decision.raise_if_denied()
+            yield ("wait", due_ns)
 
     def _retry_at_ns(self, response: Any, id: Id, retries: int) -> int:
         """Return when to retry the request; delay other requests if the service asks for it."""

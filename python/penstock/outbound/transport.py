@@ -15,9 +15,10 @@ from penstock.validation import check_names
 from penstock.wait_queue import delay
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
-    from penstock._core import Decision, Limiter, SystemClock
+    from penstock._core import Decision, Limiter, Reservation, SystemClock
+    from penstock.types import AnyTransaction
 
 
 def _wait(clock: SystemClock | ManualClock, until_ns: int) -> None:
@@ -74,7 +75,7 @@ class Paced:
 
     Args:
         limiter: The limiter that decides.
-        name: The limit.
+        name: The limit, or several, which are decided together.
         options: See `penstock.outbound.PaceOptions`.
 
     Raises:
@@ -84,7 +85,10 @@ class Paced:
     _error: ClassVar[type[NotSent]]
 
     def __init__(
-        self, limiter: Limiter | AsyncLimiter, name: str, **options: Unpack[PaceOptions]
+        self,
+        limiter: Limiter | AsyncLimiter,
+        name: str | Sequence[str],
+        **options: Unpack[PaceOptions],
     ) -> None:
         check_names(options, PaceOptions.__optional_keys__, type(self).__name__)
         self.pace: Final = Pace(plain_limiter(limiter), name, self, **options)
@@ -103,6 +107,22 @@ class Paced:
         """Return whether the body of a request can be sent again."""
         raise NotImplementedError
 
+    def hold(self, response: Any, reservation: Reservation) -> Any:
+        """Return a response that ends a reservation when it has been read or is closed."""
+        release = self._release_of(reservation)
+        if response.is_closed:
+            release()
+        else:
+            response.stream = self._held_stream(response.stream, release)
+        return response
+
+    def _release_of(self, reservation: Reservation) -> Callable[[], object]:
+        raise NotImplementedError
+
+    def _held_stream(self, stream: Any, release: Callable[[], object]) -> Any:
+        """Return a body of httpx that calls a function when it is closed."""
+        raise NotImplementedError
+
     def _calls(self, limiter: Any, **others: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
         """Return the function of each step."""
         name = self.pace.name
@@ -115,11 +135,17 @@ class Paced:
 class PacedInThread(Paced):
     """Executes the steps of a pace in a thread."""
 
+    def _release_of(self, reservation: Reservation) -> Callable[[], object]:
+        return reservation.release
+
     def take_steps(self, request: Any, **sends: Callable[..., Any]) -> Any:
         """Execute the steps of a request; `send` sends it, and `read` reads a response."""
+        limiter = self.pace.limiter
         calls = self._calls(
-            self.pace.limiter,
-            wait=functools.partial(_wait, self.pace.limiter.clock),
+            limiter,
+            reserve_all=limiter.reserve_all,
+            check_all=limiter.check_all,
+            wait=functools.partial(_wait, limiter.clock),
             **sends,
         )
         steps = self.pace.steps(request)
@@ -136,16 +162,29 @@ class PacedInThread(Paced):
             return done.value
         except RateLimited as error:
             raise self._error(str(error), error.decision) from None
+        finally:
+            # If the request is cancelled, what it holds is given back.
+            steps.close()
 
 
 class PacedInTask(Paced):
     """Executes the steps of a pace in a task, without blocking the event loop."""
 
+    def _release_of(self, reservation: Reservation) -> Callable[[], object]:
+        return reservation.release_nowait
+
     async def take_steps(self, request: Any, **sends: Callable[..., Awaitable[Any]]) -> Any:
         """Execute the steps of a request; `send` sends it, and `read` reads a response."""
+        limiter = AsyncLimiter(self.pace.limiter)
+
+        async def reserve_all(transactions: list[AnyTransaction]) -> Reservation:
+            return (await limiter.reserve_all(transactions)).reservation
+
         calls = self._calls(
-            AsyncLimiter(self.pace.limiter),
-            wait=functools.partial(_wait_in_task, self.pace.limiter.clock),
+            limiter,
+            reserve_all=reserve_all,
+            check_all=limiter.check_all,
+            wait=functools.partial(_wait_in_task, limiter.clock),
             **sends,
         )
         steps = self.pace.steps(request)
@@ -162,6 +201,42 @@ class PacedInTask(Paced):
             return done.value
         except RateLimited as error:
             raise self._error(str(error), error.decision) from None
+        finally:
+            # If the request is cancelled, what it holds is given back.
+            steps.close()
+
+
+class HeldStream:
+    """Body of a response of httpx that calls a function when it is closed, as it is after reading.
+
+    Args:
+        stream: The body.
+        release: The function.
+    """
+
+    def __init__(self, stream: Any, release: Callable[[], object]) -> None:
+        self._stream: Final = stream
+        self._release: Final = release
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._stream)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return aiter(self._stream)
+
+    def close(self) -> None:
+        """Close the body."""
+        try:
+            self._stream.close()
+        finally:
+            self._release()
+
+    async def aclose(self) -> None:
+        """Close the body."""
+        try:
+            await self._stream.aclose()
+        finally:
+            self._release()
 
 
 class PacedTransport(PacedInThread):
@@ -176,7 +251,12 @@ class PacedTransport(PacedInThread):
     _library: Any
 
     def __init__(
-        self, limiter: Limiter, name: str, *, transport: Any = None, **options: Unpack[PaceOptions]
+        self,
+        limiter: Limiter,
+        name: str | Sequence[str],
+        *,
+        transport: Any = None,
+        **options: Unpack[PaceOptions],
     ) -> None:
         super().__init__(limiter, name, **options)
         self.transport: Final = self._library.HTTPTransport() if transport is None else transport
@@ -206,7 +286,7 @@ class AsyncPacedTransport(PacedInTask):
     def __init__(
         self,
         limiter: Limiter | AsyncLimiter,
-        name: str,
+        name: str | Sequence[str],
         *,
         transport: Any = None,
         **options: Unpack[PaceOptions],
