@@ -2,22 +2,20 @@
 //!
 //! 1. A value expires when its bucket is full again, and never earlier.
 //! 2. A value that is not a valid state is replaced and does not lock clients out.
-//! 3. If the server has lost the script, the script is sent again.
-//! 4. A denied client is denied locally, without the server, until this process returns tokens.
-//! 5. An asynchronous call is completed on another thread.
-//! 6. If the server stops answering, calls fail within their deadline, and later calls fail immediately.
-//! 7. An error states whether the call may have been executed.
-//! 8. The server's eviction policy can be read.
-//! 9. If the server rejects the credentials, the store cannot be opened.
-//! 10. An operator can list the buckets of a store with their keys, and clear exactly these.
-//! 11. Spends that wait for the server are decided together, in order and each on its own.
-//! 12. A server without memory for one bucket still decides about the others.
-//! 13. A server that cannot run a command of the scripts is an error that names the command: when the
+//! 3. A denied client is denied locally, without the server, until this process returns tokens.
+//! 4. An asynchronous call is completed on another thread.
+//! 5. If the server stops answering, calls fail within their deadline, and later calls fail immediately.
+//! 6. An error states whether the call may have been executed.
+//! 7. The server's eviction policy can be read.
+//! 8. An operator can list the buckets of a store with their keys, and clear exactly these.
+//! 9. Spends that wait for the server are decided together, in order and each on its own.
+//! 10. A server without memory for one bucket still decides about the others.
+//! 11. A server that cannot run a command of the scripts is an error that names the command: when the
 //!     store is opened, or by each call if it is reached later. It never lifts a limit.
-//! 14. A value that no limiter wrote counts as no state; one of another limit is taken at its word.
-//! 15. A value whose bucket is full counts as no state, also after a reload to a longer limit.
-//! 16. A long id takes no more of the server's memory than a short one.
-//! 17. A stall of the server ends calls for hardly longer than it lasts.
+//! 12. A value that no limiter wrote counts as no state; one of another limit is taken at its word.
+//! 13. A value whose bucket is full counts as no state, also after a reload to a longer limit.
+//! 14. A long id takes no more of the server's memory than a short one.
+//! 15. A stall of the server ends calls for hardly longer than it lasts.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

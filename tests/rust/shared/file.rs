@@ -177,23 +177,6 @@ fn a_new_table_allocates_all_its_space() {
     assert!(metadata.blocks() * 512 >= metadata.len(), "{} blocks", metadata.blocks());
 }
 
-#[test]
-fn threads_that_open_concurrently_share_one_table() {
-    let path = fresh_path("table");
-    let admitted: usize = std::thread::scope(|scope| {
-        let spend = || {
-            let shared = open(&path).expect("a table");
-            (0..400).filter(|_| shared.spend("Counted", "ada")).count()
-        };
-        let threads: Vec<_> = (0..20).map(|_| scope.spawn(spend)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a thread")).sum()
-    });
-    assert_eq!(admitted as i64, super::COUNTED_LIMIT);
-    let mut building = path.into_os_string();
-    building.push("~new");
-    assert!(!Path::new(&building).exists(), "an incomplete table was left behind");
-}
-
 fn retired(path: &Path, generation: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!("~{generation}"));

@@ -1,53 +1,14 @@
 //! Inspection and clearing of a table while threads use it.
 
 use std::fs::OpenOptions;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use penstock::clock::{AnyClock, ManualClock};
-use penstock::engine::time::{Nanos, Timestamp};
-use penstock::store::inspect::{Inspect, SlowBucket};
-use penstock::store::memory::Overflow;
-use penstock::store::shared::{MappedFile, SharedStore, TableMemory, TableOpenError};
+use penstock::engine::time::Timestamp;
+use penstock::store::inspect::Inspect;
+use penstock::store::shared::{MappedFile, SharedStore};
 
 use super::{COUNTED_LIMIT, Shared, fresh_path};
-
-#[test]
-fn open_existing_does_not_create_a_table() {
-    let path = fresh_path("missing");
-    assert!(matches!(MappedFile::open_existing(&path), Err(TableOpenError::Missing { .. })));
-    assert!(!path.exists());
-    let created = MappedFile::open(&path, Some(100)).expect("a new table");
-    let opened = MappedFile::open_existing(&path).expect("the table");
-    assert_eq!((opened.capacity(), opened.created()), (created.capacity(), created.created()));
-}
-
-#[test]
-fn buckets_are_grouped_by_the_time_until_they_are_full() {
-    let memory = MappedFile::open(&fresh_path("table"), Some(100)).expect("a new table");
-    let now = Timestamp::clamped(1_800_000_000_000_000_000);
-    let clock = AnyClock::Manual(Arc::new(ManualClock::new(now)));
-    let shared = Shared::new(SharedStore::in_file(memory, Overflow::Share), clock);
-    for (name, times) in [("Churn", 1), ("Tokens", 3), ("Counted", 7)] {
-        assert!((0..times).all(|_| shared.spend(name, "ada")), "{name}");
-    }
-    let store = shared.0.store();
-    let inspected = store.inspect(now, 2).expect("the table");
-    // Full again after 1 ms, 3 s, and a day, which may be rounded up.
-    let (day, rounded) = (Nanos::from_millis(86_400_000), Nanos::from_millis(1 << 27));
-    let [window, bucket] = &inspected.slowest[..] else { panic!("{:?}", inspected.slowest) };
-    assert!((day..=rounded).contains(&window.reset_after), "{:?}", window.reset_after);
-    assert_eq!((window.tally, &window.bucket_key), (Some(7), &None));
-    let expected =
-        SlowBucket { reset_after: Nanos::from_millis(3000), tally: None, bucket_key: None };
-    assert_eq!(bucket, &expected);
-    assert_eq!(inspected.reset_within.map(|within| within[..3].to_vec()), Some(vec![1, 1, 0]));
-    assert_eq!((inspected.stats.buckets, inspected.stats.capacity), (Some(3), Some(100)));
-    assert_eq!(store.clear(), Ok(3));
-    let cleared = store.inspect(now, 2).expect("the table");
-    assert_eq!((cleared.stats.buckets, cleared.slowest), (Some(0), vec![]));
-}
 
 #[test]
 fn a_truncated_table_is_an_error() {

@@ -25,15 +25,6 @@ fn is_exhausted(scene: &Scene) -> bool {
 }
 
 #[test]
-fn workers_admit_exactly_the_limit() {
-    let scene = Scene::new(0);
-    let kills = run_in_lanes(&scene, 4, 1, |seed| Part { seed, calls: 110_000, ..Part::default() });
-    let (_, lost) = scene.check(&scene.shared, kills);
-    assert_eq!((kills, lost), (0, 0));
-    assert!(is_exhausted(&scene));
-}
-
-#[test]
 fn workers_admit_exactly_the_limit_while_the_table_grows() {
     let scene = Scene::new(0);
     let kills = run_in_lanes(&scene, 4, 1, |seed| {
