@@ -54,9 +54,9 @@ class Decisions:
         self._entry = entry
         self._now_ns = now_ns
         self._ids = ids
-        self._costs = memoryview(costs)
+        self._costs = costs
         # In the order of a row of `LimitEntry.decision`.
-        self._columns = {name: memoryview(column) for name, column in columns.items()}
+        self._columns = columns
 
     @property
     def allowed(self) -> "numpy.typing.NDArray[numpy.bool_]":
@@ -98,6 +98,11 @@ class Decisions:
             raise KeyError(f"a column must be {names} or {_NUMBERS[-1]}, found {name!r}")
         return memoryview(self._columns[name])
 
+    def _views(self) -> "list[memoryview[Any]]":
+        """Return views of the costs, and of the columns in order."""
+        # Made when they are read: a view takes as long as a decision.
+        return [memoryview(column) for column in (self._costs, *self._columns.values())]
+
     def _array(self, name: str) -> "numpy.typing.NDArray[Any]":
         try:
             import numpy  # noqa: PLC0415  optional
@@ -124,7 +129,9 @@ class Decisions:
         return len(self._ids)
 
     def __iter__(self) -> "Iterator[Decision]":
-        return map(self.__getitem__, range(len(self)))
+        costs, *columns = self._views()
+        for id, cost, row in zip(self._ids, costs, zip(*columns, strict=True), strict=True):
+            yield self._entry.decision(id, cost, self._now_ns, row)
 
     if TYPE_CHECKING:
 
@@ -136,20 +143,24 @@ class Decisions:
     def __getitem__(self, index: "Any", /) -> "Any":
         ids = self._ids[index]
         if isinstance(index, slice):
-            columns = {name: bytes(column[index]) for name, column in self._columns.items()}
-            return _copied(self._entry, self._now_ns, ids, bytes(self._costs[index]), columns)
-        row = tuple([column[index] for column in self._columns.values()])
-        return self._entry.decision(ids, self._costs[index], self._now_ns, row)
+            costs, *columns = [bytes(view[index]) for view in self._views()]
+            named = dict(zip(self._columns, columns, strict=True))
+            return _copied(self._entry, self._now_ns, ids, costs, named)
+        cost, *row = [view[index] for view in self._views()]
+        return self._entry.decision(ids, cost, self._now_ns, tuple(row))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Decisions):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        mine, others = (
+            (self._now_ns, self._entry, self._ids),
+            (other._now_ns, other._entry, other._ids),
+        )
+        return mine == others and self._views() == other._views()
 
     def __reduce__(self) -> "tuple[Any, ...]":
         columns = {name: bytes(column) for name, column in self._columns.items()}
-        state = self._entry, self._now_ns, self._ids, bytes(self._costs), columns
-        return _copied, state
+        return _copied, (self._entry, self._now_ns, self._ids, bytes(self._costs), columns)
 
     def __repr__(self) -> str:
         allowed = bytes(self._columns["allowed"]).count(1)
