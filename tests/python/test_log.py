@@ -607,6 +607,8 @@ def test_lines_without_an_id_are_left_out_and_counted(log: Any) -> None:
     lines = [COMBINED.format("a", user) for user in ("-", "ada", "-")]
     trace = Trace.from_log(log(*lines), id="user")
     assert (ids(trace), trace.skipped.without_id, trace.skipped.skipped) == (["ada"], 2, 0)
+    assert str(trace.skipped) in repr(trace.skipped)
+    assert "had no id" in trace.skipped._repr_html_()
     with pytest.raises(LogError, match=r"user .*2"):
         Trace.from_log(log(lines[0], lines[2]), id="user")
 

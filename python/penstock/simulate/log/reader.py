@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from penstock._core import IPV6_PREFIX
-from penstock.display import printable
+from penstock.display import pluralize, printable
 from penstock.errors import ConfigError
+from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE
 from penstock.simulate.log.detect import Detected, detect_format, table_parser
 from penstock.simulate.log.errors import LogError
@@ -74,6 +75,13 @@ class Chunk(NamedTuple):
         return self._replace(
             times=self.times[indices], codes=self.codes[indices], costs=costs, durations=durations
         )
+
+    def __repr__(self) -> str:
+        events = pluralize(len(self.times), "event")
+        if len(self.times) == 0:
+            return f"<Chunk: {events}>"
+        first, last = (format_instant(int(self.times[index])) for index in (0, -1))
+        return f"<Chunk: {events}, {first} to {last}>"
 
 
 class _Table:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from penstock.display import pluralize, printable
+from penstock.display import facts_html, pluralize, printable
 
 MAX_EXAMPLES: Final = 5
+# Characters of the names of files in a representation.
+_MAX_FILES: Final = 80
 _UNITS: Final = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 
 
@@ -31,7 +33,7 @@ class SkippedLine(NamedTuple):
         return printable(f"{self.file}:{self.line:,}: {self.reason}{text}")
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True, repr=False, slots=True)
 class LogReport:
     """Counts of the lines of a log that were read and left out, updated while it is read.
 
@@ -75,6 +77,22 @@ class LogReport:
         if self.units:
             parts.append(f"times in {' and '.join(self.units)}")
         return ", ".join(parts)
+
+    def __repr__(self) -> str:
+        return f"<LogReport of {printable(', '.join(self.files), _MAX_FILES)}: {self}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("files", ", ".join(self.files)),
+            ("format", self.format),
+            *((option, field) for option, field in self.fields.items()),
+            ("lines", f"{self.lines:,}"),
+            ("events", f"{self.events:,}"),
+            *((reason, f"{count:,}") for reason, count in self.left_out().items() if count),
+            *(("times in", unit) for unit in self.units),
+            *(("left out", str(line)) for line in self.examples),
+        ]
+        return facts_html("Log", rows)
 
     def left_out(self) -> dict[str, int]:
         """Return the number of lines that were left out, by the reason."""
