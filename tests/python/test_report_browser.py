@@ -167,6 +167,26 @@ def test_page_of_long_ids_fits_a_phone(browser: Browser, tmp_path: Path) -> None
     assert browser.value(session, f"{lines}(document.createRange())") == 1
 
 
+def test_tables_fit_on_paper(browser: Browser, tmp_path: Path) -> None:
+    trace = traffic.mix(
+        traffic.poisson(2, "10m", clients=30, seed=1, prefix="2001:db8:0:448::"),
+        traffic.poisson(5, "2m", clients=1, seed=2, prefix="2001:db8:0:666::"),
+    )
+    found = recommend(trace, max_denied=0.1)
+    page = simulate("10/minute", trace).report(tmp_path / "out.html", recommendation=found)
+    session = browser.open(page)
+    browser.ask("Emulation.setEmulatedMedia", session, media="print")
+    # The width of A4 between the margins.
+    browser.ask(
+        "Emulation.setDeviceMetricsOverride", session,
+        width=718, height=1000, deviceScaleFactor=1, mobile=False,
+    )  # fmt: skip
+    tables = "[...document.querySelectorAll('.wide')]"
+    heads = "[...document.querySelectorAll('.wide thead th')].map(each => each.textContent)"
+    assert "times at peak" in browser.value(session, heads)
+    assert browser.value(session, f"{tables}.every(each => each.scrollWidth <= each.clientWidth)")
+
+
 def test_pictures_of_the_docs_can_be_taken_again(root: Path, tmp_path: Path) -> None:
     script = root / "docs/images/report.py"
     done = subprocess.run([sys.executable, script, tmp_path], check=False, timeout=4 * SECONDS)
