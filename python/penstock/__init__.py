@@ -30,6 +30,7 @@ from penstock.errors import (
     UnknownLimit,
 )
 from penstock.explanation import Explanation
+from penstock.hints import attach_hints
 
 # `typing` would take longer to import than everything else here; type checkers know the name.
 TYPE_CHECKING = False
@@ -68,6 +69,8 @@ __all__ = [
     "UnknownLimit",
     "__version__",
 ]
+
+attach_hints(Limiter, BoundLimit)
 
 
 def __getattr__(name: str) -> object:

@@ -1604,12 +1604,6 @@ def inspect_store(limiter: Limiter, n: int) -> dict[str, Any]:
         (1, 1)
     """
 
-def visible_names(instance: object) -> list[str]:
-    """Return the names of an object's attributes, without those that only raise a hint."""
-
-def attach_hints(class_: type) -> None:
-    """Add hints to a class for the method names that other rate limiters use."""
-
 def try_spend(bound: BoundLimit, id: Id, cost: int = 1) -> Decision | None:
     """Take tokens as `BoundLimit.spend` does, if that need not wait for another process.
 

@@ -33,11 +33,10 @@ from penstock._core import (
     Limiter,
     Replies,
     Waiter,
-    attach_hints,
     timeout_ns,
-    visible_names,
 )
 from penstock.errors import ConfigError, ReservationError
+from penstock.hints import attach_hints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -248,9 +247,6 @@ class _Verbs(Generic[_Plain]):
             f"an {type(self).__name__} cannot be pickled or copied; pickle the limiter's `limits`, "
             f"and make an AsyncLimiter from them in the other process"
         )
-
-    def __dir__(self) -> list[str]:
-        return visible_names(self)
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._plain)[1:]}"
@@ -809,5 +805,4 @@ def _leave(
         bound.refund(id, cost)
 
 
-attach_hints(AsyncLimiter)
-attach_hints(AsyncBoundLimit)
+attach_hints(AsyncLimiter, AsyncBoundLimit)

@@ -11,7 +11,6 @@ use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::{not_picklable, with_cost};
 use crate::bindings::fastcall;
-use crate::bindings::hints::visible_names;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
@@ -377,10 +376,6 @@ impl BoundLimit {
         let keep = adjustment.map_or(0, |adjustment| adjustment.keep);
         let drivers = slf.py().import("penstock.wait_queue")?;
         drivers.call_method1("acquire", (slf, id, cost, timeout_ns, keep))
-    }
-
-    fn __dir__(slf: &Bound<'_, Self>) -> PyResult<Vec<String>> {
-        visible_names(slf.as_any())
     }
 
     fn __reduce__(&self) -> PyResult<()> {

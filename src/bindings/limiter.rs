@@ -14,7 +14,6 @@ use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::clock::{SystemClock, clock_of, default_clock};
 use crate::bindings::decision::{Decision, DecisionPart, several};
 use crate::bindings::errors::not_picklable;
-use crate::bindings::hints::visible_names;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::limit_or_text;
 use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
@@ -701,10 +700,6 @@ impl Limiter {
     ) -> PyResult<()> {
         let _ = (exc_type, traceback);
         self.handle.close(exc.py())
-    }
-
-    fn __dir__(slf: &Bound<'_, Self>) -> PyResult<Vec<String>> {
-        visible_names(slf.as_any())
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -15,7 +15,6 @@ mod errors;
 mod existing_store;
 mod fastcall;
 mod headers;
-mod hints;
 mod id_numbers;
 mod id_text;
 mod interpreter;
@@ -64,8 +63,6 @@ mod _core {
     #[pymodule_export]
     use super::headers::{encoded_header_fields, header_fields, header_values};
     #[pymodule_export]
-    use super::hints::{attach_hints, visible_names};
-    #[pymodule_export]
     use super::id_numbers::{factorise, factorise_fixed};
     #[pymodule_export]
     use super::id_text::canonical_address;
@@ -107,8 +104,6 @@ mod _core {
         crate::sync::count_forks();
         super::fastcall::attach(module.py())?;
         PyMapping::register::<super::limits::Limits>(module.py())?;
-        attach_hints(&module.py().get_type::<Limiter>())?;
-        attach_hints(&module.py().get_type::<BoundLimit>())?;
         let names = [
             "BoundLimit",
             "Decision",

@@ -159,6 +159,7 @@ def test_importing_penstock_imports_no_framework_and_no_large_module() -> None:
         "penstock.decisions",
         "penstock.errors",
         "penstock.explanation",
+        "penstock.hints",
     }
     heavy = {"asyncio", "django", "flask", "http", "numpy", "pandas", "re", "socket", "typing"}
     assert heavy.isdisjoint(name.partition(".")[0] for name in imported)
