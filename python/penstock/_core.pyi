@@ -1816,11 +1816,12 @@ class RouteSimulator:
     def __new__(
         cls, limits: Limit | Limits | Mapping[str, Limit | str], names: Sequence[str]
     ) -> Self: ...
-    def add_plan(self, parts: Sequence[tuple[int, str, int | None]]) -> int:
+    def add_plan(self, parts: Sequence[tuple[int, str, int | None, int]]) -> int:
         """Add a plan, which is what one kind of request spends. Return its number.
 
         Args:
-            parts: For each limit its index, the id and the cost; `None` is the cost of the event.
+            parts: For each limit its index, the id, the cost (`None` is that of the event), and the
+                tokens that must be left.
 
         Raises:
             InvalidId: An id does not have the limit's id format.

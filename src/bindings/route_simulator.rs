@@ -9,7 +9,7 @@ use crate::bindings::arguments::Items;
 use crate::bindings::arrays::{EventColumns, ResultColumns, Writable, durations_of};
 use crate::bindings::simulator::{entry_of, event_error};
 use crate::config;
-use crate::simulate::Together;
+use crate::simulate::{PlannedSpend, Together};
 use crate::sync::Mutex;
 
 /// Simulation of several limits that are decided together; used by `penstock.simulate`.
@@ -38,11 +38,12 @@ impl RouteSimulator {
     /// Add a plan, which is what one kind of request spends. Return its number.
     ///
     /// Args:
-    ///     parts: For each limit its index, the id and the cost; `None` is the cost of the event.
+    ///     parts: For each limit its index, the id, the cost (`None` is that of the event), and the
+    ///         tokens that must be left.
     ///
     /// Raises:
     ///     InvalidId: An id does not have the limit's id format.
-    fn add_plan(&self, parts: Items<(usize, String, Option<i64>)>) -> PyResult<usize> {
+    fn add_plan(&self, parts: Items<PlannedSpend>) -> PyResult<usize> {
         Ok(self.core.lock().add_plan(&parts.0)?)
     }
 
@@ -116,6 +117,9 @@ pub(crate) fn load_routes<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound
             }
             if let Some(cost) = spend.cost {
                 options.set_item("cost", cost)?;
+            }
+            if spend.keep > 0 {
+                options.set_item("keep", spend.keep)?;
             }
             limits.set_item(spend.limit, options)?;
         }

@@ -28,6 +28,14 @@ pub struct Spend {
     pub id: Option<String>,
     /// The cost; `None` for that of the request.
     pub cost: Option<i64>,
+    /// The tokens that a request must leave.
+    pub keep: i64,
+}
+
+impl Spend {
+    fn new(limit: &str) -> Spend {
+        Spend { limit: limit.to_owned(), id: None, cost: None, keep: 0 }
+    }
 }
 
 /// Loads a routes file: a list of mappings with `path`, `method` and `limits`.
@@ -102,7 +110,7 @@ fn spends(node: &Node<'_>, sink: &mut FaultSink<'_>) -> Vec<Spend> {
     match &node.value {
         Value::List(list) => {
             let names = list.iter().filter_map(|node| match fields::text("a limit", node) {
-                Ok(name) => Some(Spend { limit: name.to_owned(), id: None, cost: None }),
+                Ok(name) => Some(Spend::new(name)),
                 Err(fault) => {
                     sink.refuse(node.line, fault);
                     None
@@ -124,15 +132,16 @@ fn spends(node: &Node<'_>, sink: &mut FaultSink<'_>) -> Vec<Spend> {
 }
 
 fn spend(name: &str, node: &Node<'_>, sink: &mut FaultSink<'_>) -> Spend {
-    let mut spend = Spend { limit: name.to_owned(), id: None, cost: None };
+    let mut spend = Spend::new(name);
     let mut sink = FaultSink { limit: name, ..reborrowed(sink) };
     match &node.value {
         Value::Map(map) => {
             for (key, line, node) in pairs(map, |line, _, fault| sink.refuse(line, fault)) {
                 let read = match key {
                     "id" => fields::text("id", node).map(|id| spend.id = Some(id.to_owned())),
-                    "cost" => cost(node).map(|cost| spend.cost = Some(cost)),
-                    _ => Err(unknown(key, &["id", "cost"])),
+                    "cost" => tokens("cost", node).map(|cost| spend.cost = Some(cost)),
+                    "keep" => tokens("keep", node).map(|keep| spend.keep = keep),
+                    _ => Err(unknown(key, &["id", "cost", "keep"])),
                 };
                 if let Err(fault) = read {
                     sink.refuse(line, fault);
@@ -140,15 +149,15 @@ fn spend(name: &str, node: &Node<'_>, sink: &mut FaultSink<'_>) -> Spend {
             }
         }
         Value::Scalar(yaml::ScalarKind::Nothing, _) => {}
-        _ => sink.refuse_kind("the limit of a route", "a mapping with id and cost", node),
+        _ => sink.refuse_kind("the limit of a route", "a mapping with id, cost and keep", node),
     }
     spend
 }
 
-fn cost(node: &Node<'_>) -> Result<i64, Fault> {
-    match fields::whole("cost", node)? {
-        cost @ 0.. => Ok(cost),
-        _ => Err(not_a("cost", "at least 0", node)),
+fn tokens(field: &'static str, node: &Node<'_>) -> Result<i64, Fault> {
+    match fields::whole(field, node)? {
+        tokens @ 0.. => Ok(tokens),
+        _ => Err(not_a(field, "at least 0", node)),
     }
 }
 

@@ -15,11 +15,11 @@ use hashbrown::HashMap;
 
 pub use columns::{Columns, Events, Sink, Source};
 pub use ids::Ids;
-pub use routes::{NO_LIMIT, Together};
+pub use routes::{NO_LIMIT, PlannedSpend, Together};
 pub use totals::{ClientTotals, Totals};
 
 use crate::engine::algorithm::Algorithm;
-use crate::engine::cost::Cost;
+use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
 use crate::engine::id::IdFormat;
 use crate::engine::limit::{Limit, dispatch};
@@ -159,11 +159,29 @@ impl Simulator {
     fn resolve(&self, client: u32, tokens: i64) -> Result<(usize, &Limit, Cost), EventFault> {
         let unknown = EventFault::UnknownClient { found: client, clients: self.clients };
         let (bucket, limit) = self.bucket_of(client as usize).ok_or(unknown)?;
-        let cost = limit.cost(tokens).map_err(|source| {
-            let limit = self.entry.name().to_string();
-            EventFault::Call(Box::new(CallError::Cost { limit, source }))
-        })?;
+        let cost = limit.cost(tokens).map_err(|source| self.impossible(source))?;
         Ok((bucket, limit, cost))
+    }
+
+    /// Returns the bucket of an event that must leave `keep` tokens, the part of its limit above them,
+    /// and its cost.
+    fn resolve_keeping(
+        &self,
+        client: u32,
+        tokens: i64,
+        keep: i64,
+    ) -> Result<(usize, Limit, Cost), EventFault> {
+        let (bucket, limit, cost) = self.resolve(client, tokens)?;
+        if keep == 0 {
+            return Ok((bucket, *limit, cost));
+        }
+        let kept = limit.keeping(keep, tokens).map_err(|source| self.impossible(source))?;
+        Ok((bucket, kept, cost))
+    }
+
+    fn impossible(&self, source: CostError) -> EventFault {
+        let limit = self.entry.name().to_string();
+        EventFault::Call(Box::new(CallError::Cost { limit, source }))
     }
 
     /// Returns the bucket of each client, or `None` if each client has its own, with the same number.

@@ -14,6 +14,10 @@ use crate::simulate::{Columns, EventFault, Events, FaultAt, Ids, Simulator, Sink
 /// The value of `denied_by` for an event that no limit denies.
 pub const NO_LIMIT: u32 = u32::MAX;
 
+/// The index of a limit, the id, the cost or `None` for that of the event, and the tokens that must be
+/// left.
+pub type PlannedSpend = (usize, String, Option<i64>, i64);
+
 /// One limit that a request spends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
@@ -21,6 +25,8 @@ struct Part {
     client: u32,
     /// The cost in tokens; `None` for the cost of the event.
     cost: Option<i64>,
+    /// The tokens that must be left.
+    keep: i64,
 }
 
 /// Several limits and their buckets. Each event has a plan, which lists limits, ids and costs.
@@ -49,18 +55,14 @@ impl Together {
         self.plans.len()
     }
 
-    /// Adds a plan and returns its number. Each part has the index of a limit, the id, and the cost or
-    /// `None` for the cost of the event.
+    /// Adds a plan and returns its number.
     ///
     /// # Errors
     /// [`EventFault::Call`] if an id does not have the limit's id format,
     /// [`EventFault::UnknownClient`] if a limit does not exist.
-    pub fn add_plan(
-        &mut self,
-        parts: &[(usize, String, Option<i64>)],
-    ) -> Result<usize, EventFault> {
+    pub fn add_plan(&mut self, parts: &[PlannedSpend]) -> Result<usize, EventFault> {
         let mut plan: Vec<Part> = Vec::with_capacity(parts.len());
-        for (limit, id, cost) in parts {
+        for (limit, id, cost, keep) in parts {
             let limits = self.simulators.len();
             let unknown = EventFault::UnknownClient { found: *limit as u32, clients: limits };
             let (simulator, ids) = self.simulators.get_mut(*limit).ok_or(unknown)?;
@@ -71,7 +73,7 @@ impl Together {
                     ids.number(id.as_bytes()).ok_or(EventFault::TooManyClients)?
                 }
             };
-            plan.push(Part { limit: *limit, client, cost: *cost });
+            plan.push(Part { limit: *limit, client, cost: *cost, keep: *keep });
         }
         self.plans.push(plan);
         Ok(self.plans.len() - 1)
@@ -134,17 +136,21 @@ impl Together {
         let clients = plans.len();
         let plan =
             plans.get(plan as usize).ok_or(EventFault::UnknownClient { found: plan, clients })?;
-        let mut members = Vec::with_capacity(plan.len());
+        let mut resolved = Vec::with_capacity(plan.len());
         let mut states = Vec::with_capacity(plan.len());
         for part in plan {
             let simulator = &simulators[part.limit].0;
             let (bucket, limit, cost) =
-                simulator.resolve(part.client, part.cost.unwrap_or(cost))?;
-            let verb = if limit.slots().is_some() { Verb::Reserve } else { Verb::Spend };
-            let operation = Operation { verb, limit, cost };
-            members.push(Member { operation, kind: Kind::Spend, shadow: false });
+                simulator.resolve_keeping(part.client, part.cost.unwrap_or(cost), part.keep)?;
+            resolved.push((limit, cost));
             states.push(State::from_word(simulator.words[bucket]));
         }
+        let members = resolved.iter().map(|(limit, cost)| {
+            let verb = if limit.slots().is_some() { Verb::Reserve } else { Verb::Spend };
+            let operation = Operation { verb, limit, cost: *cost };
+            Member { operation, kind: Kind::Spend, shadow: false }
+        });
+        let members: Vec<_> = members.collect();
         let is_allowed = batch::spend(&members, &states, now, steps);
         let strictest = batch::strictest(steps.iter().map(|step| (true, step.decision)));
         for (part, step) in plan.iter().zip(steps.iter()) {

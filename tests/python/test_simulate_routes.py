@@ -25,11 +25,13 @@ ROUTES: list[dict[str, Any]] = [
     {"path": "/login", "method": "POST", "limits": {"Login": {}, "Client": {"cost": 2}}},
     {"path": "/api/*", "limits": {"Api": {"id": "path"}, "Client": None}},
     {"path": "/static/*", "limits": []},
+    {"path": "/export", "limits": {"Client": {"keep": 2}}},
 ]
-SPENDS: dict[tuple[str, str], list[tuple[str, str | None, int]]] = {
-    ("POST", "/login"): [("Login", None, 1), ("Client", None, 2)],
-    ("GET", "/api/a"): [("Api", "/api/a", 1), ("Client", None, 1)],
-    ("GET", "/api/b"): [("Api", "/api/b", 1), ("Client", None, 1)],
+SPENDS: dict[tuple[str, str], list[tuple[str, str | None, int, int]]] = {
+    ("POST", "/login"): [("Login", None, 1, 0), ("Client", None, 2, 0)],
+    ("GET", "/api/a"): [("Api", "/api/a", 1, 0), ("Client", None, 1, 0)],
+    ("GET", "/api/b"): [("Api", "/api/b", 1, 0), ("Client", None, 1, 0)],
+    ("GET", "/export"): [("Client", None, 1, 2)],
     ("GET", "/login"): [],
     ("GET", "/static/x"): [],
 }
@@ -61,7 +63,10 @@ def test_limits_of_a_route_are_decided_as_by_a_limiter(events: Events) -> None:
     for wait, client, (method, path) in events:
         now += wait * 1_000_000
         clock.set_ns(now)
-        spends = [(name, id or client, cost) for name, id, cost in SPENDS[method, path]]
+        spends = [
+            penstock.Transaction(name, id or client, cost, keep=keep)
+            for name, id, cost, keep in SPENDS[method, path]
+        ]
         decision = limiter.spend_all(spends) if spends else None
         allowed.append(decision is None or decision.allowed)
         denied_by.append(None if allowed[-1] or decision is None else decision.name)
@@ -102,13 +107,34 @@ def test_tables_say_which_limit_denied() -> None:
     assert limits["limit"] == ["Login", "Client", "Api"]
     assert (limits["requests"], limits["allowed"]) == ([3, 9, 6], [1, 5, 4])
     assert (limits["denied"], limits["denied_share"]) == ([2, 0, 2], [2 / 3, 0, 2 / 6])
-    assert found.by_route()["route"] == ["POST /login", "/api/*", "/static/*", "(no route)"]
-    assert found.by_route()["events"] == [3, 6, 0, 0]
-    assert found.by_route()["denied_by"] == ["Login 2", "Api 2", "", ""]
+    assert found.by_route()["route"] == [
+        "POST /login",
+        "/api/*",
+        "/static/*",
+        "/export",
+        "(no route)",
+    ]
+    assert found.by_route()["events"] == [3, 6, 0, 0, 0]
+    assert found.by_route()["denied_by"] == ["Login 2", "Api 2", "", "", ""]
     assert dict(zip(*map(found.by_client().to_dict().get, ("id", "denied_by")), strict=True)) == {
         "a": "Login 2",
         "b": "Api 2",
     }
+
+
+def test_headroom_denies_the_routes_that_keep_tokens() -> None:
+    trace = Trace([0.0] * 4, {"address": list("abcd"), "path": ["/feed", "/feed", "/pay", "/pay"]})
+    routes: list[dict[str, Any]] = [
+        {"path": "/feed", "limits": {"Everyone": {"id": None, "keep": 2}}},
+        {"limits": {"Everyone": {"id": None}}},
+    ]
+    found = simulate({"Everyone": "3/second"}, trace, routes=routes)
+    assert found.allowed.tolist() == [True, False, True, True]
+    assert found.by_route()["denied_by"] == ["Everyone 1", "", ""]
+    with pytest.raises(penstock.CostTooHigh):
+        simulate({"Everyone": "2/second"}, trace, routes=routes)
+    with pytest.raises(penstock.ConfigError):
+        sweep(["3/second"], trace, name="Everyone", routes=routes)
 
 
 def test_a_shared_bucket_and_an_order_are_those_of_the_options() -> None:
@@ -131,6 +157,8 @@ def test_wrong_routes_are_refused() -> None:
         {"limits": {"Api": {"id": "user"}}},
         {"limits": ["Api"], "method": "GET"},
         {"limits": {"Api": {"cost": -1}}},
+        {"limits": {"Api": {"keep": -1}}},
+        {"limits": {"Api": {"keep": None}}},
         {"limits": {"Api": {"price": 1}}},
     ]
     for route in wrong:
@@ -151,6 +179,7 @@ FAULTS = [
     ("- paths: /\n  limits: []\n", 1),
     ("- limits: []\n- limits:\n    Api: {price: 1}\n", 3),
     ("- limits:\n    Api: {cost: -1}\n", 2),
+    ("- limits:\n    Api: {keep: -1}\n", 2),
     ("- limits:\n    Api: 100/minute\n", 2),
     ("- limits:\n    Api:\n    Api:\n", 3),
     ("- limits: 7\n", 1),
@@ -172,7 +201,8 @@ def test_a_routes_file_is_as_a_list_of_routes(tmp_path: Path) -> None:
     file.write_text(
         "- {path: /login, method: POST, limits: {Login: , Client: {cost: 2}}}\n"
         "- path: /api/*\n  limits:\n    Api: {id: path}\n    Client:\n"
-        "- {path: /static/*, limits: []}\n",
+        "- {path: /static/*, limits: []}\n"
+        "- {path: /export, limits: {Client: {keep: 2}}}\n",
         encoding="utf-8",
     )
     events = [(9, client, target) for client in "aba" for target in SPENDS]

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 AnyRoutes: TypeAlias = "str | PathLike[str] | Iterable[Mapping[str, Any]] | Routes"
 
-Spent: TypeAlias = "tuple[tuple[str, str, int | None], ...]"
-"""The limits that a request spends, each with its id and cost; None is the cost of the event."""
+Spent: TypeAlias = "tuple[tuple[str, str, int | None, int], ...]"
+"""The limits that a request spends, each with its id, its cost (None is that of the event), and the
+tokens that it must leave."""
 NO_ROUTE: Final = "(no route)"
 """The label of requests without a route."""
 INVALID: Final = 2**32 - 1
@@ -42,12 +43,12 @@ class Route(NamedTuple):
         path: A pattern for the path, with `*` and `?`.
         methods: The methods; empty for all.
         limits: For each limit the fields of the id (None is the client; empty is one bucket for
-            all), and the cost (None is the event's).
+            all), the cost (None is the event's), and the tokens that must be left.
     """
 
     path: str
     methods: tuple[str, ...]
-    limits: tuple[tuple[str, tuple[str, ...] | None, int | None], ...]
+    limits: tuple[tuple[str, tuple[str, ...] | None, int | None, int], ...]
 
     @classmethod
     def parse(cls, route: Mapping[str, Any]) -> Route:
@@ -57,7 +58,7 @@ class Route(NamedTuple):
             ConfigError: An option is unknown or not valid.
 
         >>> Route.parse({"path": "/login", "limits": {"Login": {"id": "user", "cost": 2}}})
-        Route(path='/login', methods=(), limits=(('Login', ('user',), 2),))
+        Route(path='/login', methods=(), limits=(('Login', ('user',), 2, 0),))
         """
         check_names(route, ("path", "method", "limits"), "a route")
         if "limits" not in route:
@@ -67,15 +68,16 @@ class Route(NamedTuple):
         limits = []
         for name, given in entries.items():
             options = given or {}
-            check_names(options, ("id", "cost"), f"the limit {name} of a route")
-            cost = options.get("cost")
-            if cost is not None and not is_whole(cost, 0, 2**63 - 1):
-                raise ConfigError(f"cost must be an integer of at least 0, found {cost!r}")
+            check_names(options, ("id", "cost", "keep"), f"the limit {name} of a route")
+            cost, keep = options.get("cost"), options.get("keep", 0)
+            for field, value in [("cost", 0 if cost is None else cost), ("keep", keep)]:
+                if not is_whole(value, 0, 2**63 - 1):
+                    raise ConfigError(f"{field} must be an integer of at least 0, found {value!r}")
             fields = None
             if "id" in options:
                 id = options["id"]
                 fields = () if id in {None, _SHARED} else tuple(str(id).split(","))
-            limits.append((str(name), fields, cost))
+            limits.append((str(name), fields, cost, keep))
         methods = route.get("method") or ()
         listed = methods.split(",") if isinstance(methods, str) else methods
         names = tuple(each.strip().upper() for each in listed if each.strip())
@@ -91,7 +93,7 @@ class Route(NamedTuple):
         """The fields of a request that this route needs."""
         path = () if self.path == "*" else ("path",)
         method = ("method",) if self.methods else ()
-        return (*path, *method, *(each for _, id, _ in self.limits for each in id or ()))
+        return (*path, *method, *(each for _, id, *_ in self.limits for each in id or ()))
 
     def matches(self, request: Mapping[str, str]) -> bool:
         """Return whether a request is of this kind."""
@@ -119,7 +121,7 @@ class Routes:
             routes = _core.load_routes(routes)
         self.routes: Final = tuple(Route.parse(route) for route in routes)
         self.names: Final = tuple(
-            dict.fromkeys(name for route in self.routes for name, _, _ in route.limits)
+            dict.fromkeys(name for route in self.routes for name, *_ in route.limits)
         )
         self.fields: Final = tuple(
             dict.fromkeys(field for route in self.routes for field in route.fields)
@@ -135,14 +137,14 @@ class Routes:
     @property
     def patterns(self) -> dict[str, list[str]]:
         """The patterns of the path, if no limit has the path itself as its id."""
-        is_id = any("path" in (id or ()) for route in self.routes for _, id, _ in route.limits)
+        is_id = any("path" in (id or ()) for route in self.routes for _, id, *_ in route.limits)
         paths = [route.path for route in self.routes if route.path != "*"]
         return {} if is_id or not paths else {"path": list(dict.fromkeys(paths))}
 
     @property
     def spending(self) -> NDArray[np.int64]:
         """For each route and each limit whether a request spends it; the last row is for others."""
-        spent = [{name for name, _, _ in route.limits} for route in self.routes]
+        spent = [{name for name, *_ in route.limits} for route in self.routes]
         rows = [[name in names for name in self.names] for names in [*spent, set()]]
         return np.array(rows, np.int64).reshape(len(rows), len(self.names))
 
@@ -172,9 +174,9 @@ class Routes:
         limits = self.routes[index].limits if index < len(self.routes) else ()
         client = id.partition("\t")[0] if fields else id
         spent = []
-        for name, own, cost in limits:
+        for name, own, cost, keep in limits:
             parts = [client] if own is None else [request[field] for field in own]
-            spent.append((name, "\t".join(parts) if parts else EVERYONE, cost))
+            spent.append((name, "\t".join(parts) if parts else EVERYONE, cost, keep))
         return index, tuple(spent)
 
     def events_of(
@@ -186,9 +188,15 @@ class Routes:
         trace's table; the clients of a shared bucket are not in its ids.
 
         Raises:
-            ConfigError: The trace does not have a field that a route needs.
+            ConfigError: The trace does not have a field that a route needs, or a route keeps tokens
+                of this limit.
         """
         self.check_fields(trace)
+        if any(keep for route in self.routes for own, *_, keep in route.limits if own == name):
+            raise ConfigError(
+                f"{name} cannot be recommended or swept while a route keeps tokens of it; "
+                "leave keep out of the route, or simulate with it"
+            )
         ids: dict[str, int] = {}
         owners: dict[str, int] = {}
         # For each id of the table: its number under the limit and its cost; -1 for none.
@@ -196,7 +204,7 @@ class Routes:
         owner = np.zeros(len(trace.clients), np.uint32)
         for index, id in enumerate(trace.clients):
             owner[index] = owners.setdefault(id.partition("\t")[0], index)
-            for limit, own, cost in self.spends(trace.fields, id)[1]:
+            for limit, own, cost, _ in self.spends(trace.fields, id)[1]:
                 if limit == name:
                     table[index] = ids.setdefault(own, len(ids)), -1 if cost is None else cost
         numbers, costs = table[trace.client_indices].T
@@ -261,7 +269,9 @@ class RouteFeed:
         kind, spent = self.routes.spends(part.fields, id)
         plan = self._known.get(spent)
         if plan is None:
-            parts = [(self.routes.names.index(name), own, cost) for name, own, cost in spent]
+            parts = [
+                (self.routes.names.index(name), own, cost, keep) for name, own, cost, keep in spent
+            ]
             try:
                 plan = self._core.add_plan(parts)
             except InvalidId:
