@@ -37,7 +37,7 @@ impl LimitEntry {
     ) -> PyResult<LimitEntry> {
         let label = rate_limit_fields::string(entry.name().as_str());
         let limit = &entry.default_rule().limit;
-        let label_of_fixed = label.as_ref().filter(|_| limit.calendar().is_none());
+        let label_of_fixed = label.as_ref().filter(|_| !limit.window_varies());
         let policy = label_of_fixed
             .and_then(|label| rate_limit_fields::policy(label, limit, Timestamp::ORIGIN));
         let policy = policy.map(|policy| PolicyField::new(py, policy));

@@ -44,7 +44,7 @@ impl Limit {
     /// Returns how much the limit admits; `None` if it is unlimited or limits requests in flight, which
     /// may end and begin at any rate.
     pub fn facts(&self) -> Option<Facts> {
-        let rules = self.rules().filter(|_| self.slots().is_none())?;
+        let rules = self.rules().filter(|rules| rules.refills_with_time())?;
         let (refill, interval) = (rules.refill(), rules.interval());
         let per_day = wide(rules.long_run()) * wide(DAY.get()) / wide(refill.interval.get());
         Some(Facts {
@@ -89,6 +89,16 @@ impl Limit {
     /// Returns the length of the window at `now`, or the time to refill of other limits.
     pub fn window_length(&self, now: Timestamp) -> Nanos {
         self.rules().map_or(Nanos::ZERO, |rules| rules.window_length(now))
+    }
+
+    /// Returns whether its windows differ in length.
+    pub fn window_varies(&self) -> bool {
+        self.rules().is_some_and(|rules| rules.window_varies())
+    }
+
+    /// Returns whether tokens are added with time, rather than returned by their holders at any time.
+    pub fn refills_with_time(&self) -> bool {
+        self.rules().is_none_or(|rules| rules.refills_with_time())
     }
 
     /// Returns the remaining tokens to show to the client.

@@ -152,6 +152,10 @@ impl Description for CalendarWindow {
         CalendarWindow::new(1, longer.unwrap_or(CalendarUnit::Year), zone)
     }
 
+    fn window_varies(&self) -> bool {
+        true
+    }
+
     fn window_length(&self, now: Timestamp) -> Nanos {
         let (start, end) = self.calendar.window_of(now.get() / NANOS_PER_SECOND);
         Nanos::SECOND.saturating_mul(end.saturating_sub(start).unsigned_abs())

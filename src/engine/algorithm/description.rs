@@ -60,6 +60,16 @@ pub(crate) trait Description {
         self.time_to_refill()
     }
 
+    /// Returns whether its windows differ in length.
+    fn window_varies(&self) -> bool {
+        false
+    }
+
+    /// Returns whether tokens are added with time, rather than returned by their holders at any time.
+    fn refills_with_time(&self) -> bool {
+        true
+    }
+
     /// Returns how a bucket gets tokens.
     fn refill(&self) -> Refill;
 

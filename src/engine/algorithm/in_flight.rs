@@ -216,6 +216,10 @@ impl Description for InFlight {
         self.longest()
     }
 
+    fn refills_with_time(&self) -> bool {
+        false
+    }
+
     /// If no slot is given back.
     fn refill(&self) -> Refill {
         Refill { count: self.count, interval: self.longest(), is_evenly_spaced: false }

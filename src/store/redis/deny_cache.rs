@@ -56,7 +56,7 @@ struct Denied {
 /// Returns whether the state that denied an earlier call can deny this one. Slots can be returned by
 /// another process at any time.
 pub(super) fn may_deny(operation: &RemoteOp) -> bool {
-    operation.verb.decides() && operation.limit.slots().is_none()
+    operation.verb.decides() && operation.limit.refills_with_time()
 }
 
 impl DenyCache {
@@ -127,7 +127,7 @@ impl DenyCache {
     ///
     /// Returns `None` for slots, of which no state is kept.
     pub(super) fn on_submit(&self, bucket: Hash, operation: &RemoteOp) -> Option<Noted> {
-        if operation.limit.slots().is_some() {
+        if !operation.limit.refills_with_time() {
             return None;
         }
         let verb = operation.verb;
