@@ -142,6 +142,32 @@ def test_random_traffic_agrees_with_a_model(
     assert min(outcomes.values()) > 40
 
 
+def test_random_slots_agree_with_a_model(url: str, clock: penstock.ManualClock) -> None:
+    most = 5
+    limiter = penstock.Limiter({"Slots": Limit.in_flight(most)}, store=url, clock=clock)
+    chance = random.Random("slots")  # noqa: S311  one that can be repeated
+    held: list[tuple[int, penstock.Reservation]] = []
+    outcomes = {True: 0, False: 0}
+    for _ in range(200):
+        cost = chance.randrange(1, most + 1)
+        keep = chance.randrange(most - cost + 1)
+        free = most - sum(slots for slots, _ in held)
+        assert bool(limiter.check("Slots", "ada", cost, keep=keep)) == (cost + keep <= free)
+        reservation = limiter.reserve("Slots", "ada", cost, keep=keep)
+        assert bool(reservation) == (cost + keep <= free)
+        outcomes[bool(reservation)] += 1
+        if reservation:
+            held.append((cost, reservation))
+            free -= cost
+        assert reservation.decision.remaining == max(free - keep, 0)
+        while held and chance.random() < 0.6:
+            held.pop(chance.randrange(len(held)))[1].cancel()
+    for _, reservation in held:
+        reservation.cancel()
+    assert min(outcomes.values()) > 40
+    assert limiter.check("Slots", "ada", most).allowed
+
+
 @every_limit
 def test_keeping_nothing_is_as_before(name: str, clock: penstock.ManualClock) -> None:
     limiter, plain = (penstock.Limiter(LIMITS, clock=clock) for _ in range(2))
