@@ -223,8 +223,10 @@ def explain_limit(limit: Limit) -> str:
     else:
         then = _every(facts["refill_count"], facts["refill_interval_ns"])
     spacing = ", evenly spaced" if facts["evenly_spaced"] else ""
+    # A quota of a month may be less than one a day.
+    daily = f", {facts['per_day']:,} a day" if facts["per_day"] else ""
     return (
-        f"{facts['at_once']:,} at once, then {then}{spacing}, {facts['per_day']:,} a day; "
+        f"{facts['at_once']:,} at once, then {then}{spacing}{daily}; "
         f"at worst {facts['worst_in_interval']:,} in any {format_duration(facts['interval_ns'])}"
     )
 

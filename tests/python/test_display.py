@@ -190,7 +190,7 @@ def test_any_id_is_shown_safely(id: str) -> None:
         ),
         (
             Limit.token_bucket(burst=1, count=1, period="168h"),
-            "1 at once, then 1 every week, 0 a day; at worst 2 in any week",
+            "1 at once, then 1 every week; at worst 2 in any week",
         ),
         (
             Limit.leaky_bucket(size=300, drip_rate=12),
