@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 import penstock
 from penstock.simulate.evaluator import Evaluator, LimitFeed
 from penstock.simulate.level import level_of
 from penstock.simulate.routes import INVALID
 from penstock.simulate.run import as_trace
 from penstock.simulate.trace import Trace
+
+# After penstock.simulate, whose error says how to install it.
+import numpy as np  # isort: skip
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
