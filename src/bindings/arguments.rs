@@ -61,6 +61,9 @@ impl<'py, T: FromPyObjectOwned<'py>> FromPyObject<'_, 'py> for Items<T> {
 /// Returns the `TypeError` for a value of the wrong type.
 #[cold]
 pub(crate) fn wrong_type(name: &str, expected: &str, given: &Bound<'_, PyAny>) -> PyErr {
+    if given.is_none() {
+        return PyTypeError::new_err(format!("{name} must be {expected}, found None"));
+    }
     let kind = given.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
     PyTypeError::new_err(format!("{name} must be {expected}, found {kind} {}", shown(given)))
 }

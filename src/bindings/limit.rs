@@ -678,7 +678,11 @@ pub(crate) fn limit_or_text(
         return Ok(limit.get().limit);
     }
     let Ok(text) = given.cast::<PyString>() else {
-        let expected = "a Limit or a text such as '100/minute'";
+        let expected = if given.is_instance_of::<PyDict>() {
+            "a Limit, such as Limit.from_fields('token-bucket', {...}), or a text such as '100/minute'"
+        } else {
+            "a Limit or a text such as '100/minute'"
+        };
         return Err(arguments::wrong_type(name, expected, given));
     };
     let prefix = limit_name.map_or_else(String::new, |name| format!("{name}: "));

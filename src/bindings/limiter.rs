@@ -711,7 +711,8 @@ impl Limiter {
 
     fn __repr__(&self) -> String {
         let limits = self.handle.core.snapshot().registry().entries().len();
-        format!("<Limiter of {limits} limits at {}>", self.url())
+        let noun = if limits == 1 { "limit" } else { "limits" };
+        format!("<Limiter of {limits} {noun} at {}>", self.url())
     }
 }
 

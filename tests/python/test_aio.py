@@ -195,7 +195,7 @@ def test_async_limiter_is_created_from_arguments_or_a_limiter(clock: penstock.Ma
     assert not made.limiter.spend("Tokens", "ada")
     with pytest.raises(TypeError, match="the limiter's own"):
         AsyncLimiter(made.limiter, clock=clock)
-    assert repr(made) == "<AsyncLimiter of 1 limits at memory://?max_buckets=100>"
+    assert repr(made) == "<AsyncLimiter of 1 limit at memory://?max_buckets=100>"
     assert repr(made.limit("Tokens")) == "<AsyncBoundLimit 'Tokens'>"
 
 

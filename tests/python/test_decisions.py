@@ -351,7 +351,7 @@ def test_decision_by_index_does_not_change(limiter: Limiter) -> None:
         (["ada", "eve", b"\xff"], None, 2, penstock.InvalidId, "id must be"),
         (["ada", "eve", "\udc80"], None, 2, penstock.InvalidId, "id must be"),
         (["ada", 1.5], None, 1, TypeError, "id must be a str, int, .* found float 1.5"),
-        (["ada", None, True], None, 1, TypeError, "id must be a str, int, .* found NoneType"),
+        (["ada", None, True], None, 1, TypeError, "id must be a str, int, .* found None"),
         ([True], None, 0, TypeError, "found bool True"),
         (numpy.array([1.0]), None, 0, TypeError, "found float64"),
         (["ada", "eve"], [1, -1], 1, penstock.CostNegative, "Orders: cost must be at least 0"),

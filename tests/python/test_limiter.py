@@ -52,7 +52,7 @@ def test_defaults_are_memory_and_the_system_clock() -> None:
     assert isinstance(limiter.clock, penstock.SystemClock)
     assert limiter.spend("Orders", "ada").allowed
     assert limiter
-    assert repr(limiter) == "<Limiter of 1 limits at memory://>"
+    assert repr(limiter) == "<Limiter of 1 limit at memory://>"
 
 
 def test_clock_is_the_argument(clock: ManualClock) -> None:

@@ -396,7 +396,7 @@ class Awaited:
         ),
         (
             {"every": None},
-            "seconds or a timedelta, found NoneType None",
+            "seconds or a timedelta, found None",
         ),
         ({"retry": "1 month"}, "retry: months and years vary in length"),
         ({"on_first_error": "ignore"}, "on_first_error must be 'raise' or 'retry'"),
