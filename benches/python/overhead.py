@@ -67,6 +67,32 @@ def named(limiter: penstock.Limiter, drawn: list[str]) -> harness.Run:
     return run
 
 
+def slots(table: harness.Table, store: str, rounds: int) -> None:
+    """Time taking and giving back a slot, against a spend and a refund."""
+    _, drawn = harness.ids(1_000, 10_000)
+    limits = {"Orders": ROOMY, "Calls": penstock.Limit.in_flight(1_000)}
+    with penstock.Limiter(limits, store) as limiter:
+        orders, calls = limiter.limit("Orders"), limiter.limit("Calls")
+
+        def returned(id: str) -> None:
+            orders.spend(id)
+            orders.refund(id)
+
+        def held(id: str) -> None:
+            with calls.reserve(id):
+                pass
+
+        took = harness.alternate(
+            {"refund": harness.each(returned, drawn), "slot": harness.each(held, drawn)},
+            len(drawn),
+            rounds,
+            drawn=drawn,
+        )
+    what = f"a slot in a block relative to spend and refund, {store.partition(':')[0]}"
+    sides = harness.sides(took, "slot", floor="refund")
+    table.at_most("17", what, 1.6, harness.ratio(took, "slot", "refund"), " x", sides=sides)
+
+
 def many_buckets(table: harness.Table, buckets: int, rounds: int) -> None:
     """Time calls at a million and at ten million buckets, and count their memory."""
     names, drawn = harness.ids(buckets, min(buckets, 1_000_000))
@@ -172,6 +198,9 @@ def main() -> None:
     many_buckets(table, 20_000 if short else 1_000_000, rounds=3 if short else 9)
     if not short:
         many_buckets(table, 10_000_000, rounds=9)
+    with tempfile.TemporaryDirectory() as folder:
+        for store in ("memory://", f"shm://{folder}/slots"):
+            slots(table, store, rounds=3 if short else 31)
     overrides(table, 1_000 if short else 100_000, rounds=3 if short else 61)
     start(table, rounds=3 if short else 21)
     if not short:
