@@ -1510,6 +1510,20 @@ class Replies:
         that is refunded if the future is cancelled. Raises as `BoundLimit.spend` does, except for
         errors that depend on the reply.
         """
+    def reserve(
+        self,
+        event_loop: asyncio.AbstractEventLoop,
+        bound: BoundLimit,
+        id: Id,
+        estimate: int,
+        factor: Factor | None = None,
+        keep: int = 0,
+    ) -> Reservation | asyncio.Future[Reservation] | None:
+        """Return a reservation that needs no reply, or a future of `event_loop`.
+
+        `None` as in `call`. The future must not be cancelled: what is taken would be held until its
+        lease ends. Raises as `BoundLimit.reserve` does, except for errors that depend on the reply.
+        """
     def end(
         self, event_loop: asyncio.AbstractEventLoop, reserved: Reservation, is_cancelled: bool
     ) -> asyncio.Future[Decision] | None:
@@ -1517,14 +1531,29 @@ class Replies:
 
         None if there is no server. What was sent is executed even if the future is cancelled.
         """
+    @overload
     def call_all(
         self,
         event_loop: asyncio.AbstractEventLoop,
-        verb: Literal["spend", "check", "refund", "acquire"],
+        verb: Literal["reserve"],
+        limiter: Limiter,
+        transactions: Iterable[AnyTransaction],
+    ) -> Reservation | asyncio.Future[Reservation] | None:
+        """Return the decision on several transactions, or their reservation, or a future of it.
+
+        `None` if the call must be made in a thread because it needs several servers or would wait
+        for another process, or the limiter has waiters. Raises as `Limiter.spend_all` does, except
+        for errors that depend on the replies.
+        """
+    @overload
+    def call_all(
+        self,
+        event_loop: asyncio.AbstractEventLoop,
+        verb: Literal["spend", "check", "refund"],
         limiter: Limiter,
         transactions: Iterable[AnyTransaction],
     ) -> Decision | asyncio.Future[Decision] | None:
-        """Return the decision on several transactions, or a future of `event_loop`.
+        """Return the decision on several transactions, or their reservation, or a future of it.
 
         `None` if the call must be made in a thread because it needs several servers or would wait
         for another process, or the limiter has waiters. Raises as `Limiter.spend_all` does, except
@@ -1615,13 +1644,6 @@ def restore_limit(limiter: Limiter, name: str, limits: Limits) -> bool:
     """Add the limit `name` of `limits`, with its overrides, if the limiter has none of this name.
 
     The next `reload` removes it. Returns whether it was added.
-    """
-
-def try_reserve_all(limiter: Limiter, transactions: Iterable[AnyTransaction]) -> Reservation | None:
-    """Take what `Limiter.reserve_all` takes, if that need not wait for another process.
-
-    None if it would have to wait: nothing was taken, and `reserve_all` is to be called on another
-    thread.
     """
 
 def unlimited_decision(now_ns: int, degraded: str | None = None) -> Decision:

@@ -32,6 +32,7 @@ from penstock._core import (
     Decision,
     Limiter,
     Replies,
+    Reservation,
     Waiter,
     timeout_ns,
 )
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Never, NoReturn, Self
 
-    from penstock._core import Limit, Limits, ManualClock, Reservation, SystemClock
+    from penstock._core import Limit, Limits, ManualClock, SystemClock
     from penstock.types import AnyLimits, AnyTransaction, Factor, Id, Period
 
 
@@ -313,7 +314,12 @@ class AsyncReservation:
     back, and tokens that were not settled stay spent; if it raises, they are refunded.
     """
 
-    def __init__(self, reserve: Callable[[], Reservation], *, may_wait: bool = False) -> None:
+    def __init__(
+        self,
+        reserve: Callable[[], Reservation | asyncio.Future[Reservation]],
+        *,
+        may_wait: bool = False,
+    ) -> None:
         self._reserve: Final = reserve
         self._run: Final = _in_thread if may_wait else _here
         self._may_wait: Final = may_wait
@@ -324,8 +330,11 @@ class AsyncReservation:
 
     async def _take(self) -> Self:
         if self._reservation is None:
-            reserve = self._reserve
-            self._reservation = await _reserved(reserve) if self._may_wait else reserve()
+            answer = self._reserve()
+            if isinstance(answer, Reservation):
+                self._reservation = answer
+            else:
+                self._reservation = await _reserved(answer)
         return self
 
     @property
@@ -409,10 +418,8 @@ class AsyncReservation:
         return f"<Async{repr(self._reservation)[1:]}"
 
 
-async def _reserved(reserve: Callable[[], Reservation]) -> Reservation:
-    """Reserve in a thread. A caller that is cancelled meanwhile leaves nothing reserved."""
-    loop = asyncio.get_running_loop()
-    reserving = loop.run_in_executor(None, reserve)
+async def _reserved(reserving: asyncio.Future[Reservation]) -> Reservation:
+    """Wait for a reservation. A caller that is cancelled meanwhile leaves nothing reserved."""
     try:
         return await asyncio.shield(reserving)
     except asyncio.CancelledError:
@@ -423,6 +430,33 @@ async def _reserved(reserve: Callable[[], Reservation]) -> Reservation:
 
         reserving.add_done_callback(cancel)
         raise
+
+
+def _reserve(
+    bound: BoundLimit, id: Id, estimate: int, factor: Factor | None, keep: int
+) -> Reservation | asyncio.Future[Reservation]:
+    """Reserve; return a future of the running loop if that may wait."""
+    if not bound.may_wait:
+        return bound.reserve(id, estimate, factor=factor, keep=keep)
+    loop = asyncio.get_running_loop()
+    answer = _replies_of(loop).reserve(loop, bound, id, estimate, factor, keep)
+    if answer is None:
+        call = functools.partial(bound.reserve, id, estimate, factor=factor, keep=keep)
+        return loop.run_in_executor(None, call)
+    return answer
+
+
+def _reserve_all(
+    limiter: Limiter, transactions: Sequence[AnyTransaction]
+) -> Reservation | asyncio.Future[Reservation]:
+    """Reserve, as `_reserve` does."""
+    if not limiter.may_wait:
+        return limiter.reserve_all(transactions)
+    loop = asyncio.get_running_loop()
+    answer = _replies_of(loop).call_all(loop, "reserve", limiter, transactions)
+    if answer is None:
+        return loop.run_in_executor(None, limiter.reserve_all, transactions)
+    return answer
 
 
 class AsyncBoundLimit(_Verbs[BoundLimit]):
@@ -465,8 +499,7 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
     ) -> AsyncReservation:
         """Take `estimate` tokens before the cost is known; to be awaited, or entered."""
         return AsyncReservation(
-            lambda: self.bound.reserve(id, estimate, factor=factor, keep=keep),
-            may_wait=self._may_wait,
+            lambda: _reserve(self.bound, id, estimate, factor, keep), may_wait=self._may_wait
         )
 
     @_awaited
@@ -579,7 +612,7 @@ class AsyncLimiter(_Verbs[Limiter]):
         It raises as `Limiter.reserve` does, when it is awaited.
         """
         return AsyncReservation(
-            lambda: self.limiter.reserve(name, id, estimate, factor=factor, keep=keep),
+            lambda: _reserve(self.limiter.limit(name), id, estimate, factor, keep),
             may_wait=self._may_wait,
         )
 
@@ -590,7 +623,7 @@ class AsyncLimiter(_Verbs[Limiter]):
         """
         transactions = [*transactions]
         return AsyncReservation(
-            lambda: self.limiter.reserve_all(transactions), may_wait=self._may_wait
+            lambda: _reserve_all(self.limiter, transactions), may_wait=self._may_wait
         )
 
     @_awaited

@@ -79,7 +79,7 @@ mod _core {
     #[pymodule_export]
     use super::replies::Replies;
     #[pymodule_export]
-    use super::reservation::{Renewal, Reservation, try_reserve_all};
+    use super::reservation::{Renewal, Reservation};
     #[pymodule_export]
     use super::route_simulator::{RouteSimulator, load_routes};
     #[pymodule_export]

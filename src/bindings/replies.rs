@@ -24,15 +24,18 @@ use crate::bindings::decision::{Decision, DecisionPart, several};
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::{id_text, kept_id};
-use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::store_log::log_events;
 use crate::engine::answer::Answer;
+use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
-use crate::limiter::{self, Answered, Call, Submitted, SubmittedAll};
+use crate::limiter::{
+    self, Answered, AnsweredAll, Call, Submitted, SubmittedAll, Transaction,
+};
 use crate::store::StoreError;
 use crate::store::remote::RemoteCall;
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -119,6 +122,14 @@ enum Submission {
         call: SubmittedAll,
         parts: Vec<DecisionPart>,
     },
+    /// A reservation of one limit.
+    Reserve {
+        call: Submitted,
+        active: ActiveLimit,
+        id: Py<PyAny>,
+        cost: i64,
+        adjustment: Option<Adjustment>,
+    },
     /// The end of a reservation, whose future has the decision about it.
     End {
         decision: Py<Decision>,
@@ -126,24 +137,31 @@ enum Submission {
 }
 
 impl Submission {
-    /// Computes the decision from a server's replies.
+    /// Computes the decision, or the reservation, from a server's replies.
     fn conclude<'py>(
         self,
         py: Python<'py>,
-        handle: &LimiterHandle,
+        handle: &Arc<LimiterHandle>,
         replies: ReplyResult,
-    ) -> PyResult<Bound<'py, Decision>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Submission::One { call, id, cost, entry } => {
                 let verb = call.verb();
                 let answered = handle.core.conclude_reply(call, replies)?;
                 let data = DecisionData::new(answered, verb, cost, id.bind(py), entry);
-                Bound::new(py, Decision::new(data))
+                Ok(Bound::new(py, Decision::new(data))?.into_any())
             }
-            Submission::End { decision } => Ok(decision.into_bound(py)),
+            Submission::Reserve { call, active, id, cost, adjustment } => {
+                let answered = handle.core.conclude_reply(call, replies)?;
+                let id = id.bind(py);
+                let reserved =
+                    Reservation::of_answer(handle, active, id, cost, adjustment, answered);
+                Ok(reserved?.into_any())
+            }
+            Submission::End { decision } => Ok(decision.into_bound(py).into_any()),
             Submission::All { call, parts } => {
                 let answered = handle.core.conclude_replies(&call, replies)?;
-                several(py, call.verb(), answered, parts)
+                decided_all(py, handle, call.verb(), call.into_transactions(), parts, answered)
             }
         }
     }
@@ -176,7 +194,7 @@ impl Replies {
         let store = match handle.core.store().remote() {
             Some(store) if !remote.ops.is_empty() => store,
             // The id is not limited, so there is nothing to ask.
-            _ => return Ok(call.conclude(py, handle, Ok(Vec::new()))?.into_any()),
+            _ => return call.conclude(py, handle, Ok(Vec::new())),
         };
         let future = event_loop.call_method0("create_future")?;
         // Relaxed: the numbers only have to be unique.
@@ -270,7 +288,9 @@ impl Replies {
             let future = future.bind(py);
             if future.call_method0(done)?.is_truthy()? {
                 // The caller was cancelled. A spend keeps its tokens; an acquire returns them.
-                let is_taken = decision.is_ok_and(|decision| decision.get().is_taken(py));
+                let is_taken = decision.is_ok_and(|decision| {
+                    decision.cast::<Decision>().is_ok_and(|decision| decision.get().is_taken(py))
+                });
                 if let Some(undo) = undo.filter(|_| is_taken) {
                     undo.submit(&handle);
                 }
@@ -331,6 +351,36 @@ impl Replies {
         self.submit(event_loop, &bound.handle, remote, call, undo).map(Some)
     }
 
+    /// Return a reservation that needs no reply, or a future of `event_loop`.
+    ///
+    /// `None` as in `call`. The future must not be cancelled: what is taken would be held until its
+    /// lease ends. Raises as `BoundLimit.reserve` does, except for errors that depend on the reply.
+    #[pyo3(signature = (event_loop, bound, id, estimate, factor = None, keep = None))]
+    #[pyo3(text_signature = "($self, event_loop, bound, id, estimate, factor=None, keep=0)")]
+    fn reserve<'py>(
+        &self,
+        event_loop: &Bound<'py, PyAny>,
+        bound: &Bound<'py, BoundLimit>,
+        id: &Bound<'py, PyAny>,
+        estimate: Argument<'py>,
+        factor: Option<&Bound<'py, PyAny>>,
+        keep: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (bound, cost) = (bound.get(), estimate.or_int("estimate", 1)?);
+        let adjustment = arguments::adjustment(factor, keep)?;
+        let (handle, active) = (&bound.handle, bound.snapshot(id.py())?);
+        if handle.core.store().remote().is_none() {
+            let reserved = Reservation::try_one(handle, active, id, cost, adjustment)?;
+            return Ok(reserved.map(Bound::into_any));
+        }
+        let text = id_text(id)?;
+        let call = Call { verb: Verb::Reserve, id: &text, cost, adjustment: adjustment.as_ref() };
+        let (remote, call) = handle.core.submission(&active.0, call)?;
+        let id = kept_id(id, &text).unbind();
+        let call = Submission::Reserve { call, active, id, cost, adjustment };
+        self.submit(event_loop, handle, remote, call, None).map(Some)
+    }
+
     /// End a reservation; return a future of `event_loop` that is done when the server replies.
     ///
     /// None if there is no server. What was sent is executed even if the future is cancelled.
@@ -356,7 +406,7 @@ impl Replies {
         Ok(Some(future))
     }
 
-    /// Return the decision on several transactions, or a future of `event_loop`.
+    /// Return the decision on several transactions, or their reservation, or a future of it.
     ///
     /// `None` if the call must be made in a thread because it needs several servers or would wait
     /// for another process, or the limiter has waiters. Raises as `Limiter.spend_all` does, except
@@ -375,8 +425,10 @@ impl Replies {
         let (transactions, parts) = limiter.get().transactions(transactions)?;
         if handle.core.store().remote().is_none() {
             let answered = handle.core.try_answer_all(verb, &transactions)?;
-            let decided = answered.map(|answered| several(event_loop.py(), verb, answered, parts));
-            return Ok(decided.transpose()?.map(Bound::into_any));
+            let decided = answered.map(|answered| {
+                decided_all(event_loop.py(), handle, verb, transactions, parts, answered)
+            });
+            return decided.transpose();
         }
         let (remote, call) = handle.core.submission_of_all(verb, transactions)?;
         if handle.core.store().remote().is_some_and(|store| !store.is_one_call(&remote)) {
@@ -386,11 +438,28 @@ impl Replies {
     }
 }
 
+/// Returns the decision about several buckets, or their reservation.
+fn decided_all<'py>(
+    py: Python<'py>,
+    handle: &Arc<LimiterHandle>,
+    verb: Verb,
+    transactions: Vec<Transaction>,
+    parts: Vec<DecisionPart>,
+    answered: AnsweredAll,
+) -> PyResult<Bound<'py, PyAny>> {
+    if verb == Verb::Reserve {
+        let reserved = Reservation::of_several(py, handle, transactions, parts, answered)?;
+        return Ok(reserved.into_any());
+    }
+    several(py, verb, answered, parts).map(Bound::into_any)
+}
+
 fn verb_of(verb: &str) -> PyResult<Verb> {
     match verb {
         "spend" => Ok(Verb::Spend),
         "check" => Ok(Verb::Check),
         "refund" => Ok(Verb::Refund),
+        "reserve" => Ok(Verb::Reserve),
         _ => Err(pyo3::exceptions::PyValueError::new_err(format!("no verb {verb:?}"))),
     }
 }

@@ -126,30 +126,75 @@ impl Reservation {
     /// Makes a call on one bucket.
     pub(crate) fn of_one<'py>(
         handle: &Arc<LimiterHandle>,
-        (bound, entry): ActiveLimit,
+        active: ActiveLimit,
         id: &Bound<'py, PyAny>,
         cost: i64,
         adjustment: Option<Adjustment>,
     ) -> PyResult<Bound<'py, Reservation>> {
-        let (py, text, verb) = (id.py(), id_text(id)?, Verb::Reserve);
-        let call = Call { verb, id: &text, cost, adjustment: adjustment.as_ref() };
-        let reserve = |core: &AnyLimiter, wait| core.reserve(&bound, call, &handle.slots, wait);
+        let (py, text) = (id.py(), id_text(id)?);
+        let call = Call { verb: Verb::Reserve, id: &text, cost, adjustment: adjustment.as_ref() };
+        let bound = &active.0;
+        let reserve = |core: &AnyLimiter, wait| core.reserve(bound, call, &handle.slots, wait);
         let reserved = match reserve(&handle.core, Wait::Never) {
             Ok(reserved) => reserved,
             Err(_) => handle.run(py, |core| reserve(core, Wait::Allowed))?,
         };
-        let Reserved { answered, slot } = reserved;
+        Reservation::of_reserved(handle, active, &kept_id(id, &text), cost, adjustment, reserved)
+    }
+
+    /// Makes a call on one bucket if it is valid and need not wait. Otherwise takes nothing and returns
+    /// `None`.
+    pub(crate) fn try_one<'py>(
+        handle: &Arc<LimiterHandle>,
+        active: ActiveLimit,
+        id: &Bound<'py, PyAny>,
+        cost: i64,
+        adjustment: Option<Adjustment>,
+    ) -> PyResult<Option<Bound<'py, Reservation>>> {
+        let text = id_text(id)?;
+        let call = Call { verb: Verb::Reserve, id: &text, cost, adjustment: adjustment.as_ref() };
+        let reserved = handle.core.reserve(&active.0, call, &handle.slots, Wait::Never).ok();
+        let id = kept_id(id, &text);
+        let reserved = reserved.map(|reserved| {
+            Reservation::of_reserved(handle, active, &id, cost, adjustment, reserved)
+        });
+        reserved.transpose()
+    }
+
+    /// Creates a reservation for a server's answer to one call.
+    pub(crate) fn of_answer<'py>(
+        handle: &Arc<LimiterHandle>,
+        active: ActiveLimit,
+        id: &Bound<'py, PyAny>,
+        cost: i64,
+        adjustment: Option<Adjustment>,
+        answered: Answered,
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let (text, bound, answer) = (id_text(id)?, &active.0, &answered.answer);
+        let lease = bound.entry().lease(Verb::Reserve, &text, cost, answer);
+        let slot = lease.map(|lease| handle.hold(id.py(), bound, &text, cost, lease, answer.now));
+        let reserved = Reserved { answered, slot };
+        Reservation::of_reserved(handle, active, id, cost, adjustment, reserved)
+    }
+
+    fn of_reserved<'py>(
+        handle: &Arc<LimiterHandle>,
+        (bound, entry): ActiveLimit,
+        id: &Bound<'py, PyAny>,
+        cost: i64,
+        adjustment: Option<Adjustment>,
+        Reserved { answered, slot }: Reserved,
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let py = id.py();
         if slot.is_some() {
             handle.start_renewal_once(py);
         }
-        let id = kept_id(id, &text);
         let is_taken = answered.answer.outcome == Outcome::Allowed;
-        let data = DecisionData::new(answered, verb, cost, &id, entry.clone_ref(py));
+        let data = DecisionData::new(answered, Verb::Reserve, cost, id, entry.clone_ref(py));
         let mut parts = Parts::new();
         if is_taken {
-            let (adjustment, actual) =
-                (adjustment.and_then(Adjustment::after_spend), Mutex::new(None));
-            let id = id.unbind();
+            let (id, actual) = (id.clone().unbind(), Mutex::new(None));
+            let adjustment = adjustment.and_then(Adjustment::after_spend);
             parts.push(ReservedPart { bound, entry, id, cost, adjustment, slot, actual });
         }
         Reservation::create(py, handle, data, parts)
@@ -772,22 +817,4 @@ impl Renewal {
             Err(_) => Ok(()),
         }
     }
-}
-
-/// Take what `Limiter.reserve_all` takes, if that need not wait for another process.
-///
-/// None if it would have to wait: nothing was taken, and `reserve_all` is to be called on another
-/// thread.
-#[pyfunction]
-pub(crate) fn try_reserve_all<'py>(
-    limiter: &Bound<'py, Limiter>,
-    transactions: &Bound<'py, PyAny>,
-) -> PyResult<Option<Bound<'py, Reservation>>> {
-    let (transactions, parts) = limiter.get().transactions(transactions)?;
-    let handle = limiter.get().handle();
-    let answered = handle.core.try_answer_all(Verb::Reserve, &transactions)?;
-    let py = limiter.py();
-    let reserved =
-        answered.map(|answered| Reservation::of_several(py, handle, transactions, parts, answered));
-    reserved.transpose()
 }

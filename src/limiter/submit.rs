@@ -46,6 +46,11 @@ impl SubmittedAll {
     pub fn verb(&self) -> Verb {
         self.verb
     }
+
+    /// Returns the transactions.
+    pub fn into_transactions(self) -> Vec<Transaction> {
+        self.transactions
+    }
 }
 
 /// Returns an operation with the texts that identify its bucket.

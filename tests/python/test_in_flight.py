@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from loops import turn_over
 
 import penstock
 from penstock import Transaction
-from penstock._core import try_reserve_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -365,14 +365,24 @@ def test_cancelled_coroutines_leave_no_slot(limiter: penstock.Limiter) -> None:
     asyncio.run(storm())
 
 
-def test_a_store_that_need_not_wait_reserves_at_once(limiter: penstock.Limiter) -> None:
-    reserved = try_reserve_all(limiter, [("Tokens", "ada", 1), ("Calls", "ada")])
-    if limiter.is_remote:
-        assert reserved is None
-        return
-    assert reserved
-    assert reserved.release_nowait()
-    assert left(limiter, "Tokens", "Calls") == [999, 2]
+class NoThreads(ThreadPoolExecutor):
+    """An executor that makes no call."""
+
+    def submit(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("a call was made in a thread")
+
+
+def test_a_coroutine_reserves_without_a_thread(limiter: penstock.Limiter) -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(NoThreads())
+        shared = penstock.AsyncLimiter(limiter)
+        both: list[Any] = [("Tokens", "ada", 3), ("Calls", "ada")]
+        async with shared.reserve("Calls", "ada"), shared.reserve_all(both) as reservation:
+            assert not await shared.limit("Calls").reserve("ada")
+            reservation.reservation.settle("Tokens", 2)
+
+    asyncio.run(main())
+    assert left(limiter, "Tokens", "Calls") == [998, 2]
 
 
 def test_no_thread_is_left_when_nothing_is_held() -> None:
