@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from conftest import DjangoSite
 
-ROUTE = "penstock.django.PenstockMiddleware"
-
 
 class Derived(PenstockMiddleware):
     """A middleware of a project."""
@@ -127,15 +125,9 @@ def test_limits_within_other_decorators_classes_and_includes_are_checked(
         ({"DEFAULT": "PerAddress"}, "E003", "'PerAddress'"),
         ({"DEFAULT": "1/mnute"}, "E003", "mnute"),
         ({"TRUSTED_PROXIES": 10}, "E006", "trusted_proxies"),
-        ({"LIMITS": ["1/minute"]}, "E006", "limits"),
-        ({"CLOCK": 7}, "E006", "clock"),
-        ({"HEADERS": 7}, "E006", "headers"),
         ({"DEFAULT": ["1/minute", 7]}, "E003", "found 7"),
         ({"FORWARDED_HEADER": "x-forwarded-for"}, "E004", "FORWARDED_HEADER"),
-        ({"TRUSTED_PROXIES": ["0.0.0.0/0"]}, "E006", "trusted_proxies"),
-        ({"TRUSTED_PROXIES": "10.0.0.0/8, ::/0"}, "E006", "trusted_proxies"),
         ({"HEADERS": "itef"}, "E006", "'ietf'"),
-        ({"TRUSTED_PROXIES": ["proxy.local"]}, "E006", "proxy.local"),
         ({"ON_DENIED": "nowhere.refuse"}, "E006", "ON_DENIED"),
         ({"LIMITER": 7}, "E006", "found 7"),
     ],

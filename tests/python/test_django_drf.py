@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pytest
 from adrf import views as adrf
@@ -393,32 +393,29 @@ def as_default(site: DjangoSite, base: type[APIView]) -> Any:
 # Limits that wait for the view's authentication.
 WAITING = [as_class, as_dispatch, as_view, as_callable, as_function, as_default]
 
-KINDS = [
-    pytest.param(WithTokens, False, id="sync"),
-    pytest.param(AsyncWithTokens, True, id="async"),
-    pytest.param(AsyncWithTokens, False, id="async-wsgi"),
-]
+Ask: TypeAlias = "Callable[..., Any]"
 
 
-def get_with(site: DjangoSite, *, is_async: bool) -> Callable[..., Any]:
-    """Return a function that requests the view, with a token and with header fields."""
+@pytest.fixture(params=["sync", "async", "async-wsgi"])
+def serve(request: pytest.FixtureRequest, site: DjangoSite) -> Callable[[Any], Ask]:
+    """Serves a view, and returns a function that requests it with a token and header fields."""
 
     def get(token: str | None, path: str = "/", **headers: str) -> Any:
         given = headers if token is None else {"X-Token": token, **headers}
-        if is_async:
+        if request.param == "async":
             return asyncio.run(site.aget(path, headers=given))
         return site.get(path, headers=given)
 
-    return get
+    def serve(make: Any) -> Ask:
+        site.route("", make(site, WithTokens if request.param == "sync" else AsyncWithTokens))
+        return get
+
+    return serve
 
 
 @pytest.mark.parametrize("make", WAITING)
-@pytest.mark.parametrize(("base", "is_async"), KINDS)
-def test_users_of_a_class_count_apart(
-    site: DjangoSite, make: Any, base: type[APIView], *, is_async: bool
-) -> None:
-    site.route("", make(site, base))
-    by_token = get_with(site, is_async=is_async)
+def test_users_of_a_class_count_apart(serve: Callable[[Any], Ask], make: Any) -> None:
+    by_token = serve(make)
     served = [by_token(token) for token in ("ada", "grace", None)]
     assert [response.content for response in served] == [b'{"left":0}'] * 3
     refused = [by_token(token) for token in ("ada", "grace", None)]
@@ -429,34 +426,28 @@ def test_users_of_a_class_count_apart(
 
 
 @pytest.mark.parametrize("make", [as_method, as_throttle])
-@pytest.mark.parametrize(("base", "is_async"), KINDS)
 def test_users_that_the_view_has_authenticated_count_apart(
-    site: DjangoSite, make: Any, base: type[APIView], *, is_async: bool
+    serve: Callable[[Any], Ask], make: Any
 ) -> None:
-    site.route("", make(site, base))
-    by_token = get_with(site, is_async=is_async)
+    by_token = serve(make)
     for status in (200, 429):
         assert [by_token(token).status_code for token in ("ada", "grace", None)] == [status] * 3
 
 
 @pytest.mark.parametrize("make", WAITING)
-@pytest.mark.parametrize(("base", "is_async"), KINDS)
 def test_failed_authentication_counts_for_the_address(
-    site: DjangoSite, make: Any, base: type[APIView], *, is_async: bool
+    serve: Callable[[Any], Ask], make: Any
 ) -> None:
-    site.route("", make(site, base))
-    by_token = get_with(site, is_async=is_async)
+    by_token = serve(make)
     assert by_token("bad").status_code in (401, 403)
     assert [by_token(token).status_code for token in ("bad", None, "ada")] == [429, 429, 200]
 
 
 @pytest.mark.parametrize("make", WAITING)
-@pytest.mark.parametrize(("base", "is_async"), KINDS)
 def test_request_that_ends_before_the_authentication_counts(
-    site: DjangoSite, make: Any, base: type[APIView], *, is_async: bool
+    serve: Callable[[Any], Ask], make: Any
 ) -> None:
-    site.route("", make(site, base))
-    by_token = get_with(site, is_async=is_async)
+    by_token = serve(make)
     wrong = {"Accept": "text/unknown"}
     statuses = [by_token("ada", **wrong).status_code for _ in range(2)]
     assert statuses == [406, 429]

@@ -39,6 +39,7 @@ PerDay: {{algorithm: fixed-window, count: {10 * BURST}, period: 24h, id: ipAddre
 """
 CLIENTS = ("203.0.113.7", "203.0.113.8")
 LOAD_THREADS = 6
+SLOW = pytest.mark.slow
 
 # Each view writes one byte per admitted request, so that a request whose response is lost counts.
 ADMIT = """
@@ -272,14 +273,15 @@ def check_exact(site: Site, load: Load) -> None:
         )
 
 
-def on_gunicorn(folder: Path, *options: str) -> Callable[..., list[str]]:
+def on_gunicorn(folder: Path) -> Callable[..., list[str]]:
     """Return a command for `Site.serve`."""
-    return lambda port: gunicorn(port, folder, *options)
+    return lambda port, *options: gunicorn(port, folder, *options)
 
 
 SYNC = ("--workers", "3")
 THREADS = ("--workers", "2", "--worker-class", "gthread", "--threads", "4")
 PRELOAD = ("--preload",)
+UVICORN = ("--workers", "3", "--no-access-log", "--lifespan", "off")
 
 
 @pytest.mark.parametrize(
@@ -289,43 +291,24 @@ PRELOAD = ("--preload",)
         pytest.param("shm", FLASK, (*THREADS, *PRELOAD), id="flask-gthread-preload"),
         pytest.param("shm", DJANGO, (*SYNC, *PRELOAD), id="django-sync-preload"),
         pytest.param("shm", DJANGO, THREADS, id="django-gthread"),
-        pytest.param(
-            "redis", FLASK, (*THREADS, *PRELOAD), id="redis-preload", marks=pytest.mark.slow
-        ),
+        pytest.param("shm", FASTAPI, UVICORN, id="fastapi"),
+        pytest.param("shm", ASGI, UVICORN, id="asgi"),
+        pytest.param("redis", FLASK, (*THREADS, *PRELOAD), id="redis-preload", marks=SLOW),
+        pytest.param("redis", FASTAPI, UVICORN, id="redis-fastapi", marks=SLOW),
     ],
     indirect=["store"],
 )
-def test_gunicorn_admits_exactly_the_limit_while_workers_are_killed(
+def test_server_admits_exactly_the_limit_while_workers_are_killed(
     make_site: Callable[[str], Site], app: str, options: tuple[str, ...]
 ) -> None:
     site = make_site(app)
-    with site.serve(on_gunicorn(site.folder, *options)) as port:
-        load = Load(port, kill_after=(30, 60, 90, 120, 150))
+    # uvicorn starts another worker after a while.
+    kills = (50, 100) if options == UVICORN else (30, 60, 90, 120, 150)
+    command = uvicorn if options == UVICORN else on_gunicorn(site.folder)
+    with site.serve(command, *options) as port:
+        load = Load(port, kills)
         load.run(BURST + 40)
-    assert len(load.killed) == 5
-    assert len(load.workers) > 3
-    check_exact(site, load)
-
-
-@pytest.mark.parametrize(
-    ("store", "app"),
-    [
-        pytest.param("shm", FASTAPI, id="fastapi"),
-        pytest.param("shm", ASGI, id="asgi"),
-        pytest.param("redis", FASTAPI, id="redis-fastapi", marks=pytest.mark.slow),
-    ],
-    indirect=["store"],
-)
-def test_uvicorn_admits_exactly_the_limit_while_workers_are_killed(
-    make_site: Callable[[str], Site], app: str
-) -> None:
-    site = make_site(app)
-    options = ("--workers", "3", "--no-access-log", "--lifespan", "off")
-    with site.serve(uvicorn, *options) as port:
-        # uvicorn starts another worker after a while.
-        load = Load(port, kill_after=(50, 100))
-        load.run(BURST + 40)
-    assert len(load.killed) == 2
+    assert len(load.killed) == len(kills)
     assert len(load.workers) >= 3
     check_exact(site, load)
 
@@ -335,13 +318,13 @@ def test_restart_of_the_server_keeps_the_state_and_a_job_counts_too(
 ) -> None:
     site = make_site(FLASK)
     ada, grace = CLIENTS
-    command = on_gunicorn(site.folder, *THREADS)
-    with site.serve(command) as port:
+    command = on_gunicorn(site.folder)
+    with site.serve(command, *THREADS) as port:
         load = Load(port)
         load.run(BURST // 2)
         assert load.workers
         assert site.run_job(ada, 10) == 10
-    with site.serve(command) as port:
+    with site.serve(command, *THREADS) as port:
         again = Load(port)
         again.run(BURST)
         assert again.workers.isdisjoint(load.workers)
