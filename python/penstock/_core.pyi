@@ -1052,7 +1052,13 @@ class BoundLimit:
         The same as `Limiter.peek` without the name.
         """
     def reserve(
-        self, id: Id, estimate: int = 1, *, factor: Factor | None = None, keep: int = 0
+        self,
+        id: Id,
+        estimate: int = 1,
+        *,
+        factor: Factor | None = None,
+        keep: int = 0,
+        timeout: Period | None = None,
     ) -> Reservation:
         """Take `estimate` tokens before the cost is known, to be settled later.
 
@@ -1227,6 +1233,7 @@ class Limiter:
         *,
         factor: Factor | None = None,
         keep: int = 0,
+        timeout: Period | None = None,
     ) -> Reservation:
         """Take `estimate` tokens before the cost is known, or slots for requests in flight.
 
@@ -1234,12 +1241,23 @@ class Limiter:
         reservation takes nothing. A reservation is settled under the limit that was active when it
         was made, even after a `reload`. Raises as `spend` does.
 
+        With a `timeout`, the call waits in order of arrival: for tokens as `acquire` does, and for
+        slots until one is returned. When that happens is unknown, so an error is raised at the end
+        of the timeout.
+
         Args:
             name: Name of a loaded limit.
             id: The client.
             estimate: Tokens, from 0 to the limit's `max_cost`.
             factor: As in `spend`.
             keep: As in `spend`. Settling may take these tokens.
+            timeout: Longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`; 0
+                never waits. `None` never waits either, and returns a denied reservation in place of
+                an error.
+
+        Raises:
+            RateLimited: Nothing could be reserved within the timeout.
+            TypeError: `factor` is given together with `timeout`.
 
         Examples:
             >>> clock = penstock.ManualClock()
@@ -1565,7 +1583,8 @@ class Waiter:
     """Caller that waits until a limit allows its cost.
 
     `notify` is called, from any thread, when `step` must be called again; it must not wait. After
-    the first `step`, `leave` must be called in the end.
+    the first `step`, `leave` must be called in the end. With `reserves`, `reservation` returns what
+    was taken.
     """
     def __new__(
         cls,
@@ -1575,6 +1594,7 @@ class Waiter:
         timeout_ns: int | None,
         notify: Callable[[], object],
         *,
+        reserves: bool = False,
         keep: int = 0,
     ) -> Self: ...
     def step(self) -> Decision | None:
@@ -1586,12 +1606,19 @@ class Waiter:
             RateLimited: The wait would be longer than the timeout.
             Error: As `BoundLimit.spend` raises.
         """
+    def reservation(self) -> Reservation:
+        """Return the reservation, after `step` has returned its decision.
+
+        Raises:
+            ReservationError: It was not the waiter's turn yet, or it was returned before.
+        """
     def delay(self) -> float | None:
         """Return the seconds until the next `step`; `None` to wait for `notify`."""
     def leave(self) -> None:
         """Leave the queue.
 
-        If the waiter has no decision yet, its cost is refunded and the waiters behind it move up.
+        If the waiter has no decision yet, or no reservation, its cost is refunded and the waiters
+        behind it move up.
         """
     def __call__(self) -> None: ...
 
@@ -1675,6 +1702,15 @@ def set_default_clock(
     """Set the clock of limiters that are created without one, and return the previous one.
 
     `None` is the system clock.
+    """
+
+def reserve_timeout_ns(timeout: Period | None, factor: Factor | None = None) -> int | None:
+    """Return the timeout of a reservation in nanoseconds; `None` if it does not wait.
+
+    Raises:
+        ValueError: The timeout is negative or not a number.
+        TypeError: There is also a factor. It changes the limit, so the call cannot wait in one
+            queue with others.
     """
 
 def timeout_ns(timeout: Period | None) -> int | None:

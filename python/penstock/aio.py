@@ -34,6 +34,7 @@ from penstock._core import (
     Replies,
     Reservation,
     Waiter,
+    reserve_timeout_ns,
     timeout_ns,
 )
 from penstock.errors import ConfigError, ReservationError
@@ -315,14 +316,10 @@ class AsyncReservation:
     """
 
     def __init__(
-        self,
-        reserve: Callable[[], Reservation | asyncio.Future[Reservation]],
-        *,
-        may_wait: bool = False,
+        self, reserve: Callable[[], Coroutine[Any, Any, Reservation]], *, may_wait: bool = False
     ) -> None:
         self._reserve: Final = reserve
         self._run: Final = _in_thread if may_wait else _here
-        self._may_wait: Final = may_wait
         self._reservation: Reservation | None = None
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -330,11 +327,7 @@ class AsyncReservation:
 
     async def _take(self) -> Self:
         if self._reservation is None:
-            answer = self._reserve()
-            if isinstance(answer, Reservation):
-                self._reservation = answer
-            else:
-                self._reservation = await _reserved(answer)
+            self._reservation = await self._reserve()
         return self
 
     @property
@@ -418,8 +411,31 @@ class AsyncReservation:
         return f"<Async{repr(self._reservation)[1:]}"
 
 
-async def _reserved(reserving: asyncio.Future[Reservation]) -> Reservation:
+def _reservation(
+    find: Callable[[], BoundLimit],
+    id: Id,
+    estimate: int,
+    *,
+    factor: Factor | None,
+    keep: int,
+    timeout: Period | None,
+    may_wait: bool,
+) -> AsyncReservation:
+    """Return a reservation that calls `find` when it is awaited, and waits if given a timeout."""
+
+    async def take() -> Reservation:
+        bound, timeout_ns = find(), reserve_timeout_ns(timeout, factor)
+        if timeout_ns is not None:
+            return await _reserve_in_turn(bound, id, estimate, timeout_ns, keep)
+        return await _reserved(_reserve(bound, id, estimate, factor, keep))
+
+    return AsyncReservation(take, may_wait=may_wait)
+
+
+async def _reserved(reserving: Reservation | asyncio.Future[Reservation]) -> Reservation:
     """Wait for a reservation. A caller that is cancelled meanwhile leaves nothing reserved."""
+    if isinstance(reserving, Reservation):
+        return reserving
     try:
         return await asyncio.shield(reserving)
     except asyncio.CancelledError:
@@ -495,11 +511,23 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
     spend_each = _coroutine(BoundLimit.spend_each)
 
     def reserve(
-        self, id: Id, estimate: int = 1, *, factor: Factor | None = None, keep: int = 0
+        self,
+        id: Id,
+        estimate: int = 1,
+        *,
+        factor: Factor | None = None,
+        keep: int = 0,
+        timeout: Period | None = None,
     ) -> AsyncReservation:
         """Take `estimate` tokens before the cost is known; to be awaited, or entered."""
-        return AsyncReservation(
-            lambda: _reserve(self.bound, id, estimate, factor, keep), may_wait=self._may_wait
+        return _reservation(
+            lambda: self.bound,
+            id,
+            estimate,
+            factor=factor,
+            keep=keep,
+            timeout=timeout,
+            may_wait=self._may_wait,
         )
 
     @_awaited
@@ -606,13 +634,20 @@ class AsyncLimiter(_Verbs[Limiter]):
         *,
         factor: Factor | None = None,
         keep: int = 0,
+        timeout: Period | None = None,
     ) -> AsyncReservation:
         """Take `estimate` tokens before the cost is known; to be awaited, or entered.
 
-        It raises as `Limiter.reserve` does, when it is awaited.
+        It raises as `Limiter.reserve` does, when it is awaited. With a `timeout`, it waits, and
+        threads that wait in `Limiter.reserve` are in the same queue.
         """
-        return AsyncReservation(
-            lambda: _reserve(self.limiter.limit(name), id, estimate, factor, keep),
+        return _reservation(
+            lambda: self.limiter.limit(name),
+            id,
+            estimate,
+            factor=factor,
+            keep=keep,
+            timeout=timeout,
             may_wait=self._may_wait,
         )
 
@@ -623,7 +658,7 @@ class AsyncLimiter(_Verbs[Limiter]):
         """
         transactions = [*transactions]
         return AsyncReservation(
-            lambda: _reserve_all(self.limiter, transactions), may_wait=self._may_wait
+            lambda: _reserved(_reserve_all(self.limiter, transactions)), may_wait=self._may_wait
         )
 
     @_awaited
@@ -763,6 +798,38 @@ async def _acquire(
     return decision
 
 
+async def _reserve_in_turn(
+    bound: BoundLimit, id: Id, estimate: int, timeout_ns: int, keep: int
+) -> Reservation:
+    """Reserve as `Limiter.reserve` does with a timeout."""
+    wakeup = _Wakeup()
+    notify = wakeup.weak_notify()
+    waiter = Waiter(bound, id, estimate, timeout_ns, notify, reserves=True, keep=keep)
+    if bound.may_wait:
+        return await _reserve_waiting(waiter, wakeup)
+    try:
+        while waiter.step() is None:
+            await wakeup.wait(waiter.delay())
+        return waiter.reservation()
+    finally:
+        waiter.leave()
+
+
+async def _reserve_waiting(waiter: Waiter, wakeup: _Wakeup) -> Reservation:
+    """Reserve in the wait queue's thread."""
+    thread = _line_of(asyncio.get_running_loop()).thread
+    stepping = thread.submit(waiter.step)
+    try:
+        while await asyncio.wrap_future(stepping) is None:
+            await wakeup.wait(waiter.delay())
+            stepping = thread.submit(waiter.step)
+        return waiter.reservation()
+    except BaseException:
+        # In the same thread, and therefore after a step that is still running.
+        thread.submit(waiter.leave)
+        raise
+
+
 class _Line:
     """The callers of one loop that wait for tokens from stores that may wait."""
 
@@ -786,14 +853,19 @@ _lines: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line]] = (
 )
 
 
+def _line_of(loop: asyncio.AbstractEventLoop) -> _Line:
+    line = _lines.get(loop)
+    if line is None:
+        line = _lines[loop] = _Line()
+    return line
+
+
 async def _acquire_waiting(
     bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None, keep: int
 ) -> Decision:
     """Acquire immediately if possible, otherwise in the wait queue's thread."""
     loop = asyncio.get_running_loop()
-    line = _lines.get(loop)
-    if line is None:
-        line = _lines[loop] = _Line()
+    line = _line_of(loop)
     callers = line.buckets.setdefault((bound, id, keep), _Callers())
     callers.count += 1
     wakeup = _Wakeup()

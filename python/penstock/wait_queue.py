@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from penstock._core import BoundLimit, Decision, SystemClock
+    from penstock.reservation import Reservation
     from penstock.types import Id
 
 
@@ -45,10 +46,30 @@ def acquire(
     event = Event()
     waiter = Waiter(bound, id, cost, timeout_ns, event.set, keep=keep)
     try:
-        while (decision := waiter.step()) is None:
-            seconds = waiter.delay()
-            event.wait(None if seconds is None else min(seconds, TIMEOUT_MAX))
-            event.clear()
+        return _wait(waiter, event)
     finally:
         waiter.leave()
+
+
+def reserve(bound: BoundLimit, id: Id, estimate: int, timeout_ns: int, keep: int) -> Reservation:
+    """Block this thread until `estimate` can be reserved, and reserve it.
+
+    Raises:
+        RateLimited: Nothing could be reserved within `timeout_ns`.
+        Error: As `BoundLimit.reserve` raises.
+    """
+    event = Event()
+    waiter = Waiter(bound, id, estimate, timeout_ns, event.set, reserves=True, keep=keep)
+    try:
+        _wait(waiter, event)
+        return waiter.reservation()
+    finally:
+        waiter.leave()
+
+
+def _wait(waiter: Waiter, event: Event) -> Decision:
+    while (decision := waiter.step()) is None:
+        seconds = waiter.delay()
+        event.wait(None if seconds is None else min(seconds, TIMEOUT_MAX))
+        event.clear()
     return decision

@@ -239,6 +239,25 @@ pub(crate) fn timeout_ns(timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Option<
     timeout.map_or(Ok(None), self::timeout)
 }
 
+/// Return the timeout of a reservation in nanoseconds; `None` if it does not wait.
+///
+/// Raises:
+///     ValueError: The timeout is negative or not a number.
+///     TypeError: There is also a factor. It changes the limit, so the call cannot wait in one
+///         queue with others.
+#[pyfunction]
+#[pyo3(signature = (timeout, factor = None))]
+pub(crate) fn reserve_timeout_ns(
+    timeout: Option<&Bound<'_, PyAny>>,
+    factor: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<i64>> {
+    let timeout = timeout_ns(timeout)?;
+    if timeout.is_some() && factor.is_some() {
+        return Err(PyTypeError::new_err("factor cannot be combined with timeout"));
+    }
+    Ok(timeout)
+}
+
 /// Converts nanoseconds to seconds.
 pub(crate) fn seconds(nanos: i64) -> f64 {
     nanos as f64 / 1e9

@@ -341,18 +341,26 @@ impl BoundLimit {
     /// Take `estimate` tokens before the cost is known, to be settled later.
     ///
     /// The same as `Limiter.reserve` without the name.
-    #[pyo3(signature = (id, estimate = Argument::Missing, *, factor = None, keep = None))]
-    #[pyo3(text_signature = "($self, id, estimate=1, *, factor=None, keep=0)")]
+    #[pyo3(signature = (id, estimate = Argument::Missing, *, factor = None, keep = None, timeout = None))]
+    #[pyo3(text_signature = "($self, id, estimate=1, *, factor=None, keep=0, timeout=None)")]
     pub(crate) fn reserve<'py>(
-        &self,
+        slf: &Bound<'py, Self>,
         id: &Bound<'py, PyAny>,
         estimate: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
         keep: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Reservation>> {
         let estimate = estimate.or_int("estimate", 1)?;
         let adjustment = arguments::adjustment(factor, keep)?;
-        Reservation::of_one(&self.handle, self.snapshot(id.py())?, id, estimate, adjustment)
+        if let Some(timeout_ns) = arguments::reserve_timeout_ns(timeout, factor)? {
+            let keep = adjustment.map_or(0, |adjustment| adjustment.keep);
+            let drivers = slf.py().import("penstock.wait_queue")?;
+            let arguments = (slf, id, estimate, timeout_ns, keep);
+            return Ok(drivers.call_method1("reserve", arguments)?.cast_into()?);
+        }
+        let bound = slf.get();
+        Reservation::of_one(&bound.handle, bound.snapshot(id.py())?, id, estimate, adjustment)
     }
 
     /// Wait until the bucket of `id` has `cost` tokens, and take them.

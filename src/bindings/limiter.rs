@@ -276,12 +276,23 @@ impl Limiter {
     /// reservation takes nothing. A reservation is settled under the limit that was active when it
     /// was made, even after a `reload`. Raises as `spend` does.
     ///
+    /// With a `timeout`, the call waits in order of arrival: for tokens as `acquire` does, and for
+    /// slots until one is returned. When that happens is unknown, so an error is raised at the end
+    /// of the timeout.
+    ///
     /// Args:
     ///     name: Name of a loaded limit.
     ///     id: The client.
     ///     estimate: Tokens, from 0 to the limit's `max_cost`.
     ///     factor: As in `spend`.
     ///     keep: As in `spend`. Settling may take these tokens.
+    ///     timeout: Longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`; 0
+    ///         never waits. `None` never waits either, and returns a denied reservation in place of
+    ///         an error.
+    ///
+    /// Raises:
+    ///     RateLimited: Nothing could be reserved within the timeout.
+    ///     TypeError: `factor` is given together with `timeout`.
     ///
     /// Examples:
     ///     >>> clock = penstock.ManualClock()
@@ -289,8 +300,10 @@ impl Limiter {
     ///     >>> reservation = limiter.reserve("Tokens", "ada", 600)
     ///     >>> bool(reservation), reservation.settle(450).remaining
     ///     (True, 550)
-    #[pyo3(signature = (name, id, estimate = Argument::Missing, *, factor = None, keep = None))]
-    #[pyo3(text_signature = "($self, name, id, estimate=1, *, factor=None, keep=0)")]
+    #[pyo3(signature = (
+        name, id, estimate = Argument::Missing, *, factor = None, keep = None, timeout = None
+    ))]
+    #[pyo3(text_signature = "($self, name, id, estimate=1, *, factor=None, keep=0, timeout=None)")]
     fn reserve<'py>(
         &self,
         name: &Bound<'py, PyAny>,
@@ -298,8 +311,9 @@ impl Limiter {
         estimate: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
         keep: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Reservation>> {
-        self.bound(name)?.get().reserve(id, estimate, factor, keep)
+        BoundLimit::reserve(&self.bound(name)?, id, estimate, factor, keep, timeout)
     }
 
     /// Take tokens and slots of several limits in one decision: all of them or none.

@@ -49,7 +49,7 @@ mod _core {
     use super::*;
 
     #[pymodule_export]
-    use super::arguments::timeout_ns;
+    use super::arguments::{reserve_timeout_ns, timeout_ns};
     #[pymodule_export]
     use super::bound_limit::{BoundLimit, try_spend};
     #[pymodule_export]

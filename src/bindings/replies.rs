@@ -34,7 +34,7 @@ use crate::engine::answer::Answer;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 use crate::limiter::{
-    self, Answered, AnsweredAll, Call, Submitted, SubmittedAll, Transaction,
+    self, Answered, AnsweredAll, Call, Ending, Submitted, SubmittedAll, Transaction,
 };
 use crate::store::StoreError;
 use crate::store::remote::RemoteCall;
@@ -133,6 +133,7 @@ enum Submission {
     /// The end of a reservation, whose future has the decision about it.
     End {
         decision: Py<Decision>,
+        endings: Vec<Ending>,
     },
 }
 
@@ -158,7 +159,10 @@ impl Submission {
                     Reservation::of_answer(handle, active, id, cost, adjustment, answered);
                 Ok(reserved?.into_any())
             }
-            Submission::End { decision } => Ok(decision.into_bound(py).into_any()),
+            Submission::End { decision, endings } => {
+                handle.wake_after_releases(py, &endings);
+                Ok(decision.into_bound(py).into_any())
+            }
             Submission::All { call, parts } => {
                 let answered = handle.core.conclude_replies(&call, replies)?;
                 decided_all(py, handle, call.verb(), call.into_transactions(), parts, answered)
@@ -397,12 +401,15 @@ impl Replies {
         }
         let future = event_loop.call_method0("create_future")?;
         let number = self.last.fetch_add(1, Ordering::Relaxed);
-        let call = Submission::End { decision: reserved.decision(py)?.unbind() };
+        let endings = reserved.endings(py, is_cancelled).unwrap_or_default();
+        let decision = reserved.decision(py)?.unbind();
+        let call = Submission::End { decision, endings: endings.clone() };
         let (handle, kept) = (Arc::clone(reserved.handle()), future.clone().unbind());
         let outstanding = Outstanding { handle, future: kept, call, undo: None };
         self.calls.lock().insert(number, outstanding);
         let inbox = Arc::clone(&self.inbox);
-        reserved.submit_end(py, is_cancelled, move || inbox.push(number, Ok(Vec::new())));
+        let then = move || inbox.push(number, Ok(Vec::new()));
+        reserved.handle().submit_endings(endings, then);
         Ok(Some(future))
     }
 

@@ -18,6 +18,7 @@ use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::once::Once;
+use crate::bindings::wait_queues::Charge;
 use crate::clock::Clock;
 use crate::engine::algorithm::in_flight::Lease;
 use crate::engine::answer::Outcome;
@@ -200,6 +201,23 @@ impl Reservation {
         Reservation::create(py, handle, data, parts)
     }
 
+    /// Creates a reservation for a waiter that was served.
+    pub(crate) fn of_waiter<'py>(
+        py: Python<'py>,
+        handle: &Arc<LimiterHandle>,
+        id: Py<PyAny>,
+        decision: &Py<Decision>,
+        charge: Charge,
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let Charge { bound, entry, decided, cost, slot, .. } = charge;
+        let (adjustment, actual) = (None, Mutex::new(None));
+        let mut parts = Parts::new();
+        if decided.decision.allowed {
+            parts.push(ReservedPart { bound, entry, id, cost, adjustment, slot, actual });
+        }
+        Reservation::create(py, handle, decision.get().data.clone_ref(py), parts)
+    }
+
     /// Creates a reservation for the answer to one call about several buckets.
     pub(crate) fn of_several<'py>(
         py: Python<'py>,
@@ -251,7 +269,7 @@ impl Reservation {
     }
 
     /// Ends the reservation, and returns the operations to execute; `None` if it is not open.
-    fn endings(&self, py: Python<'_>, is_cancelled: bool) -> Option<Vec<Ending>> {
+    pub(crate) fn endings(&self, py: Python<'_>, is_cancelled: bool) -> Option<Vec<Ending>> {
         let stage = if is_cancelled { Stage::Cancelled } else { Stage::Settled };
         if self.parts.is_empty() || !self.is_of_this_process() || self.progress.end(stage).is_err()
         {
@@ -262,18 +280,6 @@ impl Reservation {
             endings.extend(part.ending(py, &self.handle, is_cancelled));
         }
         Some(endings)
-    }
-
-    /// Sends the end of the reservation to the server. `then` is called on any thread when it has replied,
-    /// or immediately if there is nothing to send.
-    pub(crate) fn submit_end(
-        &self,
-        py: Python<'_>,
-        is_cancelled: bool,
-        then: impl FnOnce() + Send + 'static,
-    ) {
-        let endings = self.endings(py, is_cancelled).unwrap_or_default();
-        self.handle.submit_endings(endings, then);
     }
 
     pub(crate) fn handle(&self) -> &Arc<LimiterHandle> {
@@ -411,7 +417,7 @@ impl Reservation {
         if !has_slots && !endings.is_empty() {
             self.handle.check_open().inspect_err(|_| self.progress.reopen())?;
         }
-        match self.handle.end(py, endings, waits) {
+        match self.handle.end(py, &endings, waits) {
             // Slots are returned later, or expire.
             Err(error) if !has_slots => {
                 self.progress.fail(&error);
@@ -609,7 +615,7 @@ fn ready<'py>(value: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 
 impl LimiterHandle {
     /// Holds slots that were taken, and renews them until they are given back.
-    fn hold(
+    pub(crate) fn hold(
         self: &Arc<Self>,
         py: Python<'_>,
         bound: &Arc<limiter::BoundLimit>,
@@ -651,39 +657,50 @@ impl LimiterHandle {
         }
     }
 
-    /// Executes the ends of a reservation. Without `waits`, never blocks: what cannot be executed now is
-    /// left to the renewal.
+    /// Executes the ends of a reservation, and wakes waiters.
     fn end(
         self: &Arc<Self>,
         py: Python<'_>,
-        endings: Vec<Ending>,
+        endings: &[Ending],
+        waits: bool,
+    ) -> Result<(), limiter::Failure> {
+        self.execute(py, endings, waits)?;
+        for ending in endings {
+            if !self.waiting.is_empty() && ending.verb == Verb::Refund {
+                // Waiters also move up by themselves.
+                let _ = self.wake_after_refund(py, &ending.limit, &ending.id);
+            }
+        }
+        self.wake_after_releases(py, endings);
+        Ok(())
+    }
+
+    /// Executes the ends of a reservation. Without `waits`, never blocks: what cannot be executed now is
+    /// left to the renewal.
+    pub(crate) fn execute(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        endings: &[Ending],
         waits: bool,
     ) -> Result<(), limiter::Failure> {
         if endings.is_empty() {
             return Ok(());
         }
         let ended = if waits || !self.core.store().may_wait() {
-            self.run(py, |core| core.end_all(&endings))
+            self.run(py, |core| core.end_all(endings))
         } else if self.core.store().remote().is_some() {
-            self.submit_endings(endings, || {});
-            return Ok(());
+            self.submit_endings(endings.to_vec(), || {});
+            Ok(())
         } else {
-            self.try_end(py, &endings)
+            self.try_end(py, endings)
         };
-        if let Err(error) = ended {
-            if let CallError::Store(error) = &*error {
-                self.slots.retry(endings, error, self.core.clock().now());
-                self.ensure_renewal(py);
-            }
-            return Err(error);
+        if let Err(error) = &ended
+            && let CallError::Store(error) = &**error
+        {
+            self.slots.retry(endings.to_vec(), error, self.core.clock().now());
+            self.ensure_renewal(py);
         }
-        for ending in &endings {
-            if !self.waiting.is_empty() && ending.verb == Verb::Refund {
-                // Waiters also move up by themselves.
-                let _ = self.wake_after_refund(py, &ending.limit, &ending.id);
-            }
-        }
-        Ok(())
+        ended
     }
 
     fn try_end(
@@ -725,8 +742,12 @@ impl LimiterHandle {
     }
 
     /// Sends endings to the server. Its replies are counted on a thread of the store, which then calls
-    /// `then`.
-    fn submit_endings(&self, endings: Vec<Ending>, then: impl FnOnce() + Send + 'static) {
+    /// `then`; it is called immediately if there is nothing to send.
+    pub(crate) fn submit_endings(
+        &self,
+        endings: Vec<Ending>,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let then = Arc::new(OnDrop(Mutex::new(Some(then))));
         let Some(store) = self.core.store().remote() else { return };
         let Ok(call) = self.core.submission_of_endings(&endings) else { return };

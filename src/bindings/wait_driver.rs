@@ -13,9 +13,10 @@ use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::wait_queues::{BucketQueue, Charge, WaiterState};
 use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
+use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{self, Call, Decided, QueueStep, Rejected, Ticket};
-use crate::store::StoreError;
+use crate::limiter::{self, Call, Decided, Ending, QueueStep, Rejected, Ticket};
+use crate::store::{Store, StoreError};
 
 impl LimiterHandle {
     /// Applies a replacement of the limits to all waiters.
@@ -47,6 +48,36 @@ impl LimiterHandle {
         Ok(())
     }
 
+    /// Asks for the first waiters after slots were returned. A store that may wait is asked by the waiters
+    /// themselves, because this may run on an event loop.
+    pub(crate) fn wake_after_releases(self: &Arc<Self>, py: Python<'_>, endings: &[Ending]) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let releases = endings.iter().filter(|ending| matches!(ending.verb, Verb::Release(_)));
+        for Ending { limit, id, .. } in releases {
+            let Some(queue) = self.queue_of(limit, id) else { continue };
+            let (store, now) = (self.core.store(), self.core.clock().now());
+            queue.waiters.lock().on_release(store.is_shared(), now);
+            let woken = if store.may_wait() {
+                let mut wakeups = Wakeups::default();
+                wakeups.wake_moved(py, self, &queue);
+                while let Some(dead) = wakeups.dead.pop() {
+                    depart(py, self, &queue, &dead);
+                    wakeups.wake_moved(py, self, &queue);
+                }
+                self.waiting.remove_if_empty(&queue);
+                wakeups.result()
+            } else {
+                drive(py, self, &queue, None, false)
+            };
+            if let Err(error) = woken {
+                // The slots are returned in any case.
+                error.write_unraisable(py, None);
+            }
+        }
+    }
+
     /// Closes the store. All waiters raise an error.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.close_store();
@@ -57,7 +88,7 @@ impl LimiterHandle {
                 waiter.finish(Err(StoreError::Closed.into()));
                 wakeups.wake(py, &waiter);
             }
-            drop(charges);
+            self.forget(charges);
             self.waiting.remove_if_empty(&queue);
         }
         wakeups.result()
@@ -72,7 +103,7 @@ impl LimiterHandle {
     ) -> PyResult<()> {
         let Some(queue) = self.queue_of(bound, id) else { return Ok(()) };
         let charges = queue.waiters.lock().queue_again(self.core.clock().now());
-        drop(charges);
+        self.forget(charges);
         drive(py, self, &queue, None, false)
     }
 
@@ -93,18 +124,29 @@ impl LimiterHandle {
         if self.waiting.is_empty() {
             return None;
         }
-        let id = self.core.waiter_id(bound, Call::spend(id, 0)).ok()?;
+        let id = self.core.waiter_id(bound, Call::check(id, 0)).ok()?;
         self.waiting.of_bucket(bound.entry().name().as_str(), &id)
     }
 
     /// Refunds a charge to the store. Returns whether this succeeded. Otherwise the tokens come back
     /// with time.
-    fn refund_charge(&self, py: Python<'_>, charge: &Charge, id: &str) -> bool {
+    fn refund_charge(self: &Arc<Self>, py: Python<'_>, charge: &Charge, id: &str) -> bool {
+        if let Some(slot) = charge.slot {
+            let endings: Vec<_> = self.slots.end(slot).into_iter().collect();
+            return self.execute(py, &endings, true).is_ok();
+        }
         charge.decided.decision.allowed
             && self.check_open().is_ok()
             && self
                 .run(py, |core| core.settle(&charge.bound, Call::spend(id, charge.cost), 0))
                 .is_ok()
+    }
+
+    /// Drops charges that the store has not any more, or that it need not return.
+    fn forget(&self, charges: Vec<Charge>) {
+        for slot in charges.iter().filter_map(|charge| charge.slot) {
+            self.slots.abandon(slot);
+        }
     }
 }
 
@@ -122,22 +164,29 @@ fn peek(
     handle.run(py, |core| core.decide(bound, call)).ok()
 }
 
-/// Returns the error of a waiter whose turn would come after its deadline, in `wait`.
+/// Returns the error of a waiter whose turn would come after its deadline, in `wait`; `None` if that is
+/// unknown.
 pub(crate) fn too_late(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
     waiter: &WaiterState,
     id: &str,
-    wait: Nanos,
+    wait: Option<Nanos>,
 ) -> PyErr {
     let build = || -> PyResult<PyErr> {
         let (bound, entry) = handle.active(py, &waiter.entry)?;
         let adjustment = Adjustment::keeping(waiter.keep);
         let check = Call { adjustment: adjustment.as_ref(), ..Call::check(id, waiter.cost) };
-        let decided = handle.run(py, |core| core.decide(&bound, check))?;
+        let decided = handle.run(py, |core| match waiter.verb {
+            Verb::Reserve => core.refuse(&bound, check),
+            _ => core.decide(&bound, check),
+        })?;
         let data = DecisionData::given(decided, waiter.cost, waiter.id.bind(py), entry);
         let decision = Bound::new(py, Decision::new(data))?;
-        Ok(PyErr::from_value(rate_limited_error(&decision, wait.get())?))
+        match wait {
+            Some(wait) => Ok(PyErr::from_value(rate_limited_error(&decision, wait.get())?)),
+            None => Ok(slots_error(&decision, waiter.timeout)?),
+        }
     };
     build().unwrap_or_else(|error| error)
 }
@@ -165,6 +214,15 @@ pub(crate) fn rate_limited_error<'py>(
     py.import("penstock.errors")?.getattr("RateLimited")?.call1((message, denied))
 }
 
+/// Returns the error for a caller that found no slot until its deadline.
+fn slots_error(decision: &Bound<'_, Decision>, timeout: Option<Nanos>) -> PyResult<PyErr> {
+    let (py, name) = (decision.py(), decision.getattr("name")?);
+    let seconds = timeout.map_or(0.0, |timeout| timeout.get() as f64 / 1e9);
+    let message = format!("denied by {name}: no slot was free within the timeout of {seconds} s");
+    let class = py.import("penstock.errors")?.getattr("RateLimited")?;
+    Ok(PyErr::from_value(class.call1((message, decision))?))
+}
+
 /// The results of notifying waiters.
 #[derive(Default)]
 struct Wakeups {
@@ -184,6 +242,17 @@ impl Wakeups {
             // The interruption is meant for this thread. The waiter must be notified nevertheless.
             let _ = waiter.notify.call0(py);
             self.error.get_or_insert(error);
+        }
+    }
+
+    /// Notifies the waiters that moved up.
+    fn wake_moved(&mut self, py: Python<'_>, handle: &Arc<LimiterHandle>, queue: &BucketQueue) {
+        let waiters = queue.waiters.lock().waiters_to_notify();
+        for waiter in waiters {
+            let until = queue.waiters.lock().sleep(waiter.ticket());
+            if !waiter.set_timer(py, handle, until) {
+                self.wake(py, &waiter);
+            }
         }
     }
 
@@ -222,14 +291,13 @@ pub(crate) fn drive(
                 Some(waiter)
             }
             QueueStep::Overdue { demands } => own.map(|(own, _)| {
-                let bound = handle.active(py, &own.entry);
-                let wait = bound.ok().and_then(|(bound, _)| {
-                    handle
-                        .run(py, |core| core.estimate(&bound, &queue.id, &demands, None))
-                        .ok()
-                        .flatten()
+                let bound = handle.active(py, &own.entry).map(|(bound, _)| bound);
+                let estimated = bound.ok().filter(|bound| !has_slots(bound, &queue.id));
+                let wait = estimated.map(|bound| {
+                    let estimate =
+                        handle.run(py, |core| core.estimate(&bound, &queue.id, &demands, None));
+                    estimate.ok().flatten().map_or(Nanos::ZERO, |estimate| estimate.wait())
                 });
-                let wait = wait.map_or(Nanos::ZERO, |estimate| estimate.wait());
                 own.finish(Err(too_late(py, handle, own, &queue.id, wait)));
                 Arc::clone(own)
             }),
@@ -238,13 +306,7 @@ pub(crate) fn drive(
                     let until = queue.waiters.lock().sleep(ticket);
                     own.set_timer(py, handle, until);
                 }
-                let waiters = queue.waiters.lock().waiters_to_notify();
-                for waiter in waiters {
-                    let until = queue.waiters.lock().sleep(waiter.ticket());
-                    if !waiter.set_timer(py, handle, until) {
-                        wakeups.wake(py, &waiter);
-                    }
-                }
+                wakeups.wake_moved(py, handle, queue);
                 match wakeups.dead.pop() {
                     None => break,
                     Some(dead) => {
@@ -272,11 +334,13 @@ fn ask(
     cost: i64,
 ) -> Option<Arc<WaiterState>> {
     let answer = handle.active(py, &waiter.entry).and_then(|(bound, entry)| {
-        let answer = handle.run(py, |core| core.place(&bound, &queue.id, cost, waiter.keep));
+        let (verb, adjustment) = (waiter.verb, Adjustment::keeping(waiter.keep));
+        let call = Call { verb, id: &queue.id, cost, adjustment: adjustment.as_ref() };
+        let answer = handle.run(py, |core| core.place(&bound, call));
         Ok((answer?, bound, entry))
     });
     let received_at = handle.core.clock().now();
-    let (answer, bound, entry) = match answer {
+    let (mut answer, bound, entry) = match answer {
         Ok(answer) => answer,
         Err(error) => {
             let waiter = queue.waiters.lock().on_failure(ticket, received_at)?;
@@ -284,8 +348,10 @@ fn ask(
             return Some(waiter);
         }
     };
-    let pace = answer.pace;
-    let charge = |decided| Charge { bound, entry, decided, cost, pace };
+    let (pace, now) = (answer.pace, answer.decided.decision.now);
+    answer.is_polled = has_slots(&bound, &queue.id) && handle.core.store().is_shared();
+    let slot = answer.lease.map(|lease| handle.hold(py, &bound, &queue.id, cost, lease, now));
+    let charge = |decided| Charge { bound, entry, decided, cost, pace, slot };
     let rejected = queue.waiters.lock().on_answer(ticket, answer, charge, received_at)?;
     match rejected {
         Rejected::Unwanted(charge) => {
@@ -296,7 +362,7 @@ fn ask(
             if let Some(charge) = charge {
                 return_charge(py, handle, queue, ticket, &charge);
             }
-            waiter.finish(Err(too_late(py, handle, &waiter, &queue.id, wait)));
+            waiter.finish(Err(too_late(py, handle, &waiter, &queue.id, Some(wait))));
             Some(waiter)
         }
     }
@@ -310,6 +376,13 @@ fn serve(
     waiter: &WaiterState,
     charge: &Charge,
 ) -> PyResult<Py<Decision>> {
+    // Slots were taken just now.
+    let is_current = charge.slot.is_some() || !charge.decided.decision.allowed;
+    if waiter.verb == Verb::Reserve && is_current {
+        let (decided, entry) = (charge.decided.clone(), charge.entry.clone_ref(py));
+        let data = DecisionData::given(decided, waiter.cost, waiter.id.bind(py), entry);
+        return Py::new(py, Decision::new(data));
+    }
     let current = handle.active(py, &waiter.entry).ok().and_then(|(bound, entry)| {
         let next = peek(py, handle, &bound, &queue.id, waiter.cost, waiter.keep)?.decision;
         let mut decided = peek(py, handle, &bound, &queue.id, 0, waiter.keep)?;
@@ -327,7 +400,12 @@ fn serve(
     Py::new(py, Decision::new(data))
 }
 
-fn return_charge(
+/// Returns whether the limit of a client is one on requests in flight.
+pub(crate) fn has_slots(bound: &limiter::BoundLimit, id: &str) -> bool {
+    bound.entry().rule_for(id).limit.slots().is_some()
+}
+
+pub(crate) fn return_charge(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
     queue: &BucketQueue,

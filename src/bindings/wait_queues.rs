@@ -9,8 +9,9 @@ use pyo3::prelude::*;
 
 use crate::bindings::decision::Decision;
 use crate::bindings::limit_entry::LimitEntry;
+use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{self, Decided, Estimate, Pace, Ticket, WaitQueue};
+use crate::limiter::{self, Decided, Estimate, Pace, SlotKey, Ticket, WaitQueue};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 
 /// The charge of a waiter.
@@ -22,6 +23,8 @@ pub(crate) struct Charge {
     pub(crate) decided: Decided,
     pub(crate) cost: i64,
     pub(crate) pace: Pace,
+    /// The slots that were taken; `None` for tokens.
+    pub(crate) slot: Option<SlotKey>,
 }
 
 /// The waiters of one bucket.
@@ -140,6 +143,8 @@ impl WaitQueues {
 pub(crate) struct WaiterState {
     /// The limit at the time of arrival.
     pub(crate) entry: Py<LimitEntry>,
+    /// A spend or a reservation.
+    pub(crate) verb: Verb,
     pub(crate) id: Py<PyAny>,
     pub(crate) cost: i64,
     /// The tokens that must be left.
@@ -157,6 +162,8 @@ pub(crate) struct WaiterProgress {
     pub(crate) queue: Option<Arc<BucketQueue>>,
     pub(crate) ticket: Ticket,
     pub(crate) outcome: Option<PyResult<(Py<Decision>, Charge)>>,
+    /// What the caller has taken and not made a reservation of.
+    pub(crate) reserved: Option<(Py<Decision>, Charge)>,
     /// Whether the caller has the outcome, or has left.
     pub(crate) is_over: bool,
 }

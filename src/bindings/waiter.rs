@@ -7,12 +7,15 @@ use pyo3::prelude::*;
 use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::Decision;
+use crate::bindings::errors::raise;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limiter_handle::LimiterHandle;
-use crate::bindings::wait_driver::{depart, drive, too_late};
+use crate::bindings::reservation::Reservation;
+use crate::bindings::wait_driver::{depart, drive, has_slots, return_charge, too_late};
 use crate::bindings::wait_queues::{BucketQueue, WaiterProgress, WaiterState};
 use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
+use crate::engine::operation::Verb;
 use crate::engine::time::Nanos;
 use crate::limiter::Call;
 use crate::sync::Mutex;
@@ -20,7 +23,8 @@ use crate::sync::Mutex;
 /// Caller that waits until a limit allows its cost.
 ///
 /// `notify` is called, from any thread, when `step` must be called again; it must not wait. After
-/// the first `step`, `leave` must be called in the end.
+/// the first `step`, `leave` must be called in the end. With `reserves`, `reservation` returns what
+/// was taken.
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct Waiter {
@@ -31,7 +35,8 @@ pub(crate) struct Waiter {
 #[pymethods]
 impl Waiter {
     #[new]
-    #[pyo3(signature = (bound, id, cost, timeout_ns, notify, *, keep = 0))]
+    #[pyo3(signature = (bound, id, cost, timeout_ns, notify, *, reserves = false, keep = 0))]
+    #[expect(clippy::too_many_arguments, reason = "one per argument of a call")]
     fn new(
         py: Python<'_>,
         bound: Py<BoundLimit>,
@@ -39,12 +44,14 @@ impl Waiter {
         cost: i64,
         timeout_ns: Option<i64>,
         notify: Py<PyAny>,
+        reserves: bool,
         keep: i64,
     ) -> PyResult<Waiter> {
         let (_, entry) = bound.get().snapshot(py)?;
         let timeout = timeout_ns.map(Nanos::clamped);
         let (progress, timer) = (Mutex::new(WaiterProgress::default()), Mutex::new(None));
-        let state = WaiterState { entry, id, cost, keep, timeout, notify, progress, timer };
+        let verb = if reserves { Verb::Reserve } else { Verb::Spend };
+        let state = WaiterState { entry, verb, id, cost, keep, timeout, notify, progress, timer };
         Ok(Waiter { bound, state: Arc::new(state) })
     }
 
@@ -78,7 +85,24 @@ impl Waiter {
         if outcome.is_some() {
             waiter.set_timer(py, handle, None);
         }
-        outcome.transpose().map(|outcome| outcome.map(|(decision, _)| decision))
+        let Some((decision, charge)) = outcome.transpose()? else { return Ok(None) };
+        if waiter.verb == Verb::Reserve {
+            waiter.progress.lock().reserved = Some((decision.clone_ref(py), charge));
+        }
+        Ok(Some(decision))
+    }
+
+    /// Return the reservation, after `step` has returned its decision.
+    ///
+    /// Raises:
+    ///     ReservationError: It was not the waiter's turn yet, or it was returned before.
+    fn reservation<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Reservation>> {
+        let reserved = self.state.progress.lock().reserved.take();
+        let Some((decision, charge)) = reserved else {
+            return Err(raise("ReservationError", "the waiter has nothing reserved"));
+        };
+        let id = self.state.id.clone_ref(py);
+        Reservation::of_waiter(py, self.handle(), id, &decision, charge)
     }
 
     /// Return the seconds until the next `step`; `None` to wait for `notify`.
@@ -99,14 +123,18 @@ impl Waiter {
 
     /// Leave the queue.
     ///
-    /// If the waiter has no decision yet, its cost is refunded and the waiters behind it move up.
+    /// If the waiter has no decision yet, or no reservation, its cost is refunded and the waiters
+    /// behind it move up.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.state.progress.lock().queue.clone();
         let Some(queue) = queue else { return Ok(()) };
-        if self.state.progress.lock().is_over {
+        let handle = self.handle();
+        let reserved = self.state.progress.lock().reserved.take();
+        if let Some((_, charge)) = reserved {
+            return_charge(py, handle, &queue, self.state.ticket(), &charge);
+        } else if self.state.progress.lock().is_over {
             return Ok(());
         }
-        let handle = self.handle();
         depart(py, handle, &queue, &self.state);
         drive(py, handle, &queue, None, false)
     }
@@ -122,16 +150,18 @@ impl Waiter {
         let (waiter, bound, handle) = (&self.state, self.bound.get(), self.handle());
         let adjustment = Adjustment::keeping(waiter.keep);
         let adjustment = adjustment.as_ref();
-        if let Some(decision) = bound.take(waiter.id.bind(py), waiter.cost, adjustment)? {
+        if waiter.verb == Verb::Spend
+            && let Some(decision) = bound.take(waiter.id.bind(py), waiter.cost, adjustment)?
+        {
             waiter.progress.lock().is_over = true;
             return Ok(Err(decision.unbind()));
         }
         let (limit, _) = bound.snapshot(py)?;
         let text = id_text(waiter.id.bind(py))?;
-        let call = Call { adjustment, ..Call::spend(&text, waiter.cost) };
+        let call = Call { verb: waiter.verb, id: &text, cost: waiter.cost, adjustment };
         let id = handle.core.waiter_id(&limit, call)?;
         let name = limit.entry().name().as_str();
-        let queue = handle.waiting.of_bucket(name, &id);
+        let queue = handle.waiting.of_bucket(name, &id).filter(|_| !has_slots(&limit, &id));
         let now = handle.core.clock().now();
         let arguments = queue.and_then(|queue| {
             queue.waiters.lock().estimate_arguments((waiter.cost, waiter.keep), now)
@@ -143,6 +173,6 @@ impl Waiter {
             None => None,
         };
         let joined = handle.waiting.join(waiter, name, &id, estimate, handle.core.clock().now());
-        joined.map(Ok).map_err(|wait| too_late(py, handle, waiter, &id, wait))
+        joined.map(Ok).map_err(|wait| too_late(py, handle, waiter, &id, Some(wait)))
     }
 }

@@ -1,13 +1,12 @@
 //! Charging and turn times of waiters.
 
 use crate::clock::Clock;
-use crate::engine::factor::Adjustment;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::queue::{Demand, Estimate, Pace, Placing};
-use crate::limiter::{BoundLimit, Call, Failure, Limiter};
+use crate::limiter::{BoundLimit, Call, Decided, Failure, Limiter};
 use crate::store::Store;
 
 impl<S: Store, C: Clock> Limiter<S, C> {
@@ -19,34 +18,46 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(bound.resolve(call)?.id.into_owned())
     }
 
-    /// Charges `cost` for a waiter, so that no other call can take these tokens.
+    /// Charges the cost of a call for a waiter, so that no other call can take these tokens. The call is a
+    /// spend, or a reservation, which alone may take slots.
     ///
     /// Token and leaky buckets may go into debt. A window forgets its debt when it ends, so it is
-    /// charged only when it has room. So is any bucket for a waiter that must leave `keep` tokens, which
+    /// charged only when it has room. So is any bucket for a waiter that must leave tokens, which
     /// a debt would take.
     ///
     /// # Errors
     /// The same as [`Limiter::decide`].
-    pub fn place(
-        &self,
-        bound: &BoundLimit,
-        id: &str,
-        cost: i64,
-        keep: i64,
-    ) -> Result<Placing, Failure> {
-        let canonical = bound.canonical(id)?;
+    pub fn place(&self, bound: &BoundLimit, call: Call<'_>) -> Result<Placing, Failure> {
+        let canonical = bound.canonical(call.id)?;
         let limit = &bound.entry().rule_for(&canonical).limit;
-        let repayment = limit.repayment(cost);
-        let verb = if repayment.is_some() && keep == 0 { Verb::Charge } else { Verb::Spend };
+        let repayment = limit.repayment(call.cost);
+        let keeps = call.adjustment.is_some();
+        let verb = if repayment.is_some() && !keeps { Verb::Charge } else { call.verb };
         let interval = repayment.and_then(|repayment| repayment.interval);
         let pace = Pace { algorithm: limit.algorithm(), interval };
-        let adjustment = Adjustment::keeping(keep);
-        let call = Call { verb, id: &canonical, cost, adjustment: adjustment.as_ref() };
-        let decided = self.decide(bound, call)?;
+        let call = self.prepare(bound, Call { verb, id: &canonical, ..call })?;
+        let answer = self.ask(&call)?;
+        let lease = call.operation().and_then(|(_, operation)| operation.lease(&answer));
+        // A waiter that is not served yet is not denied.
+        let is_waiting = !answer.allowed() && !call.resolved.rule.shadow;
+        let decided = self.decided(call, answer, if is_waiting { Verb::Charge } else { verb });
         // The `retry_after` of an allowed spend is the wait for the next one.
-        let is_served = decided.shadow || verb == Verb::Spend && decided.decision.allowed;
+        let is_served = decided.shadow || verb != Verb::Charge && decided.decision.allowed;
         let wait = if is_served { Nanos::ZERO } else { decided.decision.retry_after };
-        Ok(Placing { decided, wait, pace })
+        Ok(Placing { decided, wait, pace, lease, is_polled: false })
+    }
+
+    /// Returns the decision of a waiter that leaves without its reservation, and counts a denial.
+    ///
+    /// # Errors
+    /// The same as [`Limiter::decide`].
+    pub fn refuse(&self, bound: &BoundLimit, check: Call<'_>) -> Result<Decided, Failure> {
+        let call = self.prepare(bound, check)?;
+        let (answer, shadow) = (self.ask(&call)?, call.resolved.rule.shadow);
+        bound.counters.count(call.stripe, Verb::Reserve, false, shadow, &call.resolved.id);
+        let mut decided = self.decided(call, answer, Verb::Check);
+        decided.decision.allowed = false;
+        Ok(decided)
     }
 
     /// Estimates when the last of `demands` will be served, if each is spent as soon as possible and no

@@ -404,7 +404,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// As [`Limiter::answer`].
     pub fn decide(&self, bound: &BoundLimit, call: Call<'_>) -> Result<Decided, Failure> {
         let call = self.prepare(bound, call)?;
-        let answer = self.ask(&call)?;
+        let (answer, counted_as) = (self.ask(&call)?, call.call.verb);
+        Ok(self.decided(call, answer, counted_as))
+    }
+
+    /// Concludes a call with its numbers. Counts it as the operation `counted_as`.
+    fn decided(&self, mut call: Prepared<'_>, answer: Answer, counted_as: Verb) -> Decided {
         let operation = Operation {
             verb: call.call.verb,
             limit: call.resolved.limit(),
@@ -412,9 +417,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         };
         let decision = operation.numbers(&answer);
         let mut answered = Answered::default();
+        call.call.verb = counted_as;
         self.conclude(call, answer, &mut answered);
         let Answered { shadow, effective_limit, .. } = answered;
-        Ok(Decided { decision, shadow, effective_limit })
+        Decided { decision, shadow, effective_limit }
     }
 
     /// Decides several transactions together: all of them are applied or none. Refunds are

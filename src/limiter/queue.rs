@@ -5,16 +5,34 @@
 //! placed waiter is fixed: it comes when the bucket is out of debt. The driver of a queue asks the
 //! store on behalf of the first queued waiter, without holding a lock, and reports the answer.
 //!
+//! It is unknown when a slot of a request in flight is returned, so a waiter for one has no turn: the
+//! store is asked again after a release in this process, after [`ask_interval`] if other processes share
+//! the slots, and when the slots expire.
+//!
 //! All instants are on the local clock. A turn is the instant at which the answer arrived plus the
 //! wait in the answer, so the store may use a different clock.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
+use crate::engine::algorithm::in_flight::Lease;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::Decided;
+
+/// For how long a process hands all slots that it returns to its own waiters.
+const HANDOFF_TIME: Nanos = Nanos::from_millis(200);
+
+/// Returns the time after which the first waiter for a slot asks again, because another process may have
+/// returned one: 50 ms, give or take a quarter so that processes do not ask in lockstep.
+pub fn ask_interval(now: Timestamp) -> Nanos {
+    const MIN: i64 = 37_500_000;
+    const SPREAD: i64 = 25_000_000;
+    // The golden ratio spreads the digits of the instant.
+    let digits = now.get().cast_unsigned().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    Nanos::clamped(MIN + digits.cast_signed() % SPREAD)
+}
 
 /// The store's answer to charging a waiter's cost.
 #[derive(Debug)]
@@ -25,6 +43,10 @@ pub struct Placing {
     pub wait: Nanos,
     /// The speed at which later waiters move up if this one leaves.
     pub pace: Pace,
+    /// The lease of the slots that were taken, if it was slots.
+    pub lease: Option<Lease>,
+    /// Whether other processes may return slots, so that the store must be asked again and again.
+    pub is_polled: bool,
 }
 
 /// How much sooner later waiters are served per returned token.
@@ -37,6 +59,11 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// Returns whether slots are waited for. A wait is then only the latest, if no slot is returned.
+    fn is_unknown(self) -> bool {
+        self.algorithm == AlgorithmName::InFlight
+    }
+
     /// Returns the part of a gain at this pace that applies to a waiter with the pace `other`.
     fn usable(self, gain: i64, other: Pace) -> i64 {
         match (self.interval, other.interval) {
@@ -86,6 +113,16 @@ pub struct WaitQueue<W, P> {
     ask_at: Timestamp,
     /// Whether a call to the store is in progress.
     is_asked: bool,
+    /// Whether something has changed during that call, so that its answer may be outdated.
+    is_outdated: bool,
+    /// When the first waiter asks without a release, because other processes return slots, too.
+    poll_at: Timestamp,
+    /// The number of releases for which the store was not asked yet.
+    releases: u32,
+    /// Whether a release was handed to the waiters since the last such question.
+    is_handed: bool,
+    /// When a release was last left to other processes, or the queue began.
+    left_at: Timestamp,
     /// The estimated turn of the last queued waiter, and the local instant at which the bucket was
     /// read; `None` if unknown.
     tail: Option<(Estimate, Timestamp)>,
@@ -172,6 +209,11 @@ impl<W, P> Default for WaitQueue<W, P> {
             last_number: 0,
             ask_at: Timestamp::ORIGIN,
             is_asked: false,
+            is_outdated: false,
+            poll_at: Timestamp::ORIGIN,
+            releases: 0,
+            is_handed: false,
+            left_at: Timestamp::ORIGIN,
             tail: None,
             deputy: None,
             gains: 0,
@@ -250,6 +292,9 @@ impl<W: Clone, P> WaitQueue<W, P> {
         }
         self.last_number = ticket.number;
         let queued = Queued { waiter, cost, arrived_at: now, deadline, check_at, wakes_at: None };
+        if self.queued.is_empty() {
+            (self.poll_at, self.left_at, self.releases) = (now, now, 0);
+        }
         self.queued.insert(ticket, queued);
         let is_last = self.queued.last_key_value().is_some_and(|(&last, _)| last == ticket);
         self.tail = estimate.map(|estimate| (estimate, read_at)).filter(|_| is_last);
@@ -294,7 +339,9 @@ impl<W: Clone, P> WaitQueue<W, P> {
         if self.is_asked || now < self.ask_at() {
             return None;
         }
-        self.is_asked = true;
+        (self.is_asked, self.is_outdated) = (true, false);
+        self.releases = self.releases.saturating_sub(1);
+        self.is_handed &= now < self.poll_at;
         Some(QueueStep::Ask { ticket, waiter: queued.waiter.clone(), cost: queued.cost })
     }
 
@@ -341,20 +388,38 @@ impl<W: Clone, P> WaitQueue<W, P> {
         received_at: Timestamp,
     ) -> Option<Rejected<W, P>> {
         self.is_asked = false;
-        let Placing { decided, wait, pace } = answer;
+        let Placing { decided, wait, pace, is_polled, .. } = answer;
         let is_placed = decided.decision.allowed || decided.shadow;
         // A wait of zero without a charge would be a busy loop.
         let wait = if is_placed { wait } else { wait.max(Nanos::clamped(1)) };
         let turn = received_at.saturating_add(wait);
+        if !is_placed {
+            self.releases = 0;
+            if is_polled && self.poll_at <= received_at {
+                self.poll_at = received_at.saturating_add(ask_interval(received_at));
+            }
+        }
         // The answer says nothing about a waiter that has come before this one meanwhile.
         let is_first = self.is_first(ticket);
-        self.ask_at = if is_placed || !is_first { received_at } else { turn };
+        self.ask_at = match is_placed {
+            _ if self.is_outdated || self.releases > 0 || !is_first => received_at,
+            true if is_polled => received_at.max(self.poll_at),
+            true => received_at,
+            false if is_polled => turn.min(self.poll_at),
+            false => turn,
+        };
         let Some(queued) = self.queued.get_mut(&ticket) else {
             self.ask_at = received_at;
             return is_placed.then(|| Rejected::Unwanted(charge(decided)));
         };
+        if pace.is_unknown() {
+            // For the last time at the deadline.
+            let last = queued.deadline.filter(|&deadline| deadline > received_at);
+            self.ask_at = last.map_or(self.ask_at, |last| self.ask_at.min(last));
+        }
+        let is_late = queued.deadline.is_some_and(|deadline| deadline < turn);
         // Tokens that are available now are taken even if the deadline has just passed.
-        if wait > Nanos::ZERO && queued.deadline.is_some_and(|deadline| deadline < turn) {
+        if wait > Nanos::ZERO && is_late && !pace.is_unknown() {
             let charge = is_placed.then(|| charge(decided));
             let queued = self.take_queued(ticket, received_at)?;
             return Some(Rejected::TooLate(queued.waiter, wait, charge));
@@ -400,7 +465,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
         self.tail = None;
         if self.queued.first_key_value().is_none_or(|(&first, _)| first > ticket) {
             // The new first waiter may cost less.
-            self.ask_at = now;
+            self.ask_soon(now);
         }
         Some(queued)
     }
@@ -410,7 +475,24 @@ impl<W: Clone, P> WaitQueue<W, P> {
         if let Some(interval) = pace.interval {
             self.pass_on(ticket, interval.get().saturating_mul(cost), pace);
         }
-        self.ask_at = now;
+        self.ask_soon(now);
+    }
+
+    /// Asks for the first waiter at `now`, again if it is being asked for.
+    fn ask_soon(&mut self, now: Timestamp) {
+        (self.ask_at, self.poll_at, self.is_outdated) = (now, now, true);
+    }
+
+    /// Asks for the first waiter after a release of slots. If `is_polled`, one release is left to the
+    /// waiters of other processes now and then: the next one after another, and after `HANDOFF_TIME`.
+    pub fn on_release(&mut self, is_polled: bool, now: Timestamp) {
+        if is_polled && self.is_handed && now >= self.left_at.saturating_add(HANDOFF_TIME) {
+            self.left_at = now;
+            return;
+        }
+        self.is_handed = true;
+        self.releases = self.releases.saturating_add(1);
+        (self.ask_at, self.is_outdated) = (now, true);
     }
 
     /// Moves waiters up after a refund to the bucket. `wait` is how long the bucket is in debt now.
@@ -421,7 +503,8 @@ impl<W: Clone, P> WaitQueue<W, P> {
             let pace = last.pace;
             self.pass_on(Ticket::default(), gain, pace);
         }
-        (self.ask_at, self.tail) = (now, None);
+        self.tail = None;
+        self.ask_soon(now);
     }
 
     /// Handles a replacement of the limits that does not change the one of these waiters, or removes it.
@@ -433,14 +516,16 @@ impl<W: Clone, P> WaitQueue<W, P> {
             }
             self.touched.extend(self.placed.keys());
         }
-        (self.ask_at, self.tail) = (now, None);
+        self.tail = None;
+        self.ask_soon(now);
     }
 
     /// Queues every waiter again, in the same order, because the bucket was reset or its limit has
     /// changed. Returns the charges. A reset has removed them from the bucket; under a new limit they
     /// must be refunded, because debts under the former limit would fix the wrong turns.
     pub fn queue_again(&mut self, now: Timestamp) -> Vec<P> {
-        (self.ask_at, self.tail) = (now, None);
+        self.tail = None;
+        self.ask_soon(now);
         let mut charges = Vec::with_capacity(self.placed.len());
         let last_turn = self.placed.last_key_value().map(|(_, placed)| placed.turn);
         for queued in self.queued.values_mut() {
