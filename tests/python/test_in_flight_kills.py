@@ -67,6 +67,11 @@ print("taken", flush=True)
 signal.pause()
 """
 
+WAIT = f"""{START}
+with limiter.reserve("Exports", "ada", {COUNT}, timeout=60):
+    print("taken", flush=True)
+"""
+
 
 class Programs:
     """Programs on one store.
@@ -136,6 +141,19 @@ def test_slots_of_a_killed_holder_are_renewed_until_then_and_free_later(programs
     programs.check_for(SECONDS_TO_FREE, COUNT)
     holder.kill()
     programs.check_for(0.2, COUNT)
+    programs.wait_until_free()
+
+
+def test_a_process_that_waits_takes_the_slots_of_a_killed_one(programs: Programs) -> None:
+    holder = programs.start(HOLD)
+    assert read(holder) == "taken"
+    waiters = [programs.start(WAIT) for _ in range(2)]
+    programs.check_for(0.5, COUNT)
+    # A waiter that is killed leaves the others no slot less.
+    waiters.pop().kill()
+    holder.kill()
+    assert read(waiters[0]) == "taken"
+    assert waiters[0].wait() == 0
     programs.wait_until_free()
 
 

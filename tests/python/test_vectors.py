@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 VECTORS = Path(__file__).parents[1] / "data" / "vectors"
 # The smallest number of scenarios: a shorter file has been cut by mistake.
-MIN_SCENARIOS = {"token_bucket": 39, "leaky_bucket": 51, "windows": 20}
+MIN_SCENARIOS = {"token_bucket": 39, "leaky_bucket": 51, "windows": 20, "slots": 8}
 
 ERRORS: dict[str, tuple[type[Exception], ...]] = {
     "cost_negative": (penstock.CostNegative,),
@@ -111,8 +111,31 @@ def by_transactions(limiter: penstock.Limiter, step: Step) -> penstock.Decision:
     return decision
 
 
-def one_call(limiter: penstock.Limiter, step: Step, caller: Caller) -> penstock.Decision:
+def reserve(
+    limiter: penstock.Limiter, step: Step, caller: Caller, held: dict[str, penstock.Reservation]
+) -> penstock.Decision:
+    """Reserve slots, and keep them under the name in the step."""
+    name, id, cost = step["name"], step["id"], step["cost"]
+    if caller is by_transactions:
+        reservation = limiter.reserve_all([(name, id, cost)])
+    elif caller is by_bound_limit:
+        reservation = limiter.limit(name).reserve(id, cost)
+    else:
+        reservation = limiter.reserve(name, id, cost)
+    if "as" in step:
+        held[step["as"]] = reservation
+    return reservation.decision
+
+
+def one_call(
+    limiter: penstock.Limiter,
+    step: Step,
+    caller: Caller,
+    held: dict[str, penstock.Reservation],
+) -> penstock.Decision:
     """Make the call of a step once."""
+    if step["op"] == "reserve":
+        return reserve(limiter, step, caller, held)
     if step["op"] in {"spend", "check", "refund"}:
         return caller(limiter, step)
     transactions = [
@@ -135,7 +158,11 @@ def numbers(decision: penstock.Decision) -> dict[str, Any]:
 
 
 def make_step(
-    limiter: penstock.Limiter, clock: penstock.ManualClock, step: Step, caller: Caller
+    limiter: penstock.Limiter,
+    clock: penstock.ManualClock,
+    step: Step,
+    caller: Caller,
+    held: dict[str, penstock.Reservation],
 ) -> bool:
     """Make a step and compare its answer; whether there was one to compare."""
     match step["op"]:
@@ -143,6 +170,11 @@ def make_step(
             clock.set_ns(clock.now_ns() + step["advance_ns"], allow_backwards=True)
         case "reload":
             limiter.reload(limits_of(step))
+        case "release":
+            assert held[step["of"]].release() == step["expect"]["released"], step
+            return True
+        case "abandon":
+            held[step["of"]].abandon()
         case "reset":
             limiter.reset(step["name"], step["id"])
         case _:
@@ -152,12 +184,14 @@ def make_step(
                 assert expected == {}
                 before = limiter.stats()["buckets"]
                 with pytest.raises(ERRORS[error]):
-                    one_call(limiter, step, caller)
+                    one_call(limiter, step, caller, held)
                 assert limiter.stats()["buckets"] == before
                 return True
             if "remaining" in expected:
                 expected.setdefault("unlimited", False)
-            decisions = [one_call(limiter, step, caller) for _ in range(step.get("repeat", 1))]
+            decisions = [
+                one_call(limiter, step, caller, held) for _ in range(step.get("repeat", 1))
+            ]
             found = numbers(decisions[-1])
             assert {name: found[name] for name in expected} == expected, step
             return True
@@ -191,7 +225,10 @@ def play(scenario: Scenario, store: str, caller: Caller) -> None:
     clock = penstock.ManualClock()
     clock.set_ns(scenario["start_ns"])
     with penstock.Limiter(limits_of(scenario), store, clock) as limiter:
-        compared = [make_step(limiter, clock, step, caller) for step in scenario["steps"]]
+        held: dict[str, penstock.Reservation] = {}
+        compared = [make_step(limiter, clock, step, caller, held) for step in scenario["steps"]]
+        for reservation in held.values():
+            reservation.abandon()
     assert any(compared)
 
 
