@@ -781,7 +781,7 @@ class Transaction:
         """Divisor of a leaky bucket's size, as given."""
     @property
     def keep(self) -> int:
-        """Tokens that must be left, as given."""
+        """Tokens that must be left."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 

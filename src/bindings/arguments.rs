@@ -162,7 +162,7 @@ pub(crate) fn adjustment(
     given_factor: Option<&Bound<'_, PyAny>>,
     keep: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<Adjustment>> {
-    let factor = given_factor.map_or(Ok(None), factor)?;
+    let factor = given_factor.map_or(Ok(None), factor)?.map(Box::new);
     let keep = keep.map_or(Ok(0), |keep| saturating("keep", keep))?;
     let changes_limit = factor.is_some() || keep != 0;
     Ok(changes_limit.then_some(Adjustment { factor, keep }))

@@ -32,8 +32,9 @@ pub(crate) struct Transaction {
     id: Py<PyAny>,
     cost: Py<PyAny>,
     kind: Kind,
+    /// The factor as given.
     factor: Option<Py<PyAny>>,
-    keep: Py<PyAny>,
+    adjustment: Option<Adjustment>,
 }
 
 /// The parts of a transaction, as passed.
@@ -57,10 +58,7 @@ impl<'py> CallArgs<'py> {
                 id: transaction.id.bind(py).clone(),
                 cost: Some(transaction.cost.bind(py).clone()),
                 kind: transaction.kind,
-                adjustment: arguments::adjustment(
-                    transaction.factor.as_ref().map(|factor| factor.bind(py)),
-                    Some(transaction.keep.bind(py)),
-                )?,
+                adjustment: transaction.adjustment.clone(),
             });
         }
         let expected = "a Transaction or a tuple (name, id[, cost[, kind]])";
@@ -112,11 +110,7 @@ impl Transaction {
         let py = name.py();
         // Arguments that no limit accepts raise here, close to the mistake.
         id_text(id)?;
-        arguments::adjustment(factor, keep.given())?;
-        let keep = match keep.given() {
-            None => 0_i64.into_pyobject(py)?.into_any().unbind(),
-            Some(keep) => keep.clone().unbind(),
-        };
+        let adjustment = arguments::adjustment(factor, keep.given())?;
         let cost = match cost.given() {
             None => 1_i64.into_pyobject(py)?.into_any().unbind(),
             Some(cost) => {
@@ -132,7 +126,7 @@ impl Transaction {
             cost,
             kind,
             factor: factor.map(|factor| factor.clone().unbind()),
-            keep,
+            adjustment,
         })
     }
 
@@ -170,10 +164,10 @@ impl Transaction {
         self.factor.as_ref().map(|factor| factor.clone_ref(py))
     }
 
-    /// Tokens that must be left, as given.
+    /// Tokens that must be left.
     #[getter]
-    fn keep(&self, py: Python<'_>) -> Py<PyAny> {
-        self.keep.clone_ref(py)
+    fn keep(&self) -> i64 {
+        self.adjustment.as_ref().map_or(0, |adjustment| adjustment.keep)
     }
 
     fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -199,9 +193,9 @@ impl Transaction {
             None => String::new(),
             Some(factor) => format!(", factor={}", shown(factor.bind(py))?),
         };
-        let keep = match self.keep.bind(py) {
-            keep if keep.eq(0)? => String::new(),
-            keep => format!(", keep={}", shown(keep)?),
+        let keep = match self.keep() {
+            0 => String::new(),
+            keep => format!(", keep={keep}"),
         };
         Ok(format!("Transaction({name}, {id}, cost={cost}, kind='{kind}'{factor}{keep})"))
     }
@@ -209,7 +203,7 @@ impl Transaction {
 
 impl Transaction {
     fn key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let (cost, factor, keep) = (self.cost(py), self.factor(py), self.keep(py));
+        let (cost, factor, keep) = (self.cost(py), self.factor(py), self.keep());
         (self.name(py), self.id(py), cost, self.kind(), factor, keep).into_pyobject(py)
     }
 }

@@ -22,8 +22,8 @@ pub struct Factor {
 /// What a call changes in the limit that applies to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adjustment {
-    /// The divisor of a leaky bucket's size.
-    pub factor: Option<Factor>,
+    /// The divisor of a leaky bucket's size. Boxed, because few calls have one and batches move it.
+    pub factor: Option<Box<Factor>>,
     /// The tokens that a spend must leave in the bucket.
     pub keep: i64,
 }

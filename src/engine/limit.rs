@@ -245,6 +245,17 @@ impl Limit {
         dispatch!(self, rules => Some(rules), None)
     }
 
+    /// Applies a spend to a state.
+    #[inline]
+    pub(super) fn spend_state(
+        &self,
+        cost: Cost,
+        found: Option<State>,
+        now: Timestamp,
+    ) -> (bool, Write) {
+        dispatch!(self, rules => rules.spend(cost, found, now), (true, Write::Keep))
+    }
+
     /// Applies an operation to a state: whether it is allowed, and what it writes. A check returns
     /// the write of a spend.
     #[inline]

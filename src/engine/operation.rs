@@ -79,6 +79,10 @@ impl Operation<'_> {
 
     #[inline(never)]
     fn apply_other(&self, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        // Most of the others are spends, too, which need none of the code for the other verbs.
+        if self.verb == Verb::Spend {
+            return self.limit.spend_state(self.cost, found, now);
+        }
         let (allowed, write) = self.limit.apply(self.verb, self.cost, found, now);
         (allowed, if self.verb == Verb::Check { Write::Keep } else { write })
     }

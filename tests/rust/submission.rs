@@ -109,7 +109,7 @@ fn counts<S: Store>(limiter: &Limiter<S, ManualClock>) -> Vec<Counts> {
 fn submitted_calls_have_the_decisions_and_counts_of_local_calls() {
     let (local, remote) = (limiter(MemoryStore::new(None)), limiter(Scripted::new()));
     let factor: Factor = "1/2".parse().expect("a factor");
-    let half = Adjustment { factor: Some(factor), keep: 0 };
+    let half = Adjustment { factor: Some(Box::new(factor)), keep: 0 };
     let calls = [
         (Verb::Spend, 3, None),
         (Verb::Check, 2, None),
