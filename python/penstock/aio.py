@@ -319,6 +319,7 @@ class AsyncReservation:
         self, reserve: Callable[[], Coroutine[Any, Any, Reservation]], *, may_wait: bool = False
     ) -> None:
         self._reserve: Final = reserve
+        self._may_wait: Final = may_wait
         self._run: Final = _in_thread if may_wait else _here
         self._reservation: Reservation | None = None
 

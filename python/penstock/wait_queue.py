@@ -10,8 +10,7 @@ from penstock._core import Waiter
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from penstock._core import BoundLimit, Decision, SystemClock
-    from penstock.reservation import Reservation
+    from penstock._core import BoundLimit, Decision, Reservation, SystemClock
     from penstock.types import Id
 
 
