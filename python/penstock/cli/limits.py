@@ -82,7 +82,10 @@ def selected_limit(options: Namespace, *, has_routes: bool = False) -> SelectedL
         OSError: A file cannot be read.
     """
     if (options.limit is None) == (options.limits is None):
-        raise CommandError("pass either --limits FILE or --limit TEXT", WRONG_USE)
+        raise CommandError(
+            "pass one limit, such as --limit 60/minute, or a limits file with --limits FILE",
+            WRONG_USE,
+        )
     if options.limit is None:
         return select_limit(options.limits, options.overrides, options.name, has_routes=has_routes)
     if options.overrides is not None:
