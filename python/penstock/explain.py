@@ -54,16 +54,22 @@ def explain_bucket(
 ) -> dict[str, object]:
     """Return the facts of `explain`, and the tokens that remain in the bucket.
 
-    `"remaining"` is `None` if the bucket is in another process, or the id is unlimited.
+    `"remaining"` is `None` if the bucket is in another process, or the id is unlimited. If the
+    store fails, `"store_error"` says why.
 
     Raises:
         UnknownLimit: As `explanation`.
         InvalidId: As `explanation`.
-        StoreError: The store failed.
     """
     facts = explain(limiter.limits, name, id, ipv6_prefix)
-    decision = None if is_per_process(limiter) else limiter.check(name, str(facts["id"]), 0)
-    facts["remaining"] = None if decision is None or decision.unlimited else decision.remaining
+    facts["remaining"] = None
+    if not is_per_process(limiter):
+        try:
+            decision = limiter.check(name, str(facts["id"]), 0)
+        except StoreError as error:
+            facts["store_error"] = str(error)
+        else:
+            facts["remaining"] = None if decision.unlimited else decision.remaining
     return facts
 
 

@@ -241,6 +241,15 @@ def test_commands_know_limits_that_requests_find_late(limiter: penstock.Limiter)
     assert "hour" not in run(app, "check").output
 
 
+def test_limit_is_explained_while_the_store_fails(tmp_path: Path) -> None:
+    app = flask.Flask("shop")
+    Penstock(app, limits={"PerAddress": "5/minute"}, store=f"unix://{tmp_path}/absent.sock")
+    done = run(app, "explain", "PerAddress", "192.0.2.1", "--json")
+    facts = json.loads(done.stdout)
+    assert (done.exit_code, facts["limit"], facts["remaining"]) == (0, "5 per minute", None)
+    assert "cannot be reached" in facts["store_error"]
+
+
 APP = """
 import flask
 from penstock.flask import Penstock
