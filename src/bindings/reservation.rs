@@ -28,7 +28,7 @@ use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 use crate::engine::time::Timestamp;
 use crate::limiter::{
-    self, Answered, AnsweredAll, Call, CallError, Ending, Progress, Reserved, SlotKey, Stage,
+    self, Answered, AnsweredAll, Call, CallError, Ending, HeldSlotKey, Progress, Reserved, Stage,
     Transaction, count_endings,
 };
 use crate::store::{Store, StoreError, Wait};
@@ -83,7 +83,7 @@ struct ReservedPart {
     cost: i64,
     adjustment: Option<Adjustment>,
     /// The slots; `None` for tokens.
-    slot: Option<SlotKey>,
+    slot: Option<HeldSlotKey>,
     /// The actual cost, to be charged at the end; `None` before it is known.
     actual: Mutex<Option<i64>>,
 }
@@ -623,7 +623,7 @@ impl LimiterHandle {
         cost: i64,
         lease: Lease,
         now: Timestamp,
-    ) -> SlotKey {
+    ) -> HeldSlotKey {
         let id = bound.entry().canonical(id).unwrap_or(id.into());
         // Due by the limiter's clock, which may differ from the store's.
         let now = if self.core.store().remote().is_some() { self.core.clock().now() } else { now };

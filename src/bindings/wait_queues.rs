@@ -11,7 +11,7 @@ use crate::bindings::decision::Decision;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{self, Decided, Estimate, Pace, SlotKey, Ticket, WaitQueue};
+use crate::limiter::{self, Decided, Estimate, HeldSlotKey, Pace, Ticket, WaitQueue};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 
 /// The charge of a waiter.
@@ -24,7 +24,7 @@ pub(crate) struct Charge {
     pub(crate) cost: i64,
     pub(crate) pace: Pace,
     /// The slots that were taken; `None` for tokens.
-    pub(crate) slot: Option<SlotKey>,
+    pub(crate) slot: Option<HeldSlotKey>,
 }
 
 /// The waiters of one bucket.

@@ -41,7 +41,7 @@ struct HeldSlot {
 
 /// The place of held slots in the list. It is never that of others, in this process or its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotKey {
+pub struct HeldSlotKey {
     index: usize,
     turn: u64,
 }
@@ -111,7 +111,7 @@ pub struct Reserved {
     /// The answer to the call.
     pub answered: Answered,
     /// The slots; `None` if it was denied, or has taken tokens.
-    pub slot: Option<SlotKey>,
+    pub slot: Option<HeldSlotKey>,
 }
 
 /// Held slots, each with the turn of its key. A place without slots is in `free`.
@@ -128,7 +128,7 @@ struct SlotList {
 }
 
 impl SlotList {
-    fn insert(&mut self, slot: HeldSlot) -> SlotKey {
+    fn insert(&mut self, slot: HeldSlot) -> HeldSlotKey {
         let turn = self.next_turn;
         self.next_turn += 1;
         let index = match self.free.pop() {
@@ -141,26 +141,26 @@ impl SlotList {
                 self.places.len() - 1
             }
         };
-        SlotKey { index, turn }
+        HeldSlotKey { index, turn }
     }
 
-    fn place(&mut self, key: SlotKey) -> Option<&mut Option<HeldSlot>> {
+    fn place(&mut self, key: HeldSlotKey) -> Option<&mut Option<HeldSlot>> {
         let (turn, slot) = self.places.get_mut(key.index)?;
         (*turn == key.turn).then_some(slot)
     }
 
-    fn remove(&mut self, key: SlotKey) -> Option<HeldSlot> {
+    fn remove(&mut self, key: HeldSlotKey) -> Option<HeldSlot> {
         let slot = self.place(key)?.take()?;
         self.free.push(key.index);
         Some(slot)
     }
 
     /// Returns the slots that were not given back.
-    fn iter(&self) -> impl Iterator<Item = (SlotKey, &HeldSlot)> {
+    fn iter(&self) -> impl Iterator<Item = (HeldSlotKey, &HeldSlot)> {
         let places = self.places.iter().enumerate();
         places.filter_map(|(index, (turn, slot))| {
             let slot = slot.as_ref().filter(|slot| !slot.is_ended)?;
-            Some((SlotKey { index, turn: *turn }, slot))
+            Some((HeldSlotKey { index, turn: *turn }, slot))
         })
     }
 }
@@ -184,7 +184,7 @@ impl OpenSlots {
         cost: i64,
         lease: Lease,
         now: Timestamp,
-    ) -> SlotKey {
+    ) -> HeldSlotKey {
         self.insert(limit, id, cost, lease, now, half_lease(limit, id))
     }
 
@@ -196,7 +196,7 @@ impl OpenSlots {
         lease: Lease,
         since: Timestamp,
         renewed_every: Nanos,
-    ) -> SlotKey {
+    ) -> HeldSlotKey {
         let (limit, id) = (Arc::clone(limit), id.into());
         let (is_renewing, is_ended) = (false, false);
         self.open().insert(HeldSlot {
@@ -223,7 +223,7 @@ impl OpenSlots {
 
     /// Ends the holding of slots. Returns the release to execute; `None` if they were given back, belong to
     /// another process, or are being renewed and are released after that.
-    pub fn end(&self, key: SlotKey) -> Option<Ending> {
+    pub fn end(&self, key: HeldSlotKey) -> Option<Ending> {
         let mut open = self.open();
         let slot = open.place(key)?.as_mut()?;
         if slot.is_renewing {
@@ -237,13 +237,13 @@ impl OpenSlots {
 
     /// Forgets slots without giving them back, as a process that is killed does. A renewal that is under
     /// way does not release them either.
-    pub fn abandon(&self, key: SlotKey) {
+    pub fn abandon(&self, key: HeldSlotKey) {
         let slot = self.open().remove(key);
         drop(slot);
     }
 
     /// Begins to renew slots. Returns a copy; `None` if they were given back or are being renewed.
-    fn begin_renewal(&self, key: SlotKey) -> Option<Ending> {
+    fn begin_renewal(&self, key: HeldSlotKey) -> Option<Ending> {
         let mut open = self.open();
         let slot = open.place(key)?.as_mut()?;
         if slot.is_ended || std::mem::replace(&mut slot.is_renewing, true) {
@@ -255,7 +255,7 @@ impl OpenSlots {
 
     /// Stores the lease after a renewal, or keeps the previous one. Returns the release if they were
     /// given back meanwhile.
-    fn end_renewal(&self, key: SlotKey, renewed: Option<(Lease, Timestamp)>) -> Option<Ending> {
+    fn end_renewal(&self, key: HeldSlotKey, renewed: Option<(Lease, Timestamp)>) -> Option<Ending> {
         let mut open = self.open();
         let slot = open.place(key)?.as_mut()?;
         slot.is_renewing = false;
@@ -493,7 +493,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     /// Renews some slots. Returns whether the store has answered.
-    fn renew_block(&self, block: &[(Timestamp, SlotKey)], slots: &OpenSlots) -> bool {
+    fn renew_block(&self, block: &[(Timestamp, HeldSlotKey)], slots: &OpenSlots) -> bool {
         let snapshot = self.snapshot();
         let now = self.clock().now();
         let begun = block.iter().filter_map(|(_, key)| Some((*key, slots.begin_renewal(*key)?)));
