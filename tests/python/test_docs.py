@@ -312,7 +312,9 @@ def slug(heading: str) -> str:
 
 
 def test_python_page_names_every_public_name() -> None:
-    text = (ROOT / "docs/reference/index.md").read_text(encoding="utf-8")
+    # The second page has the exceptions.
+    pages = (ROOT / "docs/reference/index.md", ROOT / "docs/codes.md")
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
     names = [name for name in penstock.__all__ if not name.startswith("__")]
     assert len(names) >= 20
     assert [name for name in names if f"`{name}" not in text] == []

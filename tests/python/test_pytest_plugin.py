@@ -107,7 +107,7 @@ def test_importing_the_plugin_imports_the_core_and_nothing_else() -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True
     )
-    modules = ["_core", "errors", "explanation", "pytest_plugin", "reservation"]
+    modules = ["_core", "decisions", "errors", "explanation", "hints", "pytest_plugin"]
     ours = {"penstock", *(f"penstock.{name}" for name in modules)}
     assert set(done.stdout.split()) == ours
 

@@ -296,7 +296,7 @@ ADDRESSES = penstock.Limits.parse("Calls: {burst: 2, count: 1, period: 1s, id: i
         (TypeError, "ids must be a column of ids", ([0], "ada")),
         (TypeError, "found an array of float64", ([0], np.array([1.5]))),
         (TypeError, "found an array of bool", ([0], np.array([True]))),
-        (TypeError, "id must be a str.*found NoneType None", ([0], [None])),
+        (TypeError, "id must be a str.*found None", ([0], [None])),
         (TypeError, "missing, .* at position 1", ([0, 1], pd.Series(["a", None]))),
         (TypeError, "missing, .* at position 1", ([0, 1], pa.array(["a", None]))),
         (penstock.InvalidId, "empty", ([0, 1], ["a", ""])),
