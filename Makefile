@@ -5,7 +5,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build lint stub licenses advisories test test-rust test-python loom docs docs-serve demo bench bench-smoke clean
+.PHONY: help build lint licenses advisories test test-rust test-python loom docs docs-serve demo bench bench-smoke clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +14,7 @@ PIP := python -m pip
 # Configures PyO3 for a free-threaded Python, which need not be installed: `cfg(Py_GIL_DISABLED)` is set.
 FREE_THREADED := PYO3_CONFIG_FILE="$(CURDIR)/tests/data/interpreters/free_threaded_314.txt" CARGO_TARGET_DIR=target/free-threaded
 
-RUST := build.rs Cargo.toml Cargo.lock $(shell find src -name '*.rs' -o -name '*.lua')
+RUST := build.rs Cargo.toml Cargo.lock python/penstock/_core.pyi $(shell find src -name '*.rs' -o -name '*.lua')
 # The first interpreter on the PATH that is recent enough.
 PYTHON3 := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
@@ -51,7 +51,7 @@ $(VENV)/.dev: $(VENV)/.tools
 	$(PIP) install --group dev
 	@touch $@
 
-# Release build; changes of Python files need no rebuild. Without --group, maturin would install all groups.
+# Release build; changes of Python files but the stub need no rebuild. Without --group, maturin would install all groups.
 $(VENV)/.extension: $(VENV)/.tools $(RUST)
 	@echo "building the extension, which takes two to five minutes the first time"
 	maturin develop --release --locked --group build
@@ -97,11 +97,7 @@ lint: lint-tools $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## check language
 	mypy
 	PYRIGHT_PYTHON_USE_BUNDLED_PYRIGHT=1 pyright --pythonpath $(BIN)/python
 	stubtest --allowlist tests/stubtest-allowlist.txt penstock._core
-	python tests/stub_docs.py --check
 	lint-imports
-
-stub: $(VENV)/.extension ## copy the docstrings of src/bindings into _core.pyi
-	python tests/stub_docs.py
 
 # `uniq`: several versions of a crate are one line.
 licenses: $(CARGO_ABOUT) ## write the licenses of the crates in the wheel to THIRD-PARTY-LICENSES

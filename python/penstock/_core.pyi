@@ -644,39 +644,7 @@ class Reservation:
             15.0
         """
     @overload
-    def settle(self, name_or_actual: str, actual: int, /) -> None:
-        """Replace the estimate by the actual tokens: return the difference, or charge it.
-
-        `settle(actual)` settles a reservation of one limit immediately. `settle(name, actual)`
-        settles one of several limits, with the call that ends the reservation.
-
-        `actual` may exceed the burst. The charge overdraws the bucket by at most one full bucket;
-        the rest is not taken. While the bucket is overdrawn, every spend is denied (a window
-        forgets the overdraft when it ends). A denied reservation has taken no tokens, and `settle`
-        returns its denied decision.
-
-        Args:
-            name_or_actual: The actual tokens, at least 0; the limit's name if several limits are
-                reserved.
-            actual: The actual tokens, after a name.
-
-        Returns:
-            With one argument: the decision, which is allowed if all of `actual` has been taken.
-            After a charge, `retry_after` is the time until the bucket is no longer overdrawn.
-            `cost` is `actual`.
-
-        Raises:
-            ReservationError: The reservation is already settled or cancelled, the store's reply was
-                lost, the name is not among its limits, or the limit has slots.
-            CostNegative: `actual` is below 0.
-            StoreError: The store failed. The reservation can be settled later, unless the reply was
-                lost (`StoreTimeout`): then it is unknown what is charged.
-
-        Examples:
-            >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
-            >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
-            15.0
-        """
+    def settle(self, name_or_actual: str, actual: int, /) -> None: ...
     def release(self) -> bool:
         """End the reservation: return its slots, and charge what was settled.
 
@@ -1570,13 +1538,7 @@ class Replies:
         verb: Literal["spend", "check", "refund"],
         limiter: Limiter,
         transactions: Iterable[AnyTransaction],
-    ) -> Decision | asyncio.Future[Decision] | None:
-        """Return the decision on several transactions, or their reservation, or a future of it.
-
-        `None` if the call must be made in a thread because it needs several servers or would wait
-        for another process, or the limiter has waiters. Raises as `Limiter.spend_all` does, except
-        for errors that depend on the replies.
-        """
+    ) -> Decision | asyncio.Future[Decision] | None: ...
 
 @final
 class Waiter:

@@ -230,21 +230,13 @@ pub(crate) fn timeout(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     Ok(Some(nanos))
 }
 
-/// Return a timeout in nanoseconds; `None` to wait as long as necessary.
-///
-/// Raises:
-///     ValueError: The timeout is negative or not a number.
+#[doc = doc!(timeout_ns)]
 #[pyfunction]
 pub(crate) fn timeout_ns(timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
     timeout.map_or(Ok(None), self::timeout)
 }
 
-/// Return the timeout of a reservation in nanoseconds; `None` if it does not wait.
-///
-/// Raises:
-///     ValueError: The timeout is negative or not a number.
-///     TypeError: There is also a factor. It changes the limit, so the call cannot wait in one
-///         queue with others.
+#[doc = doc!(reserve_timeout_ns)]
 #[pyfunction]
 #[pyo3(signature = (timeout, factor = None))]
 pub(crate) fn reserve_timeout_ns(

@@ -31,15 +31,7 @@ struct Current {
     entry: Py<LimitEntry>,
 }
 
-/// One limit of a limiter, with the same methods without the name: the fast path.
-///
-/// Returned by `Limiter.limit`. A `reload` of the limiter applies to it.
-///
-/// Examples:
-///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-///     >>> orders = limiter.limit("Orders")
-///     >>> orders.spend("ada").remaining
-///     1
+#[doc = doc!(BoundLimit)]
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct BoundLimit {
@@ -254,15 +246,13 @@ impl BoundLimit {
 // `fastcall.rs` adds `spend` and `check`.
 #[pymethods]
 impl BoundLimit {
-    /// The limit's name.
+    #[doc = doc!(BoundLimit.name)]
     #[getter]
     fn name(&self, py: Python<'_>) -> Py<PyString> {
         self.name.clone_ref(py)
     }
 
-    /// Return the id under which the limit counts the client at an address.
-    ///
-    /// The same as `Limits.address_id` without the name.
+    #[doc = doc!(BoundLimit.address_id)]
     #[pyo3(signature = (address, ipv6_prefix=IPV6_PREFIX))]
     fn address_id(
         &self,
@@ -277,21 +267,19 @@ impl BoundLimit {
         }))
     }
 
-    /// Whether the store is a remote server, so that a call waits for a reply.
+    #[doc = doc!(BoundLimit.is_remote)]
     #[getter]
     fn is_remote(&self) -> bool {
         self.handle.core.store().remote().is_some()
     }
 
-    /// Whether a call may wait for a server or for another process.
+    #[doc = doc!(BoundLimit.may_wait)]
     #[getter]
     fn may_wait(&self) -> bool {
         self.handle.core.store().may_wait()
     }
 
-    /// Return `cost` tokens to the bucket of `id`.
-    ///
-    /// The same as `Limiter.refund` without the name.
+    #[doc = doc!(BoundLimit.refund)]
     #[pyo3(signature = (id, cost = Argument::Missing, factor = None))]
     #[pyo3(text_signature = "($self, id, cost=1, factor=None)")]
     pub(crate) fn refund<'py>(
@@ -308,7 +296,7 @@ impl BoundLimit {
         Ok(decision)
     }
 
-    /// Clear the bucket of `id`, and return whether it existed.
+    #[doc = doc!(BoundLimit.reset)]
     pub(crate) fn reset(&self, id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (py, text, (bound, _)) = (id.py(), id_text(id)?, self.snapshot(id.py())?);
         let forgotten = self.handle.run(py, |core| core.reset(&bound, &text));
@@ -317,16 +305,12 @@ impl BoundLimit {
         Ok(forgotten)
     }
 
-    /// Return the bucket of `id` as it is now, without taking tokens.
-    ///
-    /// The same as `Limiter.peek` without the name.
+    #[doc = doc!(BoundLimit.peek)]
     pub(crate) fn peek<'py>(&self, id: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         self.call(Verb::Check, id, 0, None)
     }
 
-    /// Take tokens for many ids in one call, as independent decisions.
-    ///
-    /// The same as `Limiter.spend_each` without the name.
+    #[doc = doc!(BoundLimit.spend_each)]
     #[pyo3(signature = (ids, costs = None, *, keep = None))]
     #[pyo3(text_signature = "($self, ids, costs=None, *, keep=0)")]
     pub(crate) fn spend_each<'py>(
@@ -338,9 +322,7 @@ impl BoundLimit {
         spend_each(&self.handle, || self.snapshot(ids.py()), ids, costs, keep)
     }
 
-    /// Take `estimate` tokens before the cost is known, to be settled later.
-    ///
-    /// The same as `Limiter.reserve` without the name.
+    #[doc = doc!(BoundLimit.reserve)]
     #[pyo3(signature = (id, estimate = Argument::Missing, *, factor = None, keep = None, timeout = None))]
     #[pyo3(text_signature = "($self, id, estimate=1, *, factor=None, keep=0, timeout=None)")]
     pub(crate) fn reserve<'py>(
@@ -363,9 +345,7 @@ impl BoundLimit {
         Reservation::of_one(&bound.handle, bound.snapshot(id.py())?, id, estimate, adjustment)
     }
 
-    /// Wait until the bucket of `id` has `cost` tokens, and take them.
-    ///
-    /// The same as `Limiter.acquire` without the name.
+    #[doc = doc!(BoundLimit.acquire)]
     #[pyo3(signature = (id, cost = Argument::Missing, timeout = None, *, keep = None))]
     #[pyo3(text_signature = "($self, id, cost=1, timeout=None, *, keep=0)")]
     pub(crate) fn acquire<'py>(
@@ -398,10 +378,7 @@ impl BoundLimit {
     }
 }
 
-/// Take tokens as `BoundLimit.spend` does, if that need not wait for another process.
-///
-/// None if it would have to wait, or raise an error: nothing was taken, and `spend` is to be called
-/// on another thread.
+#[doc = doc!(try_spend)]
 #[pyfunction]
 #[pyo3(signature = (bound, id, cost = 1))]
 pub(crate) fn try_spend<'py>(

@@ -28,9 +28,7 @@ pub(crate) fn clock_of(given: &Bound<'_, PyAny>) -> PyResult<AnyClock> {
 /// adds no cost to decisions.
 static DEFAULT: RwLock<Option<Py<PyAny>>> = RwLock::new(None);
 
-/// Set the clock of limiters that are created without one, and return the previous one.
-///
-/// `None` is the system clock.
+#[doc = doc!(set_default_clock)]
 #[pyfunction]
 #[pyo3(signature = (clock, /))]
 pub(crate) fn set_default_clock(clock: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {
@@ -52,11 +50,7 @@ pub(crate) fn default_clock(py: Python<'_>) -> PyResult<Py<PyAny>> {
     }
 }
 
-/// Monotonic system clock on the scale of the Unix epoch.
-///
-/// It reads the wall clock once, when it is created. Later changes of the system time have no
-/// effect on limits. Calls that follow each other within about a microsecond can have the same
-/// time.
+#[doc = doc!(SystemClock)]
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct SystemClock {
@@ -70,12 +64,12 @@ impl SystemClock {
         SystemClock { clock: clock::SystemClock::new() }
     }
 
-    /// Return the time in nanoseconds since the Unix epoch.
+    #[doc = doc!(SystemClock.now_ns)]
     fn now_ns(&self) -> i64 {
         self.clock.now().get()
     }
 
-    /// Return the time in seconds since the Unix epoch.
+    #[doc = doc!(SystemClock.now)]
     fn now(&self) -> f64 {
         arguments::seconds(self.clock.now().get())
     }
@@ -89,19 +83,7 @@ impl SystemClock {
     }
 }
 
-/// Clock for tests, which changes only when it is moved.
-///
-/// Args:
-///     start: Time shown at first: seconds, a `timedelta`, or a text such as `"1h"`.
-///
-/// Examples:
-///     >>> clock = penstock.ManualClock()
-///     >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=clock)
-///     >>> limiter.spend("Orders", "ada").allowed, limiter.spend("Orders", "ada").allowed
-///     (True, False)
-///     >>> clock.advance(60)
-///     >>> limiter.spend("Orders", "ada").allowed
-///     True
+#[doc = doc!(ManualClock)]
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct ManualClock {
@@ -163,37 +145,19 @@ impl ManualClock {
         Ok(ManualClock { clock, timers: Mutex::new(Timers::default()) })
     }
 
-    /// Move the clock forwards.
-    ///
-    /// Args:
-    ///     by: Seconds, a `timedelta`, or a text such as `"2.5s"`; at least 0.
-    ///
-    /// Raises:
-    ///     ValueError: `by` is negative, or leads past 2**63 - 1 ns.
-    ///
-    /// Examples:
-    ///     >>> clock = penstock.ManualClock()
-    ///     >>> clock.advance(1.5)
-    ///     >>> clock.now_ns()
-    ///     1500000000
+    #[doc = doc!(ManualClock.advance)]
     fn advance(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<()> {
         let by_ns = arguments::signed_nanos("by", by)?;
         self.advance_through_timers(py, by_ns)
     }
 
-    /// Move the clock forwards by `by` nanoseconds.
-    ///
-    /// Raises:
-    ///     ValueError: `by` is negative, or leads past 2**63 - 1 ns.
+    #[doc = doc!(ManualClock.advance_ns)]
     fn advance_ns(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<()> {
         let by_ns = arguments::int64("by", by)?;
         self.advance_through_timers(py, by_ns)
     }
 
-    /// Set the time to `to` nanoseconds.
-    ///
-    /// Raises:
-    ///     ValueError: `to` is negative, or earlier than now without `allow_backwards`.
+    #[doc = doc!(ManualClock.set_ns)]
     #[pyo3(signature = (to, *, allow_backwards = false))]
     fn set_ns(&self, py: Python<'_>, to: &Bound<'_, PyAny>, allow_backwards: bool) -> PyResult<()> {
         let to_ns = arguments::int64("to", to)?;
@@ -203,19 +167,17 @@ impl ManualClock {
         }
     }
 
-    /// Return the time in nanoseconds.
+    #[doc = doc!(ManualClock.now_ns)]
     fn now_ns(&self) -> i64 {
         self.clock.now().get()
     }
 
-    /// Return the time in seconds.
+    #[doc = doc!(ManualClock.now)]
     fn now(&self) -> f64 {
         arguments::seconds(self.clock.now().get())
     }
 
-    /// Call `callback` when the clock reaches `at_ns`; return the argument for `drop_timer`.
-    ///
-    /// A callback for an instant in the past is called the next time the clock is moved.
+    #[doc = doc!(ManualClock.set_timer)]
     pub(crate) fn set_timer(&self, at_ns: i64, callback: Py<PyAny>) -> (i64, u64) {
         let mut timers = self.timers.lock();
         timers.count += 1;
@@ -224,7 +186,7 @@ impl ManualClock {
         key
     }
 
-    /// Remove a callback added with `set_timer`.
+    #[doc = doc!(ManualClock.drop_timer)]
     pub(crate) fn drop_timer(&self, timer: (i64, u64)) {
         // Dropped outside the lock, because dropping may run other Python code.
         let dropped = self.timers.lock().set.remove(&timer);

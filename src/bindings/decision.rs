@@ -19,15 +19,7 @@ use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{Answered, AnsweredAll, CallError};
 
-/// Outcome of a rate-limit check, with the values for its response headers.
-///
-/// `bool(decision)` is `decision.allowed`. Decisions are immutable, compare by value and can be
-/// pickled. Times are in seconds, or in nanoseconds if the name ends in `_ns`.
-///
-/// Examples:
-///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-///     >>> limiter.spend("Orders", "ada")
-///     <Decision Orders ada: allowed, remaining=1, reset_after=30s>
+#[doc = doc!(Decision)]
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Decision {
@@ -55,18 +47,13 @@ impl Decision {
 
 #[pymethods]
 impl Decision {
-    /// Whether the request may proceed.
-    ///
-    /// A limit in shadow mode never makes this false; see `would_deny`. The decision of a refund is
-    /// allowed if tokens were returned.
+    #[doc = doc!(Decision.allowed)]
     #[getter]
     fn allowed(&self) -> bool {
         self.data.allowed()
     }
 
-    /// Whether a limit in shadow mode would have denied the request.
-    ///
-    /// For a decision about several limits: whether any of them would have.
+    #[doc = doc!(Decision.would_deny)]
     #[getter]
     fn would_deny(&self, py: Python<'_>) -> bool {
         match self.data.parts() {
@@ -78,130 +65,121 @@ impl Decision {
         }
     }
 
-    /// Whether the limit is in shadow mode, so that it never denies.
-    ///
-    /// False for a refund, and for a decision about several limits.
+    #[doc = doc!(Decision.shadow_mode)]
     #[getter]
     fn shadow_mode(&self) -> bool {
         self.data.parts().is_none() && self.data.answered.shadow
     }
 
-    /// Tokens left in the bucket after this decision; 2**63 - 1 if no limit applies.
+    #[doc = doc!(Decision.remaining)]
     #[getter]
     fn remaining(&self, py: Python<'_>) -> i64 {
         self.data.decision(py).remaining
     }
 
-    /// Seconds until the same request could be allowed, even if this one was allowed.
-    ///
-    /// 0 if it could be allowed immediately. If this request was allowed, the client need not wait:
-    /// the value is the wait for a *second* request of the same cost, if nothing else is spent.
+    #[doc = doc!(Decision.retry_after)]
     #[getter]
     fn retry_after(&self, py: Python<'_>) -> f64 {
         seconds(self.data.decision(py).retry_after.get())
     }
 
-    /// Nanoseconds until the same request could be allowed; see `retry_after`.
+    #[doc = doc!(Decision.retry_after_ns)]
     #[getter]
     fn retry_after_ns(&self, py: Python<'_>) -> i64 {
         self.data.decision(py).retry_after.get()
     }
 
-    /// Time when the same request could be allowed, in Unix seconds on the limiter's clock.
+    #[doc = doc!(Decision.retry_at)]
     #[getter]
     fn retry_at(&self, py: Python<'_>) -> f64 {
         self.data.after(py, |decision| decision.retry_after)
     }
 
-    /// Seconds until the bucket is full again, if nothing else is spent.
-    ///
-    /// For a window: until it ends.
+    #[doc = doc!(Decision.reset_after)]
     #[getter]
     fn reset_after(&self, py: Python<'_>) -> f64 {
         seconds(self.data.decision(py).reset_after.get())
     }
 
-    /// Nanoseconds until the bucket is full again; see `reset_after`.
+    #[doc = doc!(Decision.reset_after_ns)]
     #[getter]
     fn reset_after_ns(&self, py: Python<'_>) -> i64 {
         self.data.decision(py).reset_after.get()
     }
 
-    /// Time when the bucket is full again, in Unix seconds on the limiter's clock.
+    #[doc = doc!(Decision.reset_at)]
     #[getter]
     fn reset_at(&self, py: Python<'_>) -> f64 {
         self.data.after(py, |decision| decision.reset_after)
     }
 
-    /// Nanoseconds until `remaining` grows by one token; 0 if it cannot grow.
+    #[doc = doc!(Decision.next_token_after_ns)]
     #[getter]
     fn next_token_after_ns(&self, py: Python<'_>) -> i64 {
         self.data.decision(py).next_token_after.get()
     }
 
-    /// Time of the decision, in nanoseconds on the limiter's clock.
+    #[doc = doc!(Decision.now_ns)]
     #[getter]
     fn now_ns(&self, py: Python<'_>) -> i64 {
         self.data.decision(py).now.get()
     }
 
-    /// The limit that was applied.
+    #[doc = doc!(Decision.limit)]
     #[getter]
     fn limit(&self, py: Python<'_>) -> PyResult<Limit> {
         self.data.limit(py)
     }
 
-    /// The limit's name; `None` if no limit applied.
+    #[doc = doc!(Decision.name)]
     #[getter]
     fn name(&self, py: Python<'_>) -> Option<Py<PyString>> {
         self.data.name(py)
     }
 
-    /// The id in canonical form; `None` if no limit applied.
+    #[doc = doc!(Decision.id)]
     #[getter]
     fn id(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.data.id(py)
     }
 
-    /// Cost of the request in tokens.
+    #[doc = doc!(Decision.cost)]
     #[getter]
     fn cost(&self) -> i64 {
         self.data.cost
     }
 
-    /// Whether no limit applies to this id.
+    #[doc = doc!(Decision.unlimited)]
     #[getter]
     fn unlimited(&self, py: Python<'_>) -> bool {
         self.data.decision(py).unlimited
     }
 
-    /// Why a fallback policy decided instead of the store; `None` if the store decided.
+    #[doc = doc!(Decision.degraded)]
     #[getter]
     fn degraded(&self) -> Option<&str> {
         self.data.degraded()
     }
 
-    /// The limit's description from the limits file; `None` if it has none.
+    #[doc = doc!(Decision.description)]
     #[getter]
     fn description(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.data.rule_text(py, |rule| rule.description.clone())
     }
 
-    /// The URL of the limit's documentation, from the limits file; `None` if it has none.
+    #[doc = doc!(Decision.docs)]
     #[getter]
     fn docs(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.data.rule_text(py, |rule| rule.docs.clone())
     }
 
-    /// The name of the limit that the numbers belong to; `None` if no limit applied.
-    ///
-    /// In a decision about several limits, this is the strictest one.
+    #[doc = doc!(Decision.binding)]
     #[getter]
     fn binding(&self, py: Python<'_>) -> Option<Py<PyString>> {
         if self.data.decision(py).unlimited { None } else { self.name(py) }
     }
 
-    /// The decisions of all transactions, in order; for a single call, only this decision.
+    #[doc = doc!(Decision.parts)]
     #[getter]
     fn parts<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         match slf.get().data.parts() {
@@ -210,19 +188,7 @@ impl Decision {
         }
     }
 
-    /// Return the response headers in one or several styles.
-    ///
-    /// Args:
-    ///     style: Name of a style, or several names. docs/headers.md lists the styles.
-    ///
-    /// Raises:
-    ///     ConfigError: No style has this name, or two styles write the same field.
-    ///
-    /// Examples:
-    ///     >>> clock = penstock.ManualClock()
-    ///     >>> limiter = penstock.Limiter({"Orders": "6/minute"}, clock=clock)
-    ///     >>> limiter.spend("Orders", "ada").headers()["RateLimit"]
-    ///     '"Orders";r=5;t=10'
+    #[doc = doc!(Decision.headers)]
     #[pyo3(signature = (style = Argument::Missing), text_signature = "($self, style='ietf')")]
     fn headers<'py>(slf: &Bound<'py, Self>, style: Argument<'py>) -> PyResult<Bound<'py, PyAny>> {
         static HEADERS: Once<Py<PyAny>> = Once::new();
@@ -233,16 +199,7 @@ impl Decision {
         }
     }
 
-    /// Return the decision as a dictionary that `json.dumps` accepts.
-    ///
-    /// The keys are the names of the attributes. A decision about several limits also has `parts`,
-    /// a list of such dictionaries.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    ///     >>> decision = limiter.spend("Orders", "ada").as_dict()
-    ///     >>> decision["allowed"], decision["remaining"], decision["reset_at"]
-    ///     (True, 1, 30.0)
+    #[doc = doc!(Decision.as_dict)]
     fn as_dict<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         const NAMES: [&str; 12] = [
             "allowed",
@@ -273,19 +230,7 @@ impl Decision {
         Ok(fields)
     }
 
-    /// Raise `RateLimited` if the request was denied.
-    ///
-    /// Raises:
-    ///     RateLimited: The request was denied. The exception has the decision.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
-    ///     >>> limiter.spend("Orders", "ada").raise_if_denied()
-    ///     >>> try:
-    ///     ...     limiter.spend("Orders", "ada").raise_if_denied()
-    ///     ... except penstock.RateLimited as error:
-    ///     ...     error.decision.retry_after
-    ///     60.0
+    #[doc = doc!(Decision.raise_if_denied)]
     pub(crate) fn raise_if_denied(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, decision) = (slf.py(), slf.get());
         if decision.allowed() {
@@ -299,18 +244,7 @@ impl Decision {
         Err(PyErr::from_value(exception))
     }
 
-    /// Replace the reserved cost of the request by its actual cost.
-    ///
-    /// For the view of a web application whose limit has `reserve=True` and no `deduct_when` or
-    /// `cost_from_response`. The header fields of the response show the result. A view that has
-    /// started to stream its response can still settle.
-    ///
-    /// Args:
-    ///     actual: Tokens, at least 0; more than the limit's burst leaves a debt.
-    ///
-    /// Raises:
-    ///     ReservationError: The request has no reservation.
-    ///     CostNegative: `actual` is below 0.
+    #[doc = doc!(Decision.settle)]
     fn settle(&self, py: Python<'_>, actual: &Bound<'_, PyAny>) -> PyResult<()> {
         let actual = arguments::saturating("actual", actual)?;
         if actual < 0 {
@@ -327,19 +261,7 @@ impl Decision {
         }
     }
 
-    /// Return a copy with the given attributes changed.
-    ///
-    /// For code that decides instead of the store, or delays a request.
-    ///
-    /// Args:
-    ///     allowed: Whether the limit allows the request.
-    ///     cost: Tokens.
-    ///     remaining: Tokens left in the bucket, at least 0; the next one comes after the wait.
-    ///     retry_after_ns: The wait in nanoseconds, at least 0.
-    ///     degraded: Reason why the store did not decide; `None` if it did.
-    ///     shadow_mode: Whether the limit is in shadow mode, so that it never denies.
-    ///     parts: The decisions of the single limits.
-    ///     settle: Called with the cost that is passed to `settle`.
+    #[doc = doc!(Decision.replace)]
     #[pyo3(signature = (
         *,
         allowed = None,
@@ -476,11 +398,7 @@ pub(crate) fn _unpickled_decision(py: Python<'_>, state: PickledDecision) -> PyR
 /// The id, the cost and the limit of a transaction, as the decision shows them.
 pub(crate) type DecisionPart = (Py<PyAny>, i64, Py<LimitEntry>);
 
-/// Return the decision on a request that no limit counts, which is that of `spend_all([])`.
-///
-/// Args:
-///     now_ns: The instant of the decision, in nanoseconds since the clock's origin.
-///     degraded: Why the store was not asked, or None.
+#[doc = doc!(unlimited_decision)]
 #[pyfunction]
 #[pyo3(signature = (now_ns, degraded = None))]
 pub(crate) fn unlimited_decision(

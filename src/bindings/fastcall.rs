@@ -28,79 +28,27 @@ use crate::sync::Ordering;
 
 type RawObject = *mut ffi::PyObject;
 
-const SPEND_OF_BOUND: &CStr = cr#"spend($self, id, cost=1, factor=None, *, keep=0)
---
-
-Take `cost` tokens from the bucket of `id`, if available.
-
-The same as `Limiter.spend` without the name.
-
-Examples:
-    >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    >>> orders = limiter.limit("Orders")
-    >>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
-    (True, False)"#;
-const CHECK_OF_BOUND: &CStr = cr#"check($self, id, cost=1, factor=None, *, keep=0)
---
-
-Return the decision that `spend` would return, without taking tokens.
-
-The same as `Limiter.check` without the name."#;
-const SPEND_OF_LIMITER: &CStr = cr#"spend($self, name, id, cost=1, factor=None, *, keep=0)
---
-
-Take `cost` tokens from the bucket of `id` under the limit `name`, if available.
-
-A denied spend takes no tokens.
-
-Args:
-    name: Name of a loaded limit.
-    id: The client. Any spelling: it is normalized here (`2001:DB8::1` is `2001:db8::1`).
-    cost: Tokens, from 0 to the limit's `max_cost`; 0 takes none.
-    factor: The divisor of a leaky bucket's size; 0 lifts the limit for this call.
-    keep: Tokens that must be left after this call, for more important requests. `remaining`
-        does not include them.
-
-Returns:
-    The decision.
-
-Raises:
-    UnknownLimit: No limit has this name.
-    InvalidId: The id does not fit the limit's format.
-    CostTooHigh: `cost`, or `cost` and `keep` together, exceed what the limit can hold.
-    CostNegative: `cost` or `keep` is below 0.
-    LimitError: `factor` is negative, or the limit is not a leaky bucket.
-    StoreError: The store failed, or the limiter is closed.
-
-Examples:
-    >>> clock = penstock.ManualClock()
-    >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
-    >>> [limiter.spend("Orders", "ada").allowed for _ in range(3)]
-    [True, True, False]
-    >>> clock.advance(30)
-    >>> limiter.spend("Orders", "ada").allowed
-    True"#;
-const CHECK_OF_LIMITER: &CStr = cr#"check($self, name, id, cost=1, factor=None, *, keep=0)
---
-
-Return the decision that `spend` would return, without taking tokens.
-
-Its numbers are those **after** the spend: use `peek` for the bucket as it is now. Raises as
-`spend` does.
-
-Examples:
-    >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    >>> limiter.check("Orders", "ada").remaining, limiter.peek("Orders", "ada").remaining
-    (1, 2)"#;
+/// Expands to the documentation of a method with its signature, as the interpreter separates them.
+macro_rules! signed {
+    ($signature:literal, $doc:expr) => {
+        ffi::c_str!(concat!($signature, "\n--\n\n", $doc))
+    };
+}
 
 /// Adds the methods to their classes.
 pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
     let bound = py.get_type::<BoundLimit>();
-    add(&bound, c"spend", bound_call::<SPEND>, SPEND_OF_BOUND)?;
-    add(&bound, c"check", bound_call::<CHECK>, CHECK_OF_BOUND)?;
+    let spend = signed!("spend($self, id, cost=1, factor=None, *, keep=0)", doc!(BoundLimit.spend));
+    let check = signed!("check($self, id, cost=1, factor=None, *, keep=0)", doc!(BoundLimit.check));
+    add(&bound, c"spend", bound_call::<SPEND>, spend)?;
+    add(&bound, c"check", bound_call::<CHECK>, check)?;
     let limiter = py.get_type::<Limiter>();
-    add(&limiter, c"spend", limiter_call::<SPEND>, SPEND_OF_LIMITER)?;
-    add(&limiter, c"check", limiter_call::<CHECK>, CHECK_OF_LIMITER)
+    let spend =
+        signed!("spend($self, name, id, cost=1, factor=None, *, keep=0)", doc!(Limiter.spend));
+    let check =
+        signed!("check($self, name, id, cost=1, factor=None, *, keep=0)", doc!(Limiter.check));
+    add(&limiter, c"spend", limiter_call::<SPEND>, spend)?;
+    add(&limiter, c"check", limiter_call::<CHECK>, check)
 }
 
 fn add(

@@ -141,16 +141,14 @@ fn of_several<'py>(decisions: &Bound<'py, PyAny>, form: Form) -> PyResult<Bound<
     Ok(fields)
 }
 
-/// Return the `ietf` fields of a decision, or of several about one request, as names and values.
-///
-/// What a field cannot represent is left out: unlimited ids, and limits whose name is not ASCII.
+#[doc = doc!(header_fields)]
 #[pyfunction]
 #[pyo3(signature = (decision, /))]
 pub(crate) fn header_fields<'py>(decision: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     fields(decision, Form::Text)
 }
 
-/// Return `header_fields` as ASGI servers take them: bytes, with names in lower case.
+#[doc = doc!(encoded_header_fields)]
 #[pyfunction]
 #[pyo3(signature = (decision, /))]
 pub(crate) fn encoded_header_fields<'py>(
@@ -162,7 +160,7 @@ pub(crate) fn encoded_header_fields<'py>(
 /// The label, quota, window, wait and reset of a decision, as header fields show them.
 pub(crate) type HeaderValues = (Option<String>, i64, Option<i64>, i64, i64);
 
-/// Return the values of `penstock.headers.HeaderValues`.
+#[doc = doc!(header_values)]
 #[pyfunction]
 pub(crate) fn header_values(decision: &Bound<'_, Decision>) -> PyResult<HeaderValues> {
     let (py, data) = (decision.py(), &decision.get().data);

@@ -14,10 +14,7 @@ pub(crate) fn too_many() -> PyErr {
     PyValueError::new_err("there are more than 2**32 ids")
 }
 
-/// Return the number of each id, in order of first occurrence, and the ids by number.
-///
-/// Raises:
-///     TypeError: A value is not an id.
+#[doc = doc!(factorise)]
 #[pyfunction]
 pub(crate) fn factorise<'py>(
     ids: &Bound<'py, PyList>,
@@ -35,10 +32,7 @@ pub(crate) fn factorise<'py>(
     Ok((Py::new(py, Column::from(codes))?, PyList::new(py, texts.collect::<Vec<_>>())?))
 }
 
-/// Return the number of each item of `width` 32-bit words, and the indices of first occurrences.
-///
-/// Raises:
-///     ValueError: The length is not a multiple of `width`.
+#[doc = doc!(factorise_fixed)]
 #[pyfunction]
 pub(crate) fn factorise_fixed(
     items: &Bound<'_, PyAny>,

@@ -20,13 +20,7 @@ use crate::engine::limit::{self};
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
 
-/// Rate limit: an algorithm and its parameters.
-///
-/// Limits are immutable, hashable, picklable and always valid.
-///
-/// Examples:
-///     >>> penstock.Limit.parse("100/minute, burst 20")
-///     Limit.token_bucket(burst=20, count=100, period='1m')
+#[doc = doc!(Limit)]
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Limit {
@@ -89,20 +83,7 @@ fn anchor_of(anchor: &Bound<'_, PyAny>, phase: Option<&Bound<'_, PyAny>>) -> PyR
 
 #[pymethods]
 impl Limit {
-    /// Create a token bucket: at most `burst` tokens, refilled with `count` per `period`.
-    ///
-    /// Args:
-    ///     burst: Tokens in a full bucket, at least 1.
-    ///     count: Tokens added per period, at least 1.
-    ///     period: A text with units, seconds, or a `timedelta`.
-    ///
-    /// Raises:
-    ///     LimitError: A number is below 1, the rate cannot be expressed in whole nanoseconds
-    ///         within 0.1 %, or the bucket would take longer than 2**62 ns to fill.
-    ///
-    /// Examples:
-    ///     >>> penstock.Limit.token_bucket(burst=20, count=10, period="1m")
-    ///     Limit.token_bucket(burst=20, count=10, period='1m')
+    #[doc = doc!(Limit.token_bucket)]
     #[staticmethod]
     #[pyo3(signature = (*, burst, count, period))]
     fn token_bucket(
@@ -117,19 +98,7 @@ impl Limit {
         ))
     }
 
-    /// Create a leaky bucket of `size` requests, which drains `drip_size` per `drip_rate`.
-    ///
-    /// Args:
-    ///     size: Requests that the bucket holds, 1 to 1,048,575.
-    ///     drip_rate: Time between drips, in whole milliseconds.
-    ///     drip_size: Requests that leave with each drip, at least 1.
-    ///
-    /// Raises:
-    ///     LimitError: A number is out of range, or the time is not a whole number of milliseconds.
-    ///
-    /// Examples:
-    ///     >>> penstock.Limit.leaky_bucket(size=30, drip_rate="2s")
-    ///     Limit.leaky_bucket(size=30, drip_rate='2s', drip_size=1)
+    #[doc = doc!(Limit.leaky_bucket)]
     #[staticmethod]
     #[pyo3(signature = (*, size, drip_rate = Argument::Missing, drip_size = Argument::Missing))]
     #[pyo3(text_signature = "(*, size, drip_rate=1.0, drip_size=1)")]
@@ -144,17 +113,7 @@ impl Limit {
         to_python(limit::Limit::leaky_bucket(number("size", size)?, drip_rate, drip_size))
     }
 
-    /// Create a leaky bucket from `max` requests per `duration`, `min_interval` apart.
-    ///
-    /// At least one argument is required. The result is unlimited if the arguments do not determine
-    /// a rate: only `max` or only `duration`, a `duration` of 0, or only a `min_interval` of 0.
-    ///
-    /// Raises:
-    ///     LimitError: No argument is given, `max` is below 1, or a time is negative.
-    ///
-    /// Examples:
-    ///     >>> penstock.Limit.leaky_bucket_from(max=300, duration="1h", min_interval="1s")
-    ///     Limit.leaky_bucket(size=300, drip_rate='12s', drip_size=1)
+    #[doc = doc!(Limit.leaky_bucket_from)]
     #[staticmethod]
     #[pyo3(signature = (*, max = None, duration = None, min_interval = None))]
     fn leaky_bucket_from(
@@ -169,23 +128,7 @@ impl Limit {
         to_python(limit::Limit::leaky_bucket_from(max, duration, min_interval))
     }
 
-    /// Create a fixed window: `count` tokens in each `period`.
-    ///
-    /// Args:
-    ///     count: Tokens per window, 1 to 1,048,575.
-    ///     period: Length of a window, in whole milliseconds.
-    ///     anchor: `"first"` starts a window at a bucket's first request, `"aligned"` at multiples
-    ///         of the period since 1970.
-    ///     phase: Offset of an aligned window, less than the period; `"per-key"` derives it from
-    ///         the bucket key, so that windows do not all end at the same time.
-    ///
-    /// Raises:
-    ///     LimitError: A number is out of range, a time is not a whole number of milliseconds, or
-    ///         `phase` is given without `anchor="aligned"`.
-    ///
-    /// Examples:
-    ///     >>> penstock.Limit.fixed_window(count=100, period="1h")
-    ///     Limit.fixed_window(count=100, period='1h')
+    #[doc = doc!(Limit.fixed_window)]
     #[staticmethod]
     #[pyo3(signature = (*, count, period, anchor = Argument::Missing, phase = None))]
     #[pyo3(text_signature = "(*, count, period, anchor='first', phase=None)")]
@@ -204,21 +147,7 @@ impl Limit {
         ))
     }
 
-    /// Create a fixed window that spaces requests evenly and allows `burst` of them early.
-    ///
-    /// Args:
-    ///     count: Requests per window, at least 1; `count + burst` at most 1,048,575.
-    ///     period: Length of a window, in whole milliseconds.
-    ///     burst: Requests allowed before their time, at least 0.
-    ///     anchor: As in `fixed_window`.
-    ///     phase: As in `fixed_window`.
-    ///
-    /// Raises:
-    ///     LimitError: As in `fixed_window`.
-    ///
-    /// Examples:
-    ///     >>> penstock.Limit.fixed_rate_window(count=5, period=1)
-    ///     Limit.fixed_rate_window(count=5, period='1s', burst=0)
+    #[doc = doc!(Limit.fixed_rate_window)]
     #[staticmethod]
     #[pyo3(signature = (*, count, period, burst = Argument::Missing, anchor = Argument::Missing, phase = None))]
     #[pyo3(text_signature = "(*, count, period, burst=0, anchor='first', phase=None)")]
@@ -240,22 +169,7 @@ impl Limit {
         ))
     }
 
-    /// Create a limit of `count` requests in flight, whose slots are given back.
-    ///
-    /// `Limiter.reserve` takes a slot. One that is held for longer is renewed, so the lease is only
-    /// the time after which the slots of a killed process are free again: one to two leases.
-    ///
-    /// Args:
-    ///     count: Slots, 1 to 16,383.
-    ///     lease: A time from 2 seconds to 24 hours.
-    ///     retry_after: The `Retry-After` of a denied client; it is unknown when a slot is free.
-    ///
-    /// Raises:
-    ///     LimitError: A number or a time is out of range.
-    ///
-    /// Examples:
-    ///     >>> penstock.Limit.in_flight(5)
-    ///     Limit.in_flight(count=5, lease='30s', retry_after='1s')
+    #[doc = doc!(Limit.in_flight)]
     #[staticmethod]
     #[pyo3(signature = (count, lease = Argument::Missing, retry_after = Argument::Missing))]
     #[pyo3(text_signature = "(count, lease=30, retry_after=1)")]
@@ -271,22 +185,7 @@ impl Limit {
         to_python(limit::Limit::in_flight(number("count", count)?, lease, retry_after))
     }
 
-    /// Create a calendar window: `count` tokens in each day, week, month or year of a time zone.
-    ///
-    /// A window begins with the first instant of a local day, so a day may have 23 or 25 hours.
-    ///
-    /// Args:
-    ///     count: Tokens per window, 1 to 999,999,999.
-    ///     period: `"day"`, `"week"` (from Monday on), `"month"` or `"year"`.
-    ///     zone: Name of the time zone, such as `"Europe/Berlin"`. The time zone data are those of
-    ///         this package, not of the machine.
-    ///
-    /// Raises:
-    ///     LimitError: The count is out of range, or the period or zone is unknown.
-    ///
-    /// Examples:
-    ///     >>> penstock.Limit.calendar_window(count=10_000, period="month")
-    ///     Limit.calendar_window(count=10000, period='month', zone='UTC')
+    #[doc = doc!(Limit.calendar_window)]
     #[staticmethod]
     #[pyo3(signature = (*, count, period, zone = Argument::Missing))]
     #[pyo3(text_signature = "(*, count, period, zone='UTC')")]
@@ -304,51 +203,37 @@ impl Limit {
         to_python(limit::Limit::calendar_window(count, unit, zone))
     }
 
-    /// Create a limit that allows every request.
+    #[doc = doc!(Limit.unlimited)]
     #[staticmethod]
     fn unlimited() -> Limit {
         Limit { limit: limit::Limit::Unlimited }
     }
 
-    /// Create a limit from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
-    ///
-    /// The result is a token bucket, whose burst equals the count unless given. With
-    /// `, fixed window` or `, fixed-rate window` it is a window, which `, aligned` aligns. Units
-    /// are second, minute, hour, day and week, with their plurals and short forms. `5 in flight`
-    /// limits requests in flight; `, lease 2m` sets the lease. `1000 per calendar month,
-    /// Europe/Berlin` is a calendar window: per day, week, month or year of a time zone, by default
-    /// UTC.
-    ///
-    /// Raises:
-    ///     LimitError: The text is not a valid rate. The message marks the error.
-    ///
-    /// Examples:
-    ///     >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
-    ///     Limit.token_bucket(burst=20, count=10, period='5m')
+    #[doc = doc!(Limit.parse)]
     #[staticmethod]
     fn parse(text: &Bound<'_, PyAny>) -> PyResult<Limit> {
         limit_or_text("text", arguments::string("text", text)?, None).map(Limit::from)
     }
 
-    /// The name of the algorithm in limits files.
+    #[doc = doc!(Limit.algorithm)]
     #[getter]
     fn algorithm(&self) -> &'static str {
         self.limit.algorithm().as_str()
     }
 
-    /// Tokens in a full bucket; for a fixed-rate window, requests allowed early.
+    #[doc = doc!(Limit.burst)]
     #[getter]
     fn burst(&self) -> PyResult<i64> {
         self.integer("burst")
     }
 
-    /// Tokens added per period; for a limit on requests in flight, slots.
+    #[doc = doc!(Limit.count)]
     #[getter]
     fn count(&self) -> PyResult<i64> {
         self.integer("count")
     }
 
-    /// The period in which `count` tokens are added, in seconds; a calendar window's word.
+    #[doc = doc!(Limit.period)]
     #[getter]
     fn period<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.limit.calendar() {
@@ -360,93 +245,93 @@ impl Limit {
         }
     }
 
-    /// The time zone of a calendar window.
+    #[doc = doc!(Limit.zone)]
     #[getter]
     fn zone(&self) -> PyResult<&'static str> {
         let calendar = self.limit.calendar().ok_or_else(|| self.missing_field("zone"))?;
         Ok(calendar.zone.name())
     }
 
-    /// The period in which `count` tokens are added, in nanoseconds.
+    #[doc = doc!(Limit.period_ns)]
     #[getter]
     fn period_ns(&self) -> PyResult<i64> {
         self.nanos("period", "period_ns")
     }
 
-    /// Seconds between two tokens of a token bucket.
+    #[doc = doc!(Limit.emission_interval)]
     #[getter]
     fn emission_interval(&self) -> PyResult<f64> {
         self.token_bucket_for("emission_interval")
             .map(|bucket| seconds(bucket.emission_interval().get()))
     }
 
-    /// Nanoseconds between two tokens of a token bucket.
+    #[doc = doc!(Limit.emission_interval_ns)]
     #[getter]
     fn emission_interval_ns(&self) -> PyResult<i64> {
         self.token_bucket_for("emission_interval_ns").map(|bucket| bucket.emission_interval().get())
     }
 
-    /// Seconds until an empty token bucket is full.
+    #[doc = doc!(Limit.burst_offset)]
     #[getter]
     fn burst_offset(&self) -> PyResult<f64> {
         self.token_bucket_for("burst_offset").map(|bucket| seconds(bucket.burst_offset().get()))
     }
 
-    /// Nanoseconds until an empty token bucket is full.
+    #[doc = doc!(Limit.burst_offset_ns)]
     #[getter]
     fn burst_offset_ns(&self) -> PyResult<i64> {
         self.token_bucket_for("burst_offset_ns").map(|bucket| bucket.burst_offset().get())
     }
 
-    /// Requests that a leaky bucket holds.
+    #[doc = doc!(Limit.size)]
     #[getter]
     fn size(&self) -> PyResult<i64> {
         self.integer("size")
     }
 
-    /// Seconds between a leaky bucket's drips.
+    #[doc = doc!(Limit.drip_rate)]
     #[getter]
     fn drip_rate(&self) -> PyResult<f64> {
         self.nanos("drip_rate", "drip_rate").map(seconds)
     }
 
-    /// Nanoseconds between a leaky bucket's drips.
+    #[doc = doc!(Limit.drip_rate_ns)]
     #[getter]
     fn drip_rate_ns(&self) -> PyResult<i64> {
         self.nanos("drip_rate", "drip_rate_ns")
     }
 
-    /// Requests that a leaky bucket drains with each drip.
+    #[doc = doc!(Limit.drip_size)]
     #[getter]
     fn drip_size(&self) -> PyResult<i64> {
         self.integer("drip_size")
     }
 
-    /// The time for which a slot is kept at least, in seconds.
+    #[doc = doc!(Limit.lease)]
     #[getter]
     fn lease(&self) -> PyResult<f64> {
         self.nanos("lease", "lease").map(seconds)
     }
 
-    /// The time for which a slot is kept at least, in nanoseconds.
+    #[doc = doc!(Limit.lease_ns)]
     #[getter]
     fn lease_ns(&self) -> PyResult<i64> {
         self.nanos("lease", "lease_ns")
     }
 
-    /// The `Retry-After` of a client that is denied a slot, in seconds.
+    #[doc = doc!(Limit.retry_after)]
     #[getter]
     fn retry_after(&self) -> PyResult<f64> {
         self.nanos("retry_after", "retry_after").map(seconds)
     }
 
-    /// The `Retry-After` of a client that is denied a slot, in nanoseconds.
+    #[doc = doc!(Limit.retry_after_ns)]
     #[getter]
     fn retry_after_ns(&self) -> PyResult<i64> {
         self.nanos("retry_after", "retry_after_ns")
     }
 
-    /// Start of a window: `"first"` (first request) or `"aligned"` (multiples of period).
+    #[doc = doc!(Limit.anchor)]
     #[getter]
     fn anchor(&self) -> PyResult<&'static str> {
         self.window("anchor").map(|window| match window.anchor() {
@@ -455,7 +340,7 @@ impl Limit {
         })
     }
 
-    /// The offset of an aligned window, in seconds or `"per-key"`; `None` if there is none.
+    #[doc = doc!(Limit.phase)]
     #[getter]
     fn phase<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.window("phase")?.anchor() {
@@ -468,19 +353,13 @@ impl Limit {
         }
     }
 
-    /// The highest cost that can ever be allowed, in tokens; 2**63 - 1 if unlimited.
+    #[doc = doc!(Limit.max_cost)]
     #[getter]
     fn max_cost(&self) -> i64 {
         self.limit.max_cost()
     }
 
-    /// Return the parameters by name, as in a limits file.
-    ///
-    /// Durations are texts with units. An anchor of `first` is omitted. `Limit.from_fields` creates
-    /// an equal limit from the result.
-    ///
-    /// >>> penstock.Limit.parse("100/minute").fields()
-    /// {'burst': 100, 'count': 100, 'period': '1m'}
+    #[doc = doc!(Limit.fields)]
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let fields = PyDict::new(py);
         for (name, value) in self.limit.fields() {
@@ -493,18 +372,7 @@ impl Limit {
         Ok(fields)
     }
 
-    /// Create a limit of any algorithm from its parameters.
-    ///
-    /// Args:
-    ///     algorithm: Name of the algorithm in limits files, such as `"token-bucket"`.
-    ///     fields: The arguments of the constructor for that algorithm.
-    ///
-    /// Raises:
-    ///     LimitError: The algorithm is unknown, or a value is invalid.
-    ///     TypeError: A parameter is missing, unknown or of the wrong type.
-    ///
-    /// >>> penstock.Limit.from_fields("fixed-window", {"count": 5, "period": "1s"})
-    /// Limit.fixed_window(count=5, period='1s')
+    #[doc = doc!(Limit.from_fields)]
     #[staticmethod]
     fn from_fields<'py>(
         algorithm: &Bound<'py, PyAny>,
@@ -518,29 +386,13 @@ impl Limit {
         py.get_type::<Limit>().call_method(constructor(name), (), Some(&arguments))
     }
 
-    /// Summary of the limit in English, with the names of its fields in braces.
-    ///
-    /// Fill in the values to get a text for users, or look up a translation first.
-    ///
-    /// >>> penstock.Limit.parse("100/minute, burst 20").summary_template
-    /// '{count} per {period}, {burst} at once'
+    #[doc = doc!(Limit.summary_template)]
     #[getter]
     fn summary_template(&self) -> &'static str {
         self.limit.summary()
     }
 
-    /// Return how much the limit admits, or `None` if it is unlimited or on requests in flight.
-    ///
-    /// Returns:
-    ///     A dict with stable keys: `at_once`, the tokens that a full bucket allows at one instant;
-    ///     `refill_count`, the tokens added per `refill_interval_ns`, one by one if
-    ///     `evenly_spaced`; `per_day`, the long-term average per day, rounded down;
-    ///     `interval_ns`, a typical interval for the limit (its period, or the time in which a full
-    ///     leaky bucket drains); and `worst_in_interval`, the result of `worst_in` for it.
-    ///
-    /// >>> facts = penstock.Limit.parse("100/minute, burst 20").describe()
-    /// >>> facts["at_once"], facts["per_day"], facts["worst_in_interval"]
-    /// (20, 144000, 120)
+    #[doc = doc!(Limit.describe)]
     fn describe<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(facts) = self.limit.facts() else { return Ok(None) };
         let description = PyDict::new(py);
@@ -554,35 +406,12 @@ impl Limit {
         Ok(Some(description))
     }
 
-    /// Return the maximum number of tokens that one client can take within any `interval`.
-    ///
-    /// The result is exact: a greedy client reaches it, and no client exceeds it. Both ends of the
-    /// interval are included. Refunds and overdrafts are not. 2**63 - 1 if unlimited.
-    ///
-    /// Args:
-    ///     interval: A text with units, seconds, or a `timedelta`.
-    ///
-    /// Raises:
-    ///     LimitError: `interval` is negative or not a duration.
-    ///
-    /// >>> penstock.Limit.fixed_window(count=100, period="1m").worst_in("2s")
-    /// 199
+    #[doc = doc!(Limit.worst_in)]
     fn worst_in(&self, interval: &Bound<'_, PyAny>) -> PyResult<i64> {
         time("interval", interval).map(|interval| self.limit.worst_in(interval))
     }
 
-    /// Return the limit for each of several processes that together admit as much as this limit.
-    ///
-    /// The result always allows at least one request at a time. An unlimited limit stays unlimited.
-    ///
-    /// Args:
-    ///     processes: Number of processes, at least 1.
-    ///
-    /// Raises:
-    ///     LimitError: `processes` is below 1, or the share is too slow for a limit.
-    ///
-    /// >>> penstock.Limit.parse("100/minute").share(4)
-    /// Limit.token_bucket(burst=25, count=100, period='4m')
+    #[doc = doc!(Limit.share)]
     fn share(&self, processes: &Bound<'_, PyAny>) -> PyResult<Limit> {
         let found = number("processes", processes)?;
         let processes = u32::try_from(found.min(i64::from(u32::MAX))).ok();
@@ -697,18 +526,7 @@ pub(crate) fn limit_or_text(
     config::limit_text(text).map_err(|error| refuse(error.to_string()))
 }
 
-/// Convert a duration to nanoseconds.
-///
-/// Args:
-///     duration: A text such as `1h30m`, seconds, or a `timedelta`; at least 0.
-///     name: Name of the argument in error messages.
-///
-/// Raises:
-///     LimitError: The text is not a duration, or the duration is out of range.
-///     TypeError: The type is not supported.
-///
-/// >>> penstock._core.parse_duration("250ms")
-/// 250000000
+#[doc = doc!(parse_duration)]
 #[pyfunction]
 #[pyo3(signature = (duration, name = "duration"))]
 pub(crate) fn parse_duration(duration: &Bound<'_, PyAny>, name: &str) -> PyResult<i64> {

@@ -14,9 +14,7 @@ use crate::rate_limit_fields;
 /// A limit of the core, and its Python counterpart that decisions refer to.
 pub(crate) type ActiveLimit = (Arc<BoundLimit>, Py<LimitEntry>);
 
-/// Name, rules and header texts of a limit.
-///
-/// Has no reference to the limiter, so that a decision does not keep the limiter alive.
+#[doc = doc!(LimitEntry)]
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct LimitEntry {

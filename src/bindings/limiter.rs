@@ -30,23 +30,7 @@ use crate::store::url::{self, StoreUrl};
 use crate::store::url_parts;
 use crate::sync::AtomicPtr;
 
-/// Rate limiter with its limits, store and clock.
-///
-/// It can be shared between threads. A `with` block closes it at the end.
-///
-/// Args:
-///     limits: `Limits`, the path of a limits file, or a dict of names to limits or rate texts.
-///     store: URL of the store, such as `shm://myapp` or `redis://localhost`.
-///     clock: Time source; the system clock by default.
-///
-/// Raises:
-///     ConfigError: The limits or the URL are invalid.
-///     LimitError: A rate text is invalid.
-///
-/// Examples:
-///     >>> limiter = penstock.Limiter({"Orders": "100/minute"})
-///     >>> limiter.spend("Orders", "ada").allowed
-///     True
+#[doc = doc!(Limiter)]
 #[pyclass(frozen, weakref, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Limiter {
@@ -211,53 +195,43 @@ impl Limiter {
         Limiter::with_store(limits, opened, store, clock)
     }
 
-    /// The active limits, including those added with `define`.
+    #[doc = doc!(Limiter.limits)]
     #[getter]
     fn limits(&self) -> Limits {
         Limits::from(self.handle.core.snapshot().registry().clone())
     }
 
-    /// The clock of the limiter.
+    #[doc = doc!(Limiter.clock)]
     #[getter]
     fn clock(&self, py: Python<'_>) -> Py<PyAny> {
         self.clock.clone_ref(py)
     }
 
-    /// The URL of the store, without its password.
+    #[doc = doc!(Limiter.store)]
     #[getter(store)]
     pub(crate) fn url(&self) -> &str {
         &self.handle.url
     }
 
-    /// Whether the store's buckets can be shared with other processes.
+    #[doc = doc!(Limiter.is_shared)]
     #[getter]
     fn is_shared(&self) -> bool {
         self.handle.core.store().is_shared()
     }
 
-    /// Whether the store is a remote server, so that a call waits for a reply.
+    #[doc = doc!(Limiter.is_remote)]
     #[getter]
     fn is_remote(&self) -> bool {
         self.handle.core.store().remote().is_some()
     }
 
-    /// Whether a call may wait for a server or for another process.
+    #[doc = doc!(Limiter.may_wait)]
     #[getter]
     fn may_wait(&self) -> bool {
         self.handle.core.store().may_wait()
     }
 
-    /// Return `cost` tokens to the bucket of `id` under the limit `name`.
-    ///
-    /// A refund never fills a bucket beyond full. Raises as `spend` does.
-    ///
-    /// Returns:
-    ///     The decision; it is allowed if tokens were returned.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    ///     >>> limiter.spend("Orders", "ada").remaining, limiter.refund("Orders", "ada").remaining
-    ///     (1, 2)
+    #[doc = doc!(Limiter.refund)]
     #[pyo3(signature = (name, id, cost = Argument::Missing, factor = None))]
     #[pyo3(text_signature = "($self, name, id, cost=1, factor=None)")]
     fn refund<'py>(
@@ -270,36 +244,7 @@ impl Limiter {
         self.bound(name)?.get().refund(id, cost, factor)
     }
 
-    /// Take `estimate` tokens before the cost is known, or slots for requests in flight.
-    ///
-    /// Tokens are settled later; slots are given back at the end of the reservation. A denied
-    /// reservation takes nothing. A reservation is settled under the limit that was active when it
-    /// was made, even after a `reload`. Raises as `spend` does.
-    ///
-    /// With a `timeout`, the call waits in order of arrival: for tokens as `acquire` does, and for
-    /// slots until one is returned. When that happens is unknown, so an error is raised at the end
-    /// of the timeout.
-    ///
-    /// Args:
-    ///     name: Name of a loaded limit.
-    ///     id: The client.
-    ///     estimate: Tokens, from 0 to the limit's `max_cost`.
-    ///     factor: As in `spend`.
-    ///     keep: As in `spend`. Settling may take these tokens.
-    ///     timeout: Longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`; 0
-    ///         never waits. `None` never waits either, and returns a denied reservation in place of
-    ///         an error.
-    ///
-    /// Raises:
-    ///     RateLimited: Nothing could be reserved within the timeout.
-    ///     TypeError: `factor` is given together with `timeout`.
-    ///
-    /// Examples:
-    ///     >>> clock = penstock.ManualClock()
-    ///     >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
-    ///     >>> reservation = limiter.reserve("Tokens", "ada", 600)
-    ///     >>> bool(reservation), reservation.settle(450).remaining
-    ///     (True, 550)
+    #[doc = doc!(Limiter.reserve)]
     #[pyo3(signature = (
         name, id, estimate = Argument::Missing, *, factor = None, keep = None, timeout = None
     ))]
@@ -316,26 +261,7 @@ impl Limiter {
         BoundLimit::reserve(&self.bound(name)?, id, estimate, factor, keep, timeout)
     }
 
-    /// Take tokens and slots of several limits in one decision: all of them or none.
-    ///
-    /// The end of the reservation is one call, too: slots are given back, and what was settled is
-    /// charged. Tokens that were not settled stay spent, or are refunded if the body raises.
-    ///
-    /// Args:
-    ///     transactions: As for `spend_all`.
-    ///
-    /// Raises:
-    ///     TransactionError: Two transactions have the same bucket.
-    ///     Error: As `reserve` raises. Nothing is taken then.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter(
-    ///     ...     {"Tokens": "1000/minute", "Calls": "5 in flight"}, clock=penstock.ManualClock()
-    ///     ... )
-    ///     >>> with limiter.reserve_all([("Tokens", "ada", 600), ("Calls", "ada")]) as reservation:
-    ///     ...     reservation.settle("Tokens", 450)
-    ///     >>> limiter.peek("Tokens", "ada").remaining, limiter.peek("Calls", "ada").remaining
-    ///     (550, 5)
+    #[doc = doc!(Limiter.reserve_all)]
     fn reserve_all<'py>(
         &self,
         transactions: &Bound<'py, PyAny>,
@@ -346,41 +272,7 @@ impl Limiter {
         Reservation::of_several(py, &self.handle, transactions, parts, answered)
     }
 
-    /// Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
-    ///
-    /// Waiters are served in order of arrival. Other threads can run while this one waits; in a
-    /// coroutine, use `AsyncLimiter.acquire`. With a `ManualClock`, the call waits until another
-    /// thread moves the clock.
-    ///
-    /// Waiters that keep tokens come after those that keep fewer, and take none in advance: other
-    /// calls may take the tokens that they wait for.
-    ///
-    /// Args:
-    ///     name: Name of a loaded limit.
-    ///     id: The client.
-    ///     cost: Tokens, from 0 to the limit's `max_cost`.
-    ///     timeout: Longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`; 0
-    ///         never waits, `None` waits as long as necessary.
-    ///     keep: As in `spend`.
-    ///
-    /// Returns:
-    ///     The allowed decision, with the numbers of the bucket at that time.
-    ///
-    /// Raises:
-    ///     RateLimited: The wait would exceed the timeout. Raised as soon as this is known, usually
-    ///         immediately. The `retry_after` of its decision is the wait.
-    ///     ValueError: `timeout` is negative or not a number.
-    ///     Error: As `spend` raises. No tokens are taken then.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    ///     >>> [limiter.acquire("Orders", "ada").remaining for _ in range(2)]
-    ///     [1, 0]
-    ///     >>> try:
-    ///     ...     limiter.acquire("Orders", "ada", timeout=10)
-    ///     ... except penstock.RateLimited as error:
-    ///     ...     error.decision.retry_after
-    ///     30.0
+    #[doc = doc!(Limiter.acquire)]
     #[pyo3(signature = (name, id, cost = Argument::Missing, timeout = None, *, keep = None))]
     #[pyo3(text_signature = "($self, name, id, cost=1, timeout=None, *, keep=0)")]
     fn acquire<'py>(
@@ -394,24 +286,12 @@ impl Limiter {
         BoundLimit::acquire(&self.bound(name)?, id, cost, timeout, keep)
     }
 
-    /// Clear the bucket of `id` under the limit `name`, and return whether it existed.
-    ///
-    /// Raises:
-    ///     UnknownLimit: No limit has this name.
-    ///     InvalidId: The id does not have the limit's id format.
-    ///     StoreError: The store failed, or the limiter is closed.
+    #[doc = doc!(Limiter.reset)]
     fn reset(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.bound(name)?.get().reset(id)
     }
 
-    /// Return the bucket of `id` as it is now, without taking tokens.
-    ///
-    /// The same as `check` with a cost of 0. Raises as `spend` does.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    ///     >>> limiter.peek("Orders", "ada").remaining
-    ///     2
+    #[doc = doc!(Limiter.peek)]
     fn peek<'py>(
         &self,
         name: &Bound<'py, PyAny>,
@@ -420,26 +300,7 @@ impl Limiter {
         self.bound(name)?.get().peek(id)
     }
 
-    /// Clear several buckets, and return how many of them existed.
-    ///
-    /// All names and ids are checked before the first bucket is cleared.
-    ///
-    /// Args:
-    ///     buckets: Tuples of a limit name and an id. `None` means all buckets of the store,
-    ///         including those of other processes that share it.
-    ///
-    /// Raises:
-    ///     UnknownLimit: No limit has one of the names.
-    ///     InvalidId: An id does not have its limit's id format.
-    ///     StoreError: The store failed, or the limiter is closed.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    ///     >>> decision = limiter.spend("Orders", "ada")
-    ///     >>> limiter.reset_all([("Orders", "ada"), ("Orders", "grace")])
-    ///     1
-    ///     >>> limiter.reset_all()
-    ///     0
+    #[doc = doc!(Limiter.reset_all)]
     #[pyo3(signature = (buckets = None))]
     fn reset_all(&self, py: Python<'_>, buckets: Option<&Bound<'_, PyAny>>) -> PyResult<usize> {
         let Some(buckets) = buckets else {
@@ -464,57 +325,22 @@ impl Limiter {
             .try_fold(0, |count, (bound, id)| Ok(count + usize::from(bound.get().reset(id)?)))
     }
 
-    /// Take tokens from several buckets in one decision: from all of them or from none.
-    ///
-    /// The result has the numbers of the strictest limit: denied before allowed, then the longer
-    /// wait, then fewer remaining tokens. Its `parts` are the decisions of all transactions.
-    ///
-    /// Args:
-    ///     transactions: `Transaction` objects, or tuples of a name, an id, a cost and a kind.
-    ///
-    /// Raises:
-    ///     TransactionError: Two transactions have the same bucket.
-    ///     Error: As `spend` raises for one transaction. No tokens are taken then.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"User": "9/minute", "Address": "1/minute"})
-    ///     >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).allowed
-    ///     True
-    ///     >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).binding
-    ///     'Address'
+    #[doc = doc!(Limiter.spend_all)]
     fn spend_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         self.call_all(Verb::Spend, transactions)
     }
 
-    /// Return the decision that `spend_all` would return, without taking tokens.
+    #[doc = doc!(Limiter.check_all)]
     fn check_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         self.call_all(Verb::Check, transactions)
     }
 
-    /// Return tokens to several buckets, as independent refunds. Raises as `spend_all` does.
+    #[doc = doc!(Limiter.refund_all)]
     fn refund_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         self.call_all(Verb::Refund, transactions)
     }
 
-    /// Take tokens for many ids under one limit in one call, as independent decisions.
-    ///
-    /// All are decided at the same instant, in order.
-    ///
-    /// Args:
-    ///     name: Name of a loaded limit.
-    ///     ids: The clients.
-    ///     costs: One cost for all, one per id, or `None` for 1 each.
-    ///     keep: As in `spend`, for each id.
-    ///
-    /// Raises:
-    ///     ValueError: `ids` and `costs` differ in length.
-    ///     Error: As `spend` raises for one id, with a note that gives its position. If an id or a
-    ///         cost is invalid, no tokens are taken.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    ///     >>> limiter.spend_each("Orders", ["ada", "ada", "ada", "grace"]).remaining.tolist()
-    ///     [1, 0, 0, 1]
+    #[doc = doc!(Limiter.spend_each)]
     #[pyo3(signature = (name, ids, costs = None, *, keep = None))]
     #[pyo3(text_signature = "($self, name, ids, costs=None, *, keep=0)")]
     fn spend_each<'py>(
@@ -527,28 +353,14 @@ impl Limiter {
         self.bound(name)?.get().spend_each(ids, costs, keep)
     }
 
-    /// Return one limit, with the same methods without the name: the fast path.
-    ///
-    /// A `reload` applies to it. If the limit no longer exists, its methods raise `UnknownLimit`.
-    ///
-    /// Raises:
-    ///     UnknownLimit: No limit has this name.
+    #[doc = doc!(Limiter.limit)]
     fn limit<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, BoundLimit>> {
         let bound = self.bound(name)?;
         bound.get().snapshot(name.py())?;
         Ok(bound)
     }
 
-    /// Add a limit, which is kept by `reload`.
-    ///
-    /// Raises:
-    ///     ConfigError: The name is taken or invalid.
-    ///     LimitError: The rate text is invalid.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"})
-    ///     >>> limiter.define("Searches", "30/minute").name
-    ///     'Searches'
+    #[doc = doc!(Limiter.define)]
     fn define<'py>(
         &self,
         name: &Bound<'py, PyString>,
@@ -561,19 +373,7 @@ impl Limiter {
         self.bound(name.as_any())
     }
 
-    /// Replace the limits atomically. Buckets keep their state, and defined limits are kept.
-    ///
-    /// Takes limits as the constructor does.
-    ///
-    /// Raises:
-    ///     ConfigError: The limits are invalid, or a limit has the name of a different one that was
-    ///         added with `define`. The active limits are then unchanged.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute", "Mails": "9/hour"})
-    ///     >>> limiter.reload(limiter.limits | {"Orders": "3/minute"})
-    ///     >>> limiter.limits["Orders"].count, limiter.limits["Mails"].count
-    ///     (3, 9)
+    #[doc = doc!(Limiter.reload)]
     fn reload(&self, limits: &Bound<'_, PyAny>) -> PyResult<()> {
         self.handle.check_open()?;
         let registry = Limits::registry_or_file(limits)?;
@@ -582,22 +382,7 @@ impl Limiter {
         self.handle.wake_after_reload(limits.py())
     }
 
-    /// Return the statistics of the store.
-    ///
-    /// `store` is its URL. The other values are numbers, or `None` if the store does not count
-    /// them. `buckets` is the number of buckets that are not full, `capacity` is `None` if the
-    /// store can grow, and `forgotten` is the number of full buckets that were removed. For a
-    /// bounded store without free space, `evicted` counts evicted buckets, `shared` calls that used
-    /// the bucket shared by new ids, and `refused` refused calls. `recovered_locks` counts locks
-    /// that the kernel released because a process was killed while it added a bucket to a shared
-    /// table.
-    ///
-    /// For a server, `failing` is whether calls fail immediately because previous calls failed, and
-    /// `failures` counts how often this state began. `denied_locally` counts calls denied without
-    /// asking the server, and `healed` counts foreign values that were replaced by buckets.
-    /// `calls` has the latencies of all calls to the server, by operation (`spend`, `check`,
-    /// `refund`, `charge`, `several`, `reset` or `other`) and then by result (`answered`, `error`,
-    /// `timeout`, `lost` or `unavailable`). These values are per process.
+    #[doc = doc!(Limiter.stats)]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.handle.check_open()?;
         let stats = self.handle.run(py, |core| core.stats())?;
@@ -615,25 +400,7 @@ impl Limiter {
         Ok(figures)
     }
 
-    /// Return the numbers of decisions by limit name since the limiter was created.
-    ///
-    /// Limits removed by `reload` are included, so no number ever decreases. Calls that raise are
-    /// not counted. In a call about several limits, each limit counts its own decision. Also works
-    /// on a closed limiter.
-    ///
-    /// Of a limit on requests in flight, `held` is how many slots this process holds, `expired` how
-    /// often slots had expired when they were given back, and `renewed_late` when they were
-    /// renewed.
-    ///
-    /// `timed` has the latencies, in real time, of about 1 in 256 calls of `spend`, `check` and
-    /// `refund`, including calls about several limits; `spend_each` is not timed.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    ///     >>> for _ in range(3):
-    ///     ...     decision = limiter.spend("Orders", "ada")
-    ///     >>> limiter.counts()["Orders"]["spends"]
-    ///     {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
+    #[doc = doc!(Limiter.counts)]
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
         let held = self.handle.slots.held();
@@ -646,28 +413,7 @@ impl Limiter {
         Ok(counts)
     }
 
-    /// Return the buckets with the most denials, in descending order.
-    ///
-    /// Denials of `spend` and `check` count, including those of limits in shadow mode. Each limit
-    /// tracks 64 ids. A count may be too high by at most `error`, which is at most 1/64 of the
-    /// limit's denials, and an id with more than 1/64 of them is always listed. After the first
-    /// 1,024 denials of a thread, about 1 in 16 is recorded, with a weight of 16. Ids are truncated
-    /// to 128 bytes.
-    ///
-    /// Args:
-    ///     name: One limit; `None` for all.
-    ///     n: Maximum number of buckets.
-    ///
-    /// Raises:
-    ///     UnknownLimit: No limit has this name.
-    ///     ValueError: `n` is below 0.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    ///     >>> for _ in range(5):
-    ///     ...     decision = limiter.spend("Orders", "ada")
-    ///     >>> limiter.top_denied()
-    ///     [{'bucket_key': 'Orders:ada', 'name': 'Orders', 'id': 'ada', 'denied': 3, 'error': 0}]
+    #[doc = doc!(Limiter.top_denied)]
     #[pyo3(signature = (name = None, n = Argument::Missing), text_signature = "($self, name=None, n=10)")]
     fn top_denied<'py>(
         &self,
@@ -683,7 +429,7 @@ impl Limiter {
         stats::top_denied(py, &top_denied)
     }
 
-    /// Close the store; later calls raise `StoreError`.
+    #[doc = doc!(Limiter.close)]
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.handle.close(py)
     }
@@ -730,9 +476,7 @@ impl Limiter {
     }
 }
 
-/// Add the limit `name` of `limits`, with its overrides, if the limiter has none of this name.
-///
-/// The next `reload` removes it. Returns whether it was added.
+#[doc = doc!(restore_limit)]
 #[pyfunction]
 pub(crate) fn restore_limit(
     limiter: &Bound<'_, Limiter>,

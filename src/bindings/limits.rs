@@ -19,15 +19,7 @@ use crate::engine::limit;
 use crate::engine::registry::{Entry, Registry, Rule};
 use crate::limiter;
 
-/// Named limits: a default for each name, and overrides for some ids.
-///
-/// A read-only mapping of names to default limits. `Limits` are immutable and picklable.
-/// `limits | other` merges two of them, and `other` replaces limits of the same name.
-///
-/// Examples:
-///     >>> limits = penstock.Limits({"Orders": "10/minute"}) | {"Mails": "5/hour"}
-///     >>> list(limits), limits["Mails"].count
-///     (['Orders', 'Mails'], 5)
+#[doc = doc!(Limits)]
 #[pyclass(frozen, module = "penstock", mapping)]
 #[derive(Debug)]
 pub(crate) struct Limits {
@@ -233,15 +225,7 @@ impl Limits {
         limits.map_or(Ok(Registry::default()), Limits::registry_of).map(Limits::from)
     }
 
-    /// Load limits from a YAML file, and overrides from a second one.
-    ///
-    /// Args:
-    ///     defaults: Path of the limits file, or a `Limits` whose defaults are used.
-    ///     overrides: Path of the overrides file.
-    ///     names: An `IntEnum` with the allowed limit names and their numbers.
-    ///
-    /// Raises:
-    ///     ConfigError: A file cannot be read or is invalid.
+    #[doc = doc!(Limits.load)]
     #[staticmethod]
     #[pyo3(signature = (defaults, overrides = None, names = None))]
     fn load(
@@ -271,15 +255,7 @@ impl Limits {
         registry.map(Limits::from).map_err(PyErr::from)
     }
 
-    /// Load limits from YAML text, and overrides from a second text.
-    ///
-    /// Raises:
-    ///     ConfigError: A text is invalid.
-    ///
-    /// Examples:
-    ///     >>> limits = penstock.Limits.parse("Orders: {burst: 20, count: 10, period: 1m}")
-    ///     >>> limits.resolve("Orders", "ada").burst
-    ///     20
+    #[doc = doc!(Limits.parse)]
     #[staticmethod]
     #[pyo3(signature = (defaults, overrides = None, names = None))]
     fn parse(
@@ -301,25 +277,13 @@ impl Limits {
         registry.map(Limits::from).map_err(PyErr::from)
     }
 
-    /// Return the limit that applies to `id` under `name`.
-    ///
-    /// Raises:
-    ///     UnknownLimit: No limit has this name.
-    ///     InvalidId: The id does not have the limit's id format.
+    #[doc = doc!(Limits.resolve)]
     fn resolve(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Limit> {
         let (entry, id) = self.bucket(name, id)?;
         Ok(Limit::from(entry.rule_for(&id).limit))
     }
 
-    /// Return which limit applies to `id` under `name`, and where it is defined.
-    ///
-    /// Raises:
-    ///     UnknownLimit: No limit has this name.
-    ///     InvalidId: The id does not have the limit's id format.
-    ///
-    /// Examples:
-    ///     >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
-    ///     'Orders:ada'
+    #[doc = doc!(Limits.explain)]
     fn explain<'py>(
         &self,
         name: &Bound<'py, PyAny>,
@@ -329,25 +293,7 @@ impl Limits {
         explanation(name.py(), entry, &id)
     }
 
-    /// Return the id under which a limit counts the client at an address.
-    ///
-    /// IPv6 addresses with the same first `ipv6_prefix` bits are one client, whose id is the lowest
-    /// of these addresses. Addresses with an override, for the address or for a smaller network,
-    /// have a separate id.
-    ///
-    /// Args:
-    ///     name: The name of a limit.
-    ///     address: The client's address.
-    ///     ipv6_prefix: Leading bits that identify one client, from 1 to 128.
-    ///
-    /// Returns:
-    ///     The id; `None` if `address` is not an address.
-    ///
-    /// Raises:
-    ///     UnknownLimit: No limit has this name.
-    ///
-    /// >>> penstock.Limits({"Orders": "10/minute"}).address_id("Orders", "2001:DB8::7")
-    /// '2001:db8::'
+    #[doc = doc!(Limits.address_id)]
     #[pyo3(signature = (name, address, ipv6_prefix=IPV6_PREFIX))]
     fn address_id(
         &self,
@@ -360,29 +306,7 @@ impl Limits {
         Ok(entry.address_id(address, ipv6_prefix).map(Cow::into_owned))
     }
 
-    /// Return these limits with new overrides, and the rows that were skipped.
-    ///
-    /// Invalid rows are skipped. If an id has two rows, the first is used. The previous overrides
-    /// are removed.
-    ///
-    /// Args:
-    ///     rows: Tuples `(name, id, limit)` or `(name, id, limit, comment)`. A limit is a `Limit`,
-    ///         a text such as `"100/minute"`, or a mapping with the fields of an overrides file.
-    ///         The comment is a text or `None`. A row that is `None` is counted but ignored.
-    ///
-    /// Returns:
-    ///     The limits, and for each skipped row its index, from 0, and its error. In the result of
-    ///     `explain`, the file of an override is `<rows>` and the line is the number of its row,
-    ///     from 1.
-    ///
-    /// Raises:
-    ///     TypeError: `rows` is not iterable.
-    ///
-    /// >>> limits, problems = penstock.Limits({"Orders": "10/minute"}).with_overrides(
-    /// ...     [("Orders", "ada", "100/minute"), ("Orders", "eve", "5/moth")]
-    /// ... )
-    /// >>> limits.resolve("Orders", "ada").burst, [index for index, _ in problems]
-    /// (100, [1])
+    #[doc = doc!(Limits.with_overrides)]
     fn with_overrides(&self, rows: &Bound<'_, PyAny>) -> PyResult<(Limits, Vec<(usize, String)>)> {
         let py = rows.py();
         let mut overrides = config::Rows::new(&self.registry);
@@ -404,44 +328,30 @@ impl Limits {
         Ok((Limits::from(overrides.finish()), problems))
     }
 
-    /// Return these limits without the one of this name.
-    ///
-    /// Raises:
-    ///     UnknownLimit: No limit has this name.
+    #[doc = doc!(Limits.without)]
     fn without(&self, name: &Bound<'_, PyAny>) -> PyResult<Limits> {
         let name = arguments::limit_name(name)?;
         self.entry(name)?;
         Ok(Limits::from(self.registry.without(name)))
     }
 
-    /// Return the defaults as the text of a limits file.
+    #[doc = doc!(Limits.to_yaml)]
     fn to_yaml(&self) -> String {
         config::to_yaml(&self.registry)
     }
 
-    /// Return the overrides as the text of an overrides file; `None` if there are none.
+    #[doc = doc!(Limits.overrides_to_yaml)]
     fn overrides_to_yaml(&self) -> Option<String> {
         config::overrides_to_yaml(&self.registry)
     }
 
-    /// Return the number of overrides of each limit, including limits without overrides.
-    ///
-    /// Examples:
-    ///     >>> limits = penstock.Limits.parse(
-    ///     ...     "{Orders: {burst: 3, count: 1, period: 1s}}",
-    ///     ...     "[Orders: {burst: 9, count: 9, period: 1s, ids: [ada, grace]}]",
-    ///     ... )
-    ///     >>> limits.override_counts()
-    ///     {'Orders': 2}
+    #[doc = doc!(Limits.override_counts)]
     fn override_counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let entries = self.registry.entries().iter();
         entries.map(|entry| (entry.name().as_str(), entry.overrides().len())).into_py_dict(py)
     }
 
-    /// Return the default limit of `name`; `None` if it has only overrides.
-    ///
-    /// Raises:
-    ///     UnknownLimit: No limit has this name.
+    #[doc = doc!(Limits.default)]
     fn default(&self, name: &Bound<'_, PyAny>) -> PyResult<Option<Limit>> {
         let entry = self.entry(arguments::limit_name(name)?)?;
         Ok(entry.has_default().then(|| Limit::from(entry.default_rule().limit)))

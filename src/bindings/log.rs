@@ -13,12 +13,7 @@ use crate::log::{
 };
 use crate::sync::Mutex;
 
-/// Parses blocks of a log's text to columns of events; used by `penstock.simulate`.
-///
-/// The parts of an event have slots: 0 is the time, 1 the cost, 2 to 7 the fields of the id, 8 the
-/// duration.
-/// The parts of requests are `method`, `target` and `path`. `take` counts lines read, skipped,
-/// without an id and late, the units of epochs as bits, and returns the first lines left out.
+#[doc = doc!(LogParser)]
 #[pyclass(frozen, module = "penstock._core", name = "LogParser")]
 #[derive(Debug)]
 pub(crate) struct LogParser {
@@ -165,10 +160,7 @@ fn bytes_of<'py, const N: usize, T: Copy>(
 
 #[pymethods]
 impl LogParser {
-    /// Make a parser of lines with text between their fields.
-    ///
-    /// A field is the text before it, its kind (`number`, `text` or `cell`) and its slots. The
-    /// lines of an open format may continue after a blank.
+    #[doc = doc!(LogParser.of_lines)]
     #[staticmethod]
     fn of_lines(
         fields: Items<(String, String, Items<usize>)>,
@@ -185,19 +177,19 @@ impl LogParser {
         LogParser::new(Format::LineFormat(format), options)
     }
 
-    /// Make a parser of pairs `name=value`; a first word without `=` has an empty name.
+    #[doc = doc!(LogParser.of_pairs)]
     #[staticmethod]
     fn of_pairs(wanted: Items<(String, usize)>, options: LogOptions) -> PyResult<LogParser> {
         LogParser::new(Format::Logfmt(names_of(wanted.0)?), options)
     }
 
-    /// Make a parser of lines that are JSON objects.
+    #[doc = doc!(LogParser.of_objects)]
     #[staticmethod]
     fn of_objects(wanted: Items<(String, usize)>, options: LogOptions) -> PyResult<LogParser> {
         LogParser::new(Format::Json(names_of(wanted.0)?), options)
     }
 
-    /// Make a parser of a table with a delimiter.
+    #[doc = doc!(LogParser.of_table)]
     #[staticmethod]
     fn of_table(
         delimiter: u8,
@@ -217,7 +209,7 @@ impl LogParser {
         LogParser::new(Format::Csv(CsvColumns { delimiter, count, has_header, wanted }), options)
     }
 
-    /// Parse one more block; return the number of events to take.
+    #[doc = doc!(LogParser.feed)]
     fn feed(&self, py: Python<'_>, block: &[u8]) -> usize {
         py.detach(|| {
             let mut parser = self.parser.lock();
@@ -226,12 +218,12 @@ impl LogParser {
         })
     }
 
-    /// Parse the last line, which may have no line end.
+    #[doc = doc!(LogParser.finish)]
     fn finish(&self, py: Python<'_>) {
         py.detach(|| self.parser.lock().finish());
     }
 
-    /// Return the columns and counts of the events since the last call.
+    #[doc = doc!(LogParser.take)]
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Taken<'py>> {
         let events: ParsedEvents = py.detach(|| self.parser.lock().take());
         let examples = events.examples.into_iter();
@@ -253,7 +245,7 @@ impl LogParser {
         ))
     }
 
-    /// Return the ids from number `first` on, in order of their codes.
+    #[doc = doc!(LogParser.ids)]
     fn ids(&self, first: usize) -> Vec<String> {
         self.parser.lock().ids_from(first).map(str::to_owned).collect()
     }

@@ -4,6 +4,9 @@
 //! `unsafe` code of the Python side is in `arrays.rs`, `column.rs`, `fastcall.rs`, `id_text.rs`,
 //! `interpreter.rs` and `pool.rs`.
 
+// `doc!(Limiter.spend)` is the docstring of that item in `python/penstock/_core.pyi`.
+include!(concat!(env!("OUT_DIR"), "/docs.rs"));
+
 mod arguments;
 mod arrays;
 mod bound_limit;

@@ -171,10 +171,7 @@ impl Submission {
     }
 }
 
-/// Outstanding calls of one event loop to a server, and their replies.
-///
-/// The event loop calls `deliver` when `fileno()` is readable. A loop that cannot watch files
-/// passes `wake`, which is called on another thread and must make the loop call `deliver`.
+#[doc = doc!(Replies)]
 #[pyclass(frozen, weakref, module = "penstock._core")]
 pub(crate) struct Replies {
     inbox: Arc<Inbox>,
@@ -263,10 +260,7 @@ impl Replies {
         Err(os_error(ErrorKind::Unsupported.into()))
     }
 
-    /// Return the file descriptor that is readable when replies have arrived.
-    ///
-    /// Raises:
-    ///     OSError: There is none, because `wake` is used.
+    #[doc = doc!(Replies.fileno)]
     fn fileno(&self) -> PyResult<i32> {
         #[cfg(unix)]
         if let Some(socket) = &self.socket {
@@ -275,7 +269,7 @@ impl Replies {
         Err(PyOSError::new_err(io::Error::from(ErrorKind::Unsupported).to_string()))
     }
 
-    /// Set the result of each future whose reply has arrived.
+    #[doc = doc!(Replies.deliver)]
     fn deliver(&self, py: Python<'_>) -> PyResult<()> {
         static NAMES: Once<[Py<PyString>; 3]> = Once::new();
         // Before the replies are taken, so that a reply that arrives in between wakes the loop again.
@@ -308,12 +302,7 @@ impl Replies {
         Ok(())
     }
 
-    /// Return a decision that needs no reply, or a future of `event_loop`.
-    ///
-    /// `None` if the call must be made in a thread because the limiter has waiters or it would wait
-    /// for another process. `verb` is spend, check, refund or acquire; an acquire is a spend
-    /// that is refunded if the future is cancelled. Raises as `BoundLimit.spend` does, except for
-    /// errors that depend on the reply.
+    #[doc = doc!(Replies.call)]
     #[pyo3(signature = (event_loop, verb, bound, id, cost = Argument::Missing, factor = None, keep = None))]
     #[pyo3(text_signature = "($self, event_loop, verb, bound, id, cost=1, factor=None, keep=0)")]
     #[expect(clippy::too_many_arguments, reason = "one per argument of a call")]
@@ -355,10 +344,7 @@ impl Replies {
         self.submit(event_loop, &bound.handle, remote, call, undo).map(Some)
     }
 
-    /// Return a reservation that needs no reply, or a future of `event_loop`.
-    ///
-    /// `None` as in `call`. The future must not be cancelled: what is taken would be held until its
-    /// lease ends. Raises as `BoundLimit.reserve` does, except for errors that depend on the reply.
+    #[doc = doc!(Replies.reserve)]
     #[pyo3(signature = (event_loop, bound, id, estimate, factor = None, keep = None))]
     #[pyo3(text_signature = "($self, event_loop, bound, id, estimate, factor=None, keep=0)")]
     fn reserve<'py>(
@@ -385,9 +371,7 @@ impl Replies {
         self.submit(event_loop, handle, remote, call, None).map(Some)
     }
 
-    /// End a reservation; return a future of `event_loop` that is done when the server replies.
-    ///
-    /// None if there is no server. What was sent is executed even if the future is cancelled.
+    #[doc = doc!(Replies.end)]
     fn end<'py>(
         &self,
         event_loop: &Bound<'py, PyAny>,
@@ -413,11 +397,7 @@ impl Replies {
         Ok(Some(future))
     }
 
-    /// Return the decision on several transactions, or their reservation, or a future of it.
-    ///
-    /// `None` if the call must be made in a thread because it needs several servers or would wait
-    /// for another process, or the limiter has waiters. Raises as `Limiter.spend_all` does, except
-    /// for errors that depend on the replies.
+    #[doc = doc!(Replies.call_all)]
     fn call_all<'py>(
         &self,
         event_loop: &Bound<'py, PyAny>,

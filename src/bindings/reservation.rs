@@ -40,21 +40,7 @@ const TRIES: usize = 100;
 /// How many characters of an id are shown.
 const MAX_ID: usize = 60;
 
-/// Tokens taken before the actual cost is known, and slots of limits on requests in flight.
-///
-/// `bool(reservation)` is whether they were allowed. As a context manager, with `with` or `async
-/// with`, a denied reservation raises `RateLimited` on entry. At the end of the block, slots are
-/// given back, and tokens that were not settled stay spent at the estimate; an exception refunds
-/// them. A reservation that is dropped without an end issues a `ResourceWarning`: its tokens stay
-/// spent, and its slots are given back. In a process that was forked off, it has no effect.
-///
-/// Examples:
-///     >>> clock = penstock.ManualClock()
-///     >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
-///     >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
-///     ...     decision = reservation.settle(450)
-///     >>> decision.remaining
-///     550
+#[doc = doc!(Reservation)]
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Reservation {
@@ -430,7 +416,7 @@ impl Reservation {
 
 #[pymethods]
 impl Reservation {
-    /// The decision about the estimates.
+    #[doc = doc!(Reservation.decision)]
     #[getter]
     pub(crate) fn decision<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Decision>> {
         if let Some(decision) = &*self.decision.lock() {
@@ -442,43 +428,13 @@ impl Reservation {
         Ok(decision.get_or_insert_with(|| created.unbind()).bind(py).clone())
     }
 
-    /// The tokens or slots that were reserved; of several limits, those of the strictest.
+    #[doc = doc!(Reservation.estimate)]
     #[getter]
     fn estimate(&self) -> i64 {
         self.data.cost
     }
 
-    /// Replace the estimate by the actual tokens: return the difference, or charge it.
-    ///
-    /// `settle(actual)` settles a reservation of one limit immediately. `settle(name, actual)`
-    /// settles one of several limits, with the call that ends the reservation.
-    ///
-    /// `actual` may exceed the burst. The charge overdraws the bucket by at most one full bucket;
-    /// the rest is not taken. While the bucket is overdrawn, every spend is denied (a window
-    /// forgets the overdraft when it ends). A denied reservation has taken no tokens, and `settle`
-    /// returns its denied decision.
-    ///
-    /// Args:
-    ///     name_or_actual: The actual tokens, at least 0; the limit's name if several limits are
-    ///         reserved.
-    ///     actual: The actual tokens, after a name.
-    ///
-    /// Returns:
-    ///     With one argument: the decision, which is allowed if all of `actual` has been taken.
-    ///     After a charge, `retry_after` is the time until the bucket is no longer overdrawn.
-    ///     `cost` is `actual`.
-    ///
-    /// Raises:
-    ///     ReservationError: The reservation is already settled or cancelled, the store's reply was
-    ///         lost, the name is not among its limits, or the limit has slots.
-    ///     CostNegative: `actual` is below 0.
-    ///     StoreError: The store failed. The reservation can be settled later, unless the reply was
-    ///         lost (`StoreTimeout`): then it is unknown what is charged.
-    ///
-    /// Examples:
-    ///     >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
-    ///     >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
-    ///     15.0
+    #[doc = doc!(Reservation.settle)]
     #[pyo3(signature = (name_or_actual, actual = None, /))]
     fn settle<'py>(
         &self,
@@ -494,42 +450,23 @@ impl Reservation {
         Ok(None)
     }
 
-    /// End the reservation: return its slots, and charge what was settled.
-    ///
-    /// Tokens that were not settled stay spent. The end of a `with` block calls it.
-    ///
-    /// Returns:
-    ///     Whether the reservation was open: it ends only once.
-    ///
-    /// Raises:
-    ///     StoreError: The store failed, and there are no slots. A slot is given back later if the
-    ///         store has not executed the call; otherwise it expires.
+    #[doc = doc!(Reservation.release)]
     fn release(&self, py: Python<'_>) -> PyResult<bool> {
         self.end(py, false, true)
     }
 
-    /// End the reservation as `release` or `cancel` does, without waiting for the store.
-    ///
-    /// For a coroutine, and for callbacks at the end of a response: it never blocks, needs no
-    /// event loop, and what it has begun is completed if the caller is cancelled.
+    #[doc = doc!(Reservation.release_nowait)]
     #[pyo3(signature = (*, is_cancelled = false))]
     pub(crate) fn release_nowait(&self, py: Python<'_>, is_cancelled: bool) -> PyResult<bool> {
         self.end(py, is_cancelled, false)
     }
 
-    /// Return slots, and the tokens that were not settled; return whether it was open.
-    ///
-    /// Has no effect after the reservation was settled, cancelled or denied.
-    ///
-    /// Raises:
-    ///     StoreError: As `release`. The reservation can be cancelled later.
+    #[doc = doc!(Reservation.cancel)]
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         self.end(py, true, true)
     }
 
-    /// Forget the reservation, as a process that is killed does: for tests.
-    ///
-    /// Its slots expire after one to two leases; its tokens stay spent.
+    #[doc = doc!(Reservation.abandon)]
     fn abandon(&self) {
         self.is_handled.store(true, Ordering::Relaxed);
         if self.progress.end(Stage::Cancelled).is_ok() {
@@ -788,7 +725,7 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
     }
 }
 
-/// Renews the slots of a limiter while it exists.
+#[doc = doc!(Renewal)]
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct Renewal {
@@ -815,7 +752,7 @@ impl Renewal {
         Renewal { handle: Arc::downgrade(limiter.handle()) }
     }
 
-    /// Return the seconds until slots are due; `None` if none are held, and the renewal ends.
+    #[doc = doc!(Renewal.due_in)]
     fn due_in(&self) -> Option<f64> {
         let handle = self.handle.upgrade()?;
         handle.check_open().ok()?;

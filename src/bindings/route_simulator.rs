@@ -12,14 +12,7 @@ use crate::config;
 use crate::simulate::{PlannedSpend, Together};
 use crate::sync::Mutex;
 
-/// Simulation of several limits that are decided together; used by `penstock.simulate`.
-///
-/// Args:
-///     limits: The limits with their overrides.
-///     names: The limits that plans refer to, by index.
-///
-/// Raises:
-///     UnknownLimit: A limit does not exist.
+#[doc = doc!(RouteSimulator)]
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct RouteSimulator {
@@ -35,36 +28,12 @@ impl RouteSimulator {
         Ok(RouteSimulator { core: Mutex::new(core) })
     }
 
-    /// Add a plan, which is what one kind of request spends. Return its number.
-    ///
-    /// Args:
-    ///     parts: For each limit its index, the id, the cost (`None` is that of the event), and the
-    ///         tokens that must be left.
-    ///
-    /// Raises:
-    ///     InvalidId: An id does not have the limit's id format.
+    #[doc = doc!(RouteSimulator.add_plan)]
     fn add_plan(&self, parts: Items<PlannedSpend>) -> PyResult<usize> {
         Ok(self.core.lock().add_plan(&parts.0)?)
     }
 
-    /// Evaluate events by their plans. The next call continues with the same buckets.
-    ///
-    /// Args:
-    ///     times: Nanoseconds since the clock's origin, in ascending order.
-    ///     plans: The number of each event's plan.
-    ///     costs: Tokens of parts without a cost; `None` for 1 each.
-    ///     denied_by: Receives the index of the strictest limit that denies, or 2**32 - 1.
-    ///     allowed: Receives 1 for each allowed event, otherwise 0.
-    ///     remaining: Receives the remaining tokens of the strictest limit; optional.
-    ///     retry_after_ns: Receives its wait for the same cost; optional.
-    ///     reset_after_ns: Receives the wait until its bucket is full; optional.
-    ///     durations: How long each request takes, in nanoseconds, which limits on requests in
-    ///         flight need.
-    ///
-    /// Raises:
-    ///     CostError: A cost is impossible under a limit.
-    ///     ValueError: Times are not ascending, a plan does not exist, lengths differ, or there are
-    ///         no durations where they are needed.
+    #[doc = doc!(RouteSimulator.feed)]
     #[expect(clippy::too_many_arguments, reason = "up to four input and five output columns")]
     #[pyo3(signature = (
         times, plans, costs, denied_by, allowed,
@@ -100,10 +69,7 @@ impl RouteSimulator {
     }
 }
 
-/// Load a routes file. Return a list of routes for `penstock.simulate.simulate`.
-///
-/// Raises:
-///     ConfigError: The file cannot be read or is invalid.
+#[doc = doc!(load_routes)]
 #[pyfunction]
 pub(crate) fn load_routes<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyList>> {
     let routes = py.detach(|| config::load_routes(&path))?;

@@ -23,17 +23,7 @@ const EVENTS_BETWEEN_SIGNALS: usize = 4 << 20;
 /// The name given to a limit without a name.
 const UNNAMED: &str = "Limit";
 
-/// Simulation of one limit, which evaluates events in batches.
-///
-/// Use `penstock.simulate` instead, which is built on this class and accepts more types of columns.
-///
-/// Args:
-///     limits: A limit, or limits with their overrides.
-///     name: The limit to evaluate; optional if there is only one.
-///
-/// Raises:
-///     UnknownLimit: No limit has this name.
-///     ValueError: There are several limits and no name.
+#[doc = doc!(Simulator)]
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct Simulator {
@@ -119,24 +109,19 @@ impl Simulator {
         Ok(Simulator { state: Mutex::new(state) })
     }
 
-    /// The limit's name.
+    #[doc = doc!(Simulator.name)]
     #[getter]
     fn name(&self) -> PyResult<String> {
         self.with_any(|state| Ok(state.core.entry().name().to_string()))
     }
 
-    /// The number of clients added so far.
+    #[doc = doc!(Simulator.clients)]
     #[getter]
     fn clients(&self) -> PyResult<usize> {
         self.with_any(|state| Ok(state.core.clients()))
     }
 
-    /// Add clients by id. Their numbers begin at `clients`.
-    ///
-    /// Each id can be added only once.
-    ///
-    /// Raises:
-    ///     InvalidId: An id does not have the limit's id format.
+    #[doc = doc!(Simulator.add)]
     fn add(&self, ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = ids.py();
         self.with(|state| {
@@ -151,10 +136,7 @@ impl Simulator {
         })
     }
 
-    /// Add clients without ids. Each has its own bucket under the default limit.
-    ///
-    /// Raises:
-    ///     InvalidId: The limit has an id format.
+    #[doc = doc!(Simulator.add_unnamed)]
     fn add_unnamed(&self, count: usize) -> PyResult<()> {
         if Vec::<u64>::new().try_reserve_exact(count).is_err() {
             return Err(PyMemoryError::new_err(format!(
@@ -164,16 +146,7 @@ impl Simulator {
         self.with(|state| Ok(state.core.add_unnamed(count)?))
     }
 
-    /// Return the number of each id, and add new ids.
-    ///
-    /// Cannot be combined with `add` or `add_unnamed`.
-    ///
-    /// Args:
-    ///     ids: The ids.
-    ///     skip_invalid: Whether to return 2**32 - 1 for an invalid id instead of raising.
-    ///
-    /// Raises:
-    ///     InvalidId: An id does not have the limit's id format.
+    #[doc = doc!(Simulator.number)]
     #[pyo3(signature = (ids, *, skip_invalid = false))]
     fn number(&self, ids: &Bound<'_, PyList>, skip_invalid: bool) -> PyResult<Py<Column>> {
         let py = ids.py();
@@ -195,9 +168,7 @@ impl Simulator {
         })
     }
 
-    /// Return the bucket of each client, starting at the client number `first`.
-    ///
-    /// `None` if each client has its own bucket, with the same number.
+    #[doc = doc!(Simulator.buckets)]
     fn buckets(&self, py: Python<'_>, first: usize) -> PyResult<Option<Py<Column>>> {
         self.with(|state| {
             let Some(buckets) = state.core.buckets() else { return Ok(None) };
@@ -206,10 +177,7 @@ impl Simulator {
         })
     }
 
-    /// Return the canonical id of a bucket.
-    ///
-    /// Raises:
-    ///     ValueError: No bucket has this number.
+    #[doc = doc!(Simulator.bucket_id)]
     fn bucket_id(&self, bucket: usize) -> PyResult<String> {
         self.with(|state| {
             let id = state.core.bucket_id(bucket).or_else(|| state.ids.get(bucket));
@@ -220,10 +188,7 @@ impl Simulator {
         })
     }
 
-    /// Return the limit that applies to a client.
-    ///
-    /// Raises:
-    ///     ValueError: No client has this number.
+    #[doc = doc!(Simulator.limit_of)]
     fn limit_of(&self, client: usize) -> PyResult<Limit> {
         self.with(|state| {
             let clients = state.core.clients();
@@ -236,26 +201,7 @@ impl Simulator {
         })
     }
 
-    /// Evaluate events, and write the requested columns of the decisions into arrays.
-    ///
-    /// The next call continues with the same buckets. Other Python threads can run during the call.
-    ///
-    /// Args:
-    ///     times: Nanoseconds since the clock's origin, in ascending order.
-    ///     clients: Client numbers; `None` for the first client.
-    ///     costs: Tokens; `None` for 1 each.
-    ///     allowed: Receives 1 for each allowed event, otherwise 0.
-    ///     remaining: Receives the remaining tokens; optional.
-    ///     retry_after_ns: Receives the wait for the same cost; optional.
-    ///     reset_after_ns: Receives the wait until the bucket is full; optional.
-    ///     durations: How long each request takes, in nanoseconds, which limits on requests in
-    ///         flight need.
-    ///
-    /// Raises:
-    ///     CostError: A cost is impossible under this limit.
-    ///     ValueError: Times are not ascending, a client does not exist, lengths differ, or there
-    ///         are no durations where they are needed.
-    ///     RuntimeError: The simulator is in use by another thread, or stopped at an error.
+    #[doc = doc!(Simulator.feed)]
     #[expect(clippy::too_many_arguments, reason = "up to four input and four output columns")]
     #[pyo3(signature = (
         times, clients, costs, allowed, remaining = None, retry_after_ns = None,
@@ -305,18 +251,7 @@ impl Simulator {
         })
     }
 
-    /// Simulate callers that wait for tokens in order of arrival, and write their waits.
-    ///
-    /// Args:
-    ///     times: Nanoseconds since the clock's origin, in ascending order.
-    ///     clients: Client numbers; `None` for the first client.
-    ///     costs: Tokens; `None` for 1 each.
-    ///     timeout_ns: The longest wait. An event that would wait longer takes no tokens.
-    ///     waits_ns: Receives the waits in nanoseconds, or -1 for an event that takes no tokens.
-    ///
-    /// Raises:
-    ///     CostError: A cost is impossible under this limit.
-    ///     ValueError: Times are not ascending, a client does not exist, or lengths differ.
+    #[doc = doc!(Simulator.wait)]
     fn wait<'py>(
         &self,
         times: &Bound<'py, PyAny>,

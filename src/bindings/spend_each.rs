@@ -190,7 +190,7 @@ fn integer_list<'py>(given: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, Py
     given.call_method0("tolist").map(Some)
 }
 
-/// Return columns as capsules of the Arrow protocol: their schema, and a stream of one batch.
+#[doc = doc!(arrow)]
 #[pyfunction]
 pub(crate) fn arrow<'py>(
     py: Python<'py>,
@@ -228,7 +228,7 @@ impl LimitEntry {
         LimitEntry::new(name.py(), name.clone().unbind(), Arc::clone(entry))
     }
 
-    /// Return a decision of this limit from its row of the columns.
+    #[doc = doc!(LimitEntry.decision)]
     fn decision<'py>(
         slf: &Bound<'py, Self>,
         id: &Bound<'py, PyAny>,

@@ -8,11 +8,7 @@ use crate::bindings::column::Column;
 use crate::simulate::{self, ClientTotals};
 use crate::sync::Mutex;
 
-/// Totals of decisions in order of time, added part by part; used by `penstock.simulate`.
-///
-/// Args:
-///     bounds: The upper bounds of the ranges of waits, in nanoseconds.
-///     widths: The widths of the intervals whose most admitted tokens are wanted, in nanoseconds.
+#[doc = doc!(Totals)]
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct Totals {
@@ -26,18 +22,7 @@ impl Totals {
         Totals { totals: Mutex::new(simulate::Totals::new(bounds.0, &widths.0)) }
     }
 
-    /// Add decisions, none of them earlier than those before.
-    ///
-    /// Args:
-    ///     times: Nanoseconds, in ascending order.
-    ///     clients: Client numbers; `None` for the first client.
-    ///     costs: Tokens; `None` for 1 each.
-    ///     allowed: 0 for each denied event.
-    ///     retry_after_ns: The wait of each denied event.
-    ///     durations: How long each request takes, in nanoseconds; `None` if not known.
-    ///
-    /// Raises:
-    ///     ValueError: Lengths differ.
+    #[doc = doc!(Totals.add)]
     fn add<'py>(
         &self,
         times: &Bound<'py, PyAny>,
@@ -62,7 +47,7 @@ impl Totals {
         Ok(())
     }
 
-    /// Return columns of clients: events, denied events, longest wait, most in flight.
+    #[doc = doc!(Totals.clients)]
     fn clients(&self) -> [Column; 4] {
         let totals = self.totals.lock();
         let column = |number: fn(&ClientTotals) -> i64| {
@@ -76,19 +61,19 @@ impl Totals {
         ]
     }
 
-    /// The number of denied events by range of their wait; the last range has no bound.
+    #[doc = doc!(Totals.waits)]
     #[getter]
     fn waits(&self) -> Vec<i64> {
         self.totals.lock().waits().to_vec()
     }
 
-    /// The most tokens admitted within any interval of each width, which excludes its end.
+    #[doc = doc!(Totals.peaks)]
     #[getter]
     fn peaks(&self) -> Vec<i64> {
         self.totals.lock().peaks().collect()
     }
 
-    /// The most requests in flight at once, of all clients together; 0 without durations.
+    #[doc = doc!(Totals.most_in_flight)]
     #[getter]
     fn most_in_flight(&self) -> i64 {
         self.totals.lock().most_in_flight()

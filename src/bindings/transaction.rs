@@ -10,21 +10,7 @@ use crate::bindings::id_text::id_text;
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
 
-/// One limit, id and cost within a decision about several limits.
-///
-/// Args:
-///     name: Name of a loaded limit.
-///     id: The client.
-///     cost: Tokens, at least 0.
-///     kind: `"spend"`; `"check"`, which affects the decision but takes no tokens; or
-///         `"spend_only"`, which does not affect the decision and takes tokens if the others are
-///         allowed and enough tokens are available.
-///     factor: Divisor of a leaky bucket's size.
-///     keep: Tokens that must be left, as in `Limiter.spend`.
-///
-/// Examples:
-///     >>> penstock.Transaction("Orders", "ada", 2)
-///     Transaction('Orders', 'ada', cost=2, kind='spend')
+#[doc = doc!(Transaction)]
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Transaction {
@@ -130,25 +116,25 @@ impl Transaction {
         })
     }
 
-    /// The limit's name.
+    #[doc = doc!(Transaction.name)]
     #[getter]
     fn name(&self, py: Python<'_>) -> Py<PyString> {
         self.name.clone_ref(py)
     }
 
-    /// The id, as given.
+    #[doc = doc!(Transaction.id)]
     #[getter]
     fn id(&self, py: Python<'_>) -> Py<PyAny> {
         self.id.clone_ref(py)
     }
 
-    /// The cost in tokens, as given.
+    #[doc = doc!(Transaction.cost)]
     #[getter]
     fn cost(&self, py: Python<'_>) -> Py<PyAny> {
         self.cost.clone_ref(py)
     }
 
-    /// `"spend"`, `"check"` or `"spend_only"`.
+    #[doc = doc!(Transaction.kind)]
     #[getter]
     fn kind(&self) -> &'static str {
         match self.kind {
@@ -158,13 +144,13 @@ impl Transaction {
         }
     }
 
-    /// Divisor of a leaky bucket's size, as given.
+    #[doc = doc!(Transaction.factor)]
     #[getter]
     fn factor(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.factor.as_ref().map(|factor| factor.clone_ref(py))
     }
 
-    /// Tokens that must be left.
+    #[doc = doc!(Transaction.keep)]
     #[getter]
     fn keep(&self) -> i64 {
         self.adjustment.as_ref().map_or(0, |adjustment| adjustment.keep)

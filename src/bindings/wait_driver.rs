@@ -191,7 +191,7 @@ pub(crate) fn too_late(
     build().unwrap_or_else(|error| error)
 }
 
-/// Return the `RateLimited` error for a caller whose turn would come too late, in `wait_ns`.
+#[doc = doc!(rate_limited_error)]
 #[pyfunction]
 pub(crate) fn rate_limited_error<'py>(
     decision: &Bound<'py, Decision>,

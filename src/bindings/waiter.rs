@@ -20,11 +20,7 @@ use crate::engine::time::Nanos;
 use crate::limiter::Call;
 use crate::sync::Mutex;
 
-/// Caller that waits until a limit allows its cost.
-///
-/// `notify` is called, from any thread, when `step` must be called again; it must not wait. After
-/// the first `step`, `leave` must be called in the end. With `reserves`, `reservation` returns what
-/// was taken.
+#[doc = doc!(Waiter)]
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct Waiter {
@@ -55,13 +51,7 @@ impl Waiter {
         Ok(Waiter { bound, state: Arc::new(state) })
     }
 
-    /// Return the decision if it is the waiter's turn, otherwise `None`.
-    ///
-    /// Call again after `delay()` or when notified.
-    ///
-    /// Raises:
-    ///     RateLimited: The wait would be longer than the timeout.
-    ///     Error: As `BoundLimit.spend` raises.
+    #[doc = doc!(Waiter.step)]
     fn step(&self, py: Python<'_>) -> PyResult<Option<Py<Decision>>> {
         let waiter = &self.state;
         let handle = self.handle();
@@ -92,10 +82,7 @@ impl Waiter {
         Ok(Some(decision))
     }
 
-    /// Return the reservation, after `step` has returned its decision.
-    ///
-    /// Raises:
-    ///     ReservationError: It was not the waiter's turn yet, or it was returned before.
+    #[doc = doc!(Waiter.reservation)]
     fn reservation<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Reservation>> {
         let reserved = self.state.progress.lock().reserved.take();
         let Some((decision, charge)) = reserved else {
@@ -105,7 +92,7 @@ impl Waiter {
         Reservation::of_waiter(py, self.handle(), id, &decision, charge)
     }
 
-    /// Return the seconds until the next `step`; `None` to wait for `notify`.
+    #[doc = doc!(Waiter.delay)]
     fn delay(&self, py: Python<'_>) -> Option<f64> {
         let handle = self.handle();
         if handle.clock.bind(py).cast::<ManualClock>().is_ok() {
@@ -121,10 +108,7 @@ impl Waiter {
         Some(((left + 999) / 1000) as f64 / 1e6)
     }
 
-    /// Leave the queue.
-    ///
-    /// If the waiter has no decision yet, or no reservation, its cost is refunded and the waiters
-    /// behind it move up.
+    #[doc = doc!(Waiter.leave)]
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.state.progress.lock().queue.clone();
         let Some(queue) = queue else { return Ok(()) };

@@ -144,6 +144,7 @@ def test_source_archive_holds_what_a_build_needs(sdist: Path) -> None:
         "THIRD-PARTY-LICENSES",
         "build.rs",
         "pyproject.toml",
+        "python/penstock/_core.pyi",
         "src/lib.rs",
     }
     assert needed <= names

@@ -21,5 +21,6 @@ mod store_contract;
 mod stores;
 mod strategies;
 mod structure;
+mod stub_docs;
 mod submission;
 mod two_limits;
