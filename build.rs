@@ -1,5 +1,5 @@
-//! Passes PyO3's configuration on, so that `cfg(Py_GIL_DISABLED)` means the same here as in PyO3, and
-//! writes the macro `doc`, which expands to the docstring of an item of the stub.
+//! Passes PyO3's configuration on, so that `cfg(Py_GIL_DISABLED)` means the same here as in PyO3.
+//! Writes the macro `doc`, which expands to the docstring of an item of the stub.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -30,12 +30,12 @@ fn write_docs() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Returns the docstrings of the classes, methods and functions of a stub, each with its name, such as
-/// `Limiter.spend`. Of several overloads, only the first has a docstring.
+/// Returns the docstrings of the classes, methods and functions of a stub, each with its name, such
+/// as `Limiter.spend`. Of several overloads, only the first has a docstring.
 ///
 /// # Errors
-/// The number of a line, and what is wrong: a public item has no docstring, or its docstring is not laid
-/// out as Ruff does it.
+/// The number of a line, and what is wrong: a public item has no docstring, or its docstring is not
+/// laid out as Ruff does it.
 #[cfg(any(feature = "python", test))]
 pub fn docstrings(stub: &str) -> Result<Vec<(String, String)>, String> {
     let mut docs: Vec<(String, String)> = Vec::new();
@@ -74,8 +74,8 @@ pub fn docstrings(stub: &str) -> Result<Vec<(String, String)>, String> {
     Ok(docs)
 }
 
-/// Returns the docstring that begins with `first`, without its indentation; `None` if it has no end, or
-/// has a line that is not indented, or a backslash or quotes that would need escaping.
+/// Returns the docstring that begins with `first`, without its indentation; `None` if it has no end,
+/// a line that is not indented, or a backslash or quotes that would need escaping.
 #[cfg(any(feature = "python", test))]
 fn docstring<'a>(
     first: &str,

@@ -10,8 +10,23 @@ use build::docstrings;
 
 #[test]
 fn docstrings_lose_their_indentation_and_keep_their_lines() {
-    let stub = "class A(B):\n    \"\"\"One.\n\n        Two.\n    \"\"\"\n\n    def f(\n        self,\n    ) -> C:\n        \
-                \"\"\"Three.\"\"\"\n    def g(self) -> C:\n        \"\"\"Four.\"\"\"\n\ndef h() -> D:\n    \"\"\"Five.\"\"\"\n";
+    let stub = r#"
+class A(B):
+    """One.
+
+        Two.
+    """
+
+    def f(
+        self,
+    ) -> C:
+        """Three."""
+    def g(self) -> C:
+        """Four."""
+
+def h() -> D:
+    """Five."""
+"#;
     let docs = docstrings(stub).unwrap();
     let docs: Vec<_> = docs.iter().map(|(item, text)| (item.as_str(), text.as_str())).collect();
     let expected = [("A", "One.\n\n    Two."), ("A.f", "Three."), ("A.g", "Four."), ("h", "Five.")];
@@ -20,7 +35,12 @@ fn docstrings_lose_their_indentation_and_keep_their_lines() {
 
 #[test]
 fn private_items_and_later_overloads_need_no_docstring() {
-    let stub = "def f(a: int) -> int:\n    \"\"\"One.\"\"\"\ndef f(a: str) -> str: ...\ndef _g() -> int: ...\n";
+    let stub = r#"
+def f(a: int) -> int:
+    """One."""
+def f(a: str) -> str: ...
+def _g() -> int: ...
+"#;
     assert_eq!(docstrings(stub).unwrap(), [("f".to_owned(), "One.".to_owned())]);
 }
 
