@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-from aiohttp.payload import BytesPayload
-
+from penstock.extras import Extra
 from penstock.outbound.transport import NotSent, PacedInTask
+
+with Extra("aiohttp"):
+    import aiohttp
+    from aiohttp.payload import BytesPayload
 
 if TYPE_CHECKING:
     from penstock._core import Reservation

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import httpx
-
+from penstock.extras import Extra
 from penstock.outbound.transport import AsyncPacedTransport, HeldStream, NotSent, PacedTransport
+
+with Extra("httpx"):
+    import httpx
 
 __all__ = ["AsyncTransport", "Transport", "TurnTimeout"]
 

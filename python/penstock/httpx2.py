@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import httpx2
-
+from penstock.extras import Extra
 from penstock.outbound.transport import AsyncPacedTransport, HeldStream, NotSent, PacedTransport
+
+with Extra("httpx2"):
+    import httpx2
 
 __all__ = ["AsyncTransport", "Transport", "TurnTimeout"]
 

@@ -6,10 +6,12 @@ import functools
 from typing import TYPE_CHECKING, Any, Final, Unpack
 from urllib.parse import urlsplit
 
-import requests
-import requests.adapters
-
+from penstock.extras import Extra
 from penstock.outbound.transport import NotSent, PacedInThread
+
+with Extra("requests"):
+    import requests
+    import requests.adapters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -177,6 +177,31 @@ def test_importing_penstock_imports_no_framework_and_no_large_module() -> None:
     assert heavy.isdisjoint(name.partition(".")[0] for name in imported)
 
 
+# Modules that need a library, and its extra.
+OPTIONAL = {
+    "penstock.aiohttp": ("aiohttp", "aiohttp"),
+    "penstock.django": ("django", "django"),
+    "penstock.django.drf": ("rest_framework", "drf"),
+    "penstock.fastapi": ("fastapi", "fastapi"),
+    "penstock.flask": ("flask", "flask"),
+    "penstock.httpx": ("httpx", "httpx"),
+    "penstock.httpx2": ("httpx2", "httpx2"),
+    "penstock.requests": ("requests", "requests"),
+}
+
+
+@pytest.mark.parametrize("module", OPTIONAL)
+def test_import_without_the_library_names_the_extra(module: str) -> None:
+    library, extra = OPTIONAL[module]
+    program = f"import sys; sys.modules[{library!r}] = None; import {module}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("ModuleNotFoundError: ")
+    assert error.endswith(f"; run `pip install 'penstock[{extra}]'`")
+
+
 def test_every_lock_is_free_in_a_child_process(root: Path) -> None:
     made, safe = 0, 0
     for file in (root / "python" / "penstock").rglob("*.py"):

@@ -11,18 +11,21 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from django.core.exceptions import ImproperlyConfigured
-from rest_framework.exceptions import APIException, ParseError, Throttled
-from rest_framework.throttling import BaseThrottle
 
 from penstock.django import conf
 from penstock.django.request import DjangoRequest, state_of
 from penstock.django.view_limits import SIMILARITY, THROTTLE, check_view_class
 from penstock.errors import ConfigError, LimitError, RateLimited
+from penstock.extras import Extra
 from penstock.web.address import ClientAddress
 from penstock.web.headers import seconds, wait_ns
 from penstock.web.identity import by_user, compile_id
 from penstock.web.limit_names import view_scope
 from penstock.web.rule import CHOICES, LIMIT_HINTS, Rule, RuleOptions, make_rule
+
+with Extra("drf"):
+    from rest_framework.exceptions import APIException, ParseError, Throttled
+    from rest_framework.throttling import BaseThrottle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

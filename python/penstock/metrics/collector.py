@@ -485,10 +485,3 @@ def checked_namespace(namespace: str) -> str:
     if re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_]*", namespace) is None:
         raise ConfigError(f"namespace must be letters, digits and _, found {namespace!r}")
     return namespace
-
-
-def missing(package: str, extra: str) -> ImportError:
-    """Return the error for a library that is not installed."""
-    return ImportError(
-        f"{package} is not installed; run `pip install 'penstock[{extra}]'`", name=package
-    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock._core import __version__
-from penstock.metrics.collector import SAMPLES, Reader, checked_namespace, missing
+from penstock.extras import Extra
+from penstock.metrics.collector import SAMPLES, Reader, checked_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,10 +44,8 @@ def instrument(
         ImportError: opentelemetry-api is not installed.
         ConfigError: An option is invalid.
     """
-    try:
+    with Extra("opentelemetry"):
         from opentelemetry import metrics  # noqa: PLC0415  optional
-    except ImportError as error:
-        raise missing("opentelemetry-api", "opentelemetry") from error
     checked_namespace(namespace)
     if meter is None:
         meter = metrics.get_meter("penstock", __version__)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from penstock.metrics.collector import HISTOGRAMS, Reader, checked_namespace, missing
+from penstock.extras import Extra
+from penstock.metrics.collector import HISTOGRAMS, Reader, checked_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -70,10 +71,8 @@ class PrometheusCollector(Collector):
         top_denied: int = 0,
         refreshers: Iterable[LoadsOverrides] = (),
     ) -> None:
-        try:
+        with Extra("prometheus"):
             from prometheus_client import core  # noqa: PLC0415  optional
-        except ImportError as error:
-            raise missing("prometheus-client", "prometheus") from error
         self._families: Final = core
         self._namespace: Final = checked_namespace(namespace)
         self._reader: Final = Reader(limiter, max_limits, top_denied, refreshers)
