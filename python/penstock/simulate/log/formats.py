@@ -264,8 +264,8 @@ _TRAEFIK: Final = (
 )
 
 RECIPES: Final = (
-    f"{DOCUMENTATION}/logs/ has formats for uvicorn, hypercorn, Granian, aiohttp, Daphne and "
-    "waitress."
+    f"{DOCUMENTATION}/replay/#python-servers has formats for uvicorn, hypercorn, Granian, aiohttp, "
+    "Daphne and waitress."
 )
 """Where formats of other servers are found."""
 
