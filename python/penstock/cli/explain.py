@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES: Final = """\
 examples:
   penstock explain OrdersPerAddress 203.0.113.7 --limits limits.yaml
-  penstock explain OrdersPerAddress 10.1.2.3 --limits limits.yaml --overrides overrides.yaml
+  penstock explain Orders ada --limits limits.yaml --overrides overrides.yaml
 """
 
 

@@ -48,7 +48,7 @@ examples:
   penstock replay access.log --limits limits.yaml --name Pages --report out.html
   penstock replay access.log --limits limits.yaml --routes routes.yaml
   penstock replay app.jsonl --limit 1000/hour --id user --cost tokens
-  tail -n 100000 app.log | penstock replay - --limit 5/s --format '%h %t "%r" %D'
+  tail -n 1000 app.log | penstock replay - --limit 5/s --format '%h %t "%r" %D'
 """
 
 

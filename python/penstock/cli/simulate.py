@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EXAMPLES: Final = """\
 examples:
   penstock simulate --limit "60/minute, burst 20" --rate 5 --clients 3
-  penstock simulate --limits limits.yaml --name Searches --traffic bursts --size 8 --every 1m
+  penstock simulate --limits limits.yaml --name Searches --traffic bursts
 """
 
 

@@ -40,13 +40,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     _add_view_options(inspect)
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(action=_inspect)
-    top = actions.add_parser("top", help="print the same again and again, with rates")
+    top = actions.add_parser("top", help="print the same every two seconds, with rates")
     _add_view_options(top)
     top.add_argument("--interval", type=float, default=2.0, help="seconds between two readings")
     top.add_argument("--once", action="store_true", help="print it once")
     top.set_defaults(action=_top, json=False)
     clear = actions.add_parser("clear", help="reset all buckets, or one")
-    clear.add_argument("url", metavar="URL", help="the store")
+    clear.add_argument(
+        "url", metavar="URL", help="the store, such as shm://shop or redis://localhost"
+    )
     clear.add_argument("name", nargs="?", help="the limit of the bucket; all buckets by default")
     clear.add_argument("id", nargs="?", help="the id of the bucket's client")
     add_file_options(clear, required=False)
@@ -72,7 +74,9 @@ def run(options: Namespace) -> int:
 
 
 def _add_view_options(parser: ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", help="the store")
+    parser.add_argument(
+        "url", metavar="URL", help="the store, such as shm://shop or redis://localhost"
+    )
     add_file_options(parser, required=False)
     parser.add_argument(
         "--ids", nargs="+", default=[], metavar="ID", help="clients whose buckets to show"
