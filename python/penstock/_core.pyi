@@ -1603,9 +1603,10 @@ def inspect_store(limiter: Limiter, n: int) -> dict[str, Any]:
         A dict with stable keys: those of `Limiter.stats`; `file`, the path; `age`, the seconds
         since creation; `reset_within`, the numbers of buckets that are full again within a
         second, a minute, an hour, a day or later; and `slowest`, the `n` buckets that are full
-        again last. Each of these has `bucket_key`, `reset_after` in seconds (an upper bound if
-        there is a tally), and `tally`, the tokens counted by a window or a leaky bucket.
-        A value is `None` if the store does not know it.
+        again last. Each of these has `bucket_key`; `reset_after` in seconds, an upper bound if
+        there are `tally`, the tokens counted by a window or a leaky bucket, or `slots`, at most as
+        many as requests in flight hold; these expire by then. A value is `None` if the store does
+        not know it.
 
     Raises:
         StoreError: The store failed.

@@ -115,6 +115,7 @@ pub(crate) fn inspection<'py>(
         let row = PyDict::new(py);
         row.set_item("reset_after", seconds(bucket.reset_after.get()))?;
         row.set_item("tally", bucket.tally)?;
+        row.set_item("slots", bucket.slots)?;
         row.set_item("bucket_key", bucket.bucket_key.as_deref())?;
         slowest.append(row)?;
     }

@@ -80,6 +80,38 @@ impl State {
     }
 }
 
+/// What the states of an algorithm are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateKind {
+    /// An instant in nanoseconds.
+    Instant,
+    /// An instant in whole milliseconds with a tally.
+    Tally,
+    /// The slots of requests in flight.
+    Slots,
+}
+
+impl StateKind {
+    /// Returns whether a store may read its states as an instant with a tally.
+    pub const fn has_tally(self) -> bool {
+        !matches!(self, StateKind::Instant)
+    }
+
+    /// Returns the tally of a state; `None` if it has none.
+    pub fn tally_in(self, state: State) -> Option<u64> {
+        (self == StateKind::Tally).then(|| state.tally())
+    }
+
+    /// Returns the number of slots held in a state; `None` if it has none.
+    ///
+    /// Without the limit, it is unknown whether the slots of the previous epoch have expired, so they are
+    /// included.
+    pub fn slots_in(self, state: State) -> Option<i64> {
+        let Slots { current, previous, .. } = state.slots();
+        (self == StateKind::Slots).then_some(current + previous)
+    }
+}
+
 /// The slots of requests in flight: those taken in the current epoch and in the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::PathBuf;
 
+use crate::engine::state::{State, StateKind};
 use crate::engine::time::{Nanos, Timestamp};
 use crate::store::{Stats, StoreError};
 
@@ -37,10 +38,12 @@ pub struct Inspection {
 /// A bucket with a long time until it is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowBucket {
-    /// Time until it is full; for a bucket with a tally, an upper bound.
+    /// Time until it is full, or its slots have expired; with a tally or slots, an upper bound.
     pub reset_after: Nanos,
-    /// The tally of a window or a leaky bucket; `None` for a token bucket.
+    /// The tally of a window or a leaky bucket; `None` for other buckets.
     pub tally: Option<u64>,
+    /// The slots that requests in flight hold, an upper bound; `None` for other buckets.
+    pub slots: Option<i64>,
     /// The bucket key; `None` if the store keeps only hashes of ids.
     pub bucket_key: Option<String>,
 }
@@ -55,7 +58,7 @@ pub(crate) struct Survey {
 }
 
 /// A [`SlowBucket`], ordered by the time until it is full.
-type Slow = (Nanos, Option<u64>, Option<String>);
+type Slow = (Nanos, Option<u64>, Option<i64>, Option<String>);
 
 impl Survey {
     /// Returns an empty survey that keeps at most `max_slowest` slow buckets.
@@ -69,7 +72,7 @@ impl Survey {
         &mut self,
         end: Timestamp,
         now: Timestamp,
-        tally: Option<u64>,
+        (kind, state): (StateKind, State),
         bucket_key: impl FnOnce() -> Option<String>,
     ) {
         if end <= now {
@@ -83,7 +86,8 @@ impl Survey {
         if is_full && self.slowest.peek().is_none_or(|Reverse(first)| first.0 > reset_after) {
             return;
         }
-        self.slowest.push(Reverse((reset_after, tally, bucket_key())));
+        let (tally, slots) = (kind.tally_in(state), kind.slots_in(state));
+        self.slowest.push(Reverse((reset_after, tally, slots, bucket_key())));
         if self.slowest.len() > self.max_slowest {
             self.slowest.pop();
         }
@@ -92,9 +96,10 @@ impl Survey {
     /// Returns the number of buckets, the histogram, and the slowest buckets.
     pub(crate) fn finish(self) -> (u64, ResetWithin, Vec<SlowBucket>) {
         let slowest = self.slowest.into_sorted_vec().into_iter();
-        let slowest = slowest.map(|Reverse((reset_after, tally, bucket_key))| SlowBucket {
+        let slowest = slowest.map(|Reverse((reset_after, tally, slots, bucket_key))| SlowBucket {
             reset_after,
             tally,
+            slots,
             bucket_key,
         });
         (self.buckets, self.reset_within, slowest.collect())

@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::Answer;
 pub use crate::engine::state::Write;
-use crate::engine::state::{Lifetime, State};
+use crate::engine::state::{Lifetime, State, StateKind};
 use crate::engine::time::Timestamp;
 use crate::hash::HashKey;
 use crate::store::remote::{RemoteBatch, RemoteStep};
@@ -135,8 +135,8 @@ pub struct Keyspace {
     is_in_process: bool,
     /// Secret number that is different for each store and keyspace: one id has a bucket in each.
     salt: u64,
-    /// Whether its states have a tally.
-    pub(crate) has_tally: bool,
+    /// What its states are.
+    pub(crate) kind: StateKind,
     /// The limit's number or name and the algorithm, for a store that keeps keys as text.
     text: Box<str>,
 }
@@ -147,8 +147,8 @@ impl Keyspace {
     pub fn new(key: HashKey, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
         // The algorithm contains no colon, so no two pairs have the same text.
         let text = format!("{algorithm}:{prefix}");
-        let (salt, has_tally) = (key.hash64(text.as_bytes()), algorithm.has_tally());
-        Keyspace { hash: key, is_in_process: false, salt, has_tally, text: text.into() }
+        let (salt, kind) = (key.hash64(text.as_bytes()), algorithm.state_kind());
+        Keyspace { hash: key, is_in_process: false, salt, kind, text: text.into() }
     }
 
     /// Hashes ids with [`HashKey::of_process`], as overrides do, so that a call hashes its id once. Only

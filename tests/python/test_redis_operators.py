@@ -80,6 +80,21 @@ def test_unix_socket_is_the_same_store(redis_server: Server) -> None:
         assert far.spend("Orders", "ada", 10).remaining == 30
 
 
+def test_slots_of_requests_in_flight_are_inspected(redis_server: Server, command: Command) -> None:
+    limits = {"Calls": "9 in flight", "Pages": "9/hour"}
+    with penstock.Limiter(limits, redis_server.url) as limiter:
+        limiter.spend("Pages", "ada")
+        with limiter.reserve("Calls", "ada", 3):
+            assert command.run("store", "inspect", redis_server.url, "--json") == 0
+    rows = {row["bucket_key"]: row for row in command.json()["slowest"]}
+    assert {key: (row["tally"], row["slots"]) for key, row in rows.items()} == {
+        "Calls:ada": (None, 3),
+        "Pages:ada": (None, None),
+    }
+    # Two epochs of 30 units of 1024 ms, rounded up to a store's lifetime.
+    assert 30 < rows["Calls:ada"]["reset_after"] < 66
+
+
 def test_client_certificate_is_sent(start_server: StartServer, tmp_path: Path) -> None:
     config, authority = tls_config(tmp_path / "tls")
     server = start_server({**config, "tls-auth-clients": "yes"}, certificate=authority)

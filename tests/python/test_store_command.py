@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -83,12 +84,29 @@ def test_inspect_shows_the_table(url: str, tmp_path: Path, command: Command) -> 
         "reset_within": {"1s": 0, "1m": 2, "1h": 0, "1d": 1, "later": 0},
         # A window of an hour is kept for 7 * 2**19 ms: lifetimes are rounded up.
         "slowest": [
-            {"reset_after": 3670.016, "tally": 3, "bucket_key": None},
-            {"reset_after": 60.0, "tally": None, "bucket_key": None},
-            {"reset_after": 30.0, "tally": None, "bucket_key": None},
+            {"reset_after": 3670.016, "tally": 3, "slots": None, "bucket_key": None},
+            {"reset_after": 60.0, "tally": None, "slots": None, "bucket_key": None},
+            {"reset_after": 30.0, "tally": None, "slots": None, "bucket_key": None},
         ],
         "nearest": None,
     }
+
+
+def test_inspect_shows_the_slots_of_both_epochs_and_when_they_expire(
+    url: str, clock: penstock.ManualClock, command: Command
+) -> None:
+    limiter = penstock.Limiter({"Calls": "9 in flight, lease 2s"}, url, clock=clock)
+    # Of a process that was killed.
+    limiter.reserve("Calls", "ada", 2).abandon()
+    clock.advance(3)
+    with limiter.reserve("Calls", "ada"):
+        # An epoch is 2.048 s, and the second one began that long after the first.
+        row = {"reset_after": 3.144, "tally": None, "slots": 3, "bucket_key": None}
+        assert run(command, "inspect", url)["slowest"] == [row]
+        assert command.run("store", "inspect", url) == 0
+    shown = re.search(r"slots of requests in flight\n(?:.*\n)+? *3\.14 s +3\b", command.out)
+    assert shown is not None, command.out
+    assert "slowest" not in command.out
 
 
 @pytest.mark.usefixtures("limiter")

@@ -91,9 +91,15 @@ def lines(shown: Report, before: Report | None = None, seconds: float = 1.0) -> 
     if shown["nearest"] is not None:
         yield "\nbuckets nearest to their limit"
         yield from _nearest_buckets(shown["nearest"])
-    elif shown["slowest"]:
-        yield "\nslowest buckets (--limits and --ids show those of given clients)"
-        yield from _slowest_buckets(shown["slowest"])
+    else:
+        slots = [bucket for bucket in shown["slowest"] if bucket["slots"] is not None]
+        others = [bucket for bucket in shown["slowest"] if bucket["slots"] is None]
+        if others:
+            yield "\nslowest buckets (--limits and --ids show those of given clients)"
+            yield from _slowest_buckets(others, ("full again in", "counted"), "tally")
+        if slots:
+            yield "\nslots of requests in flight"
+            yield from _slowest_buckets(slots, ("expire within", "held"), "slots")
 
 
 def _reset_times(counts: Mapping[str, int]) -> list[str]:
@@ -114,16 +120,18 @@ def _nearest_buckets(buckets: Sequence[Mapping[str, Any]]) -> list[str]:
     return _table(("bucket", "remaining", "of", "full again in"), rows)
 
 
-def _slowest_buckets(buckets: Sequence[Mapping[str, Any]]) -> list[str]:
+def _slowest_buckets(
+    buckets: Sequence[Mapping[str, Any]], heads: tuple[str, str], number: str
+) -> list[str]:
     rows = []
     for bucket in buckets:
-        tally = bucket["tally"]
-        rows.append((_span(bucket["reset_after"]), "" if tally is None else f"{tally:,}"))
+        count = bucket[number]
+        rows.append((_span(bucket["reset_after"]), "" if count is None else f"{count:,}"))
     if any(bucket["bucket_key"] is None for bucket in buckets):
-        return _table(("full again in", "counted"), rows)
+        return _table(heads, rows)
     keys = (bucket["bucket_key"] for bucket in buckets)
     named = [(key, *row) for key, row in zip(keys, rows, strict=True)]
-    return _table(("bucket", "full again in", "counted"), named)
+    return _table(("bucket", *heads), named)
 
 
 def _facts(shown: Report) -> dict[str, object]:

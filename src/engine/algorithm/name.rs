@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::engine::id::Excerpt;
 use crate::engine::named_enum::named_enum;
+use crate::engine::state::StateKind;
 
 named_enum! {
     /// The algorithms by their names in limits files.
@@ -21,16 +22,16 @@ named_enum! {
 }
 
 impl AlgorithmName {
-    /// Returns whether its states are an instant with a tally, and not only an instant.
-    pub const fn has_tally(self) -> bool {
+    /// Returns what its states are.
+    pub const fn state_kind(self) -> StateKind {
         match self {
             AlgorithmName::LeakyBucket
             | AlgorithmName::FixedWindow
-            | AlgorithmName::FixedRateWindow
-            | AlgorithmName::InFlight => true,
+            | AlgorithmName::FixedRateWindow => StateKind::Tally,
+            AlgorithmName::InFlight => StateKind::Slots,
             AlgorithmName::TokenBucket
             | AlgorithmName::CalendarWindow
-            | AlgorithmName::Unlimited => false,
+            | AlgorithmName::Unlimited => StateKind::Instant,
         }
     }
 }

@@ -100,19 +100,21 @@ fn hash_of(id: &str) -> String {
     Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the limit's name or number and the id, or its hash, of a bucket's key; `None` for any other
-/// key.
-pub(super) fn bucket_of<'a>(prefix: &str, key: &'a [u8]) -> Option<(&'a str, &'a str)> {
+/// Returns the algorithm, the limit's name or number, and the id, or its hash, of a bucket's key; `None`
+/// for any other key.
+pub(super) fn bucket_of<'a>(
+    prefix: &str,
+    key: &'a [u8],
+) -> Option<(AlgorithmName, &'a str, &'a str)> {
     let text = std::str::from_utf8(key).ok()?;
     let (bucket, limit) = text.rsplit_once(':')?;
     let bucket = bucket.strip_prefix('{')?.strip_prefix(prefix)?.strip_prefix(':')?;
     // No name ends with `}` and another name, so at most one fits.
     let mut algorithms = AlgorithmName::ALL.into_iter();
-    let id = algorithms.find_map(|name| {
+    algorithms.find_map(|name| {
         let start = bucket.strip_suffix(name.as_str())?;
-        start.strip_suffix('#').unwrap_or(start).strip_suffix('}')
-    });
-    id.map(|id| (limit, id))
+        Some((name, limit, start.strip_suffix('#').unwrap_or(start).strip_suffix('}')?))
+    })
 }
 
 /// Returns the slot of a key in a cluster.
@@ -436,11 +438,6 @@ impl Held {
             None => self.state.instant(),
             Some(millis) => self.state.tally_instant().saturating_add(Nanos::from_millis(millis)),
         }
-    }
-
-    /// Returns the tally of a window or a leaky bucket; `None` for a state that is an instant.
-    pub(super) fn tally(&self) -> Option<u64> {
-        self.memory.map(|_| self.state.tally())
     }
 
     /// Returns the value in the script's format.

@@ -86,10 +86,10 @@ impl Inspect for RedisStore {
                     // Deleted concurrently, or of another program.
                     let Value::BulkString(value) = value else { continue };
                     let Some(held) = Held::read(&value) else { continue };
-                    let named = || codec::bucket_of(&self.client.url().prefix, key);
-                    survey.add(held.end(), now, held.tally(), || {
-                        named().map(|(limit, id)| bucket_key(limit, id))
-                    });
+                    let named = codec::bucket_of(&self.client.url().prefix, key);
+                    let Some((algorithm, limit, id)) = named else { continue };
+                    let content = (algorithm.state_kind(), held.state);
+                    survey.add(held.end(), now, content, || Some(bucket_key(limit, id)));
                 }
                 Ok(())
             })

@@ -16,7 +16,7 @@ use crate::store::shared::slot::SharedSlot;
 use crate::store::shared::table_memory::{SLOTS_PER_BUCKET, SLOTS_PER_LINE, TableCounters};
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"penstock");
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 const ENDIAN_MARK: u32 = 0x0102_0304;
 pub(super) const HEADER_BYTES: usize = 4096;
 /// Bytes of the header that never change after creation. Their checksum follows.

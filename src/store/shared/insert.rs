@@ -1,15 +1,14 @@
 //! Inserts, under the lock of a window: assign slots to new buckets, and move buckets of older
 //! tables.
 
-use crate::engine::state::State;
+use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::Wait;
 use crate::store::Write;
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
-use crate::store::shared::lifetime::StoredLifetime;
 use crate::store::shared::loom_mutants::{Mutant, has};
-use crate::store::shared::slot::{Occupant, SharedSlot, SlotKey, SlotTag};
+use crate::store::shared::slot::{Occupant, SharedSlot, SlotKey};
 use crate::store::shared::table::{
     FoundSlot, InsertOutcome, SharedTable, SlotAddress, SlotCharge, StepOutcome, is_in_use,
 };
@@ -107,7 +106,8 @@ impl<M: TableMemory> SharedTable<M> {
             }
             memory.reached(FaultPoint::Chosen);
             if has(Mutant::RenamesFirst) {
-                chosen.slot.rename(chosen.key.succeeded_by(address.tag, StoredLifetime::INSTANT));
+                let key = chosen.key.succeeded_by(address.tag, address.kind, Lifetime::INSTANT);
+                chosen.slot.rename(key);
             }
             if !self.vacate(memory, &chosen, now) {
                 continue;
@@ -116,8 +116,9 @@ impl<M: TableMemory> SharedTable<M> {
             let Some((state, lifetime)) = run(None, now).state() else {
                 return Ok(InsertOutcome::Done(None));
             };
-            let lifetime = StoredLifetime::at_least(lifetime);
-            let after = self.occupy(memory, &chosen, address.tag, state, lifetime);
+            let (tag, kind) = (address.tag, address.kind);
+            let key = chosen.key.succeeded_by(tag, kind, lifetime);
+            let after = self.occupy(memory, &chosen, key, state);
             return Ok(InsertOutcome::Done(Some(SlotCharge {
                 slot: chosen.slot,
                 before: None,
@@ -151,16 +152,8 @@ impl<M: TableMemory> SharedTable<M> {
 
     /// Assigns a free slot to a bucket. Only the holder of the lock writes to a free slot, so plain
     /// stores suffice.
-    fn occupy(
-        &self,
-        memory: &M,
-        chosen: &ChosenSlot<'_>,
-        tag: SlotTag,
-        state: State,
-        lifetime: StoredLifetime,
-    ) -> Occupant {
-        self.announce(memory, state, lifetime);
-        let key = chosen.key.succeeded_by(tag, lifetime);
+    fn occupy(&self, memory: &M, chosen: &ChosenSlot<'_>, key: SlotKey, state: State) -> Occupant {
+        self.announce(memory, state, key.lifetime());
         chosen.slot.rename(key);
         memory.reached(FaultPoint::Renamed);
         let after = chosen.slot.publish(key, state);
@@ -190,8 +183,7 @@ impl<M: TableMemory> SharedTable<M> {
         }
         older.reached(FaultPoint::Sealed);
         if let Some(state) = self.state(found, now) {
-            let (tag, lifetime) = (occupant.key.tag(), occupant.key.lifetime());
-            self.occupy(memory, chosen, tag, state, lifetime);
+            self.occupy(memory, chosen, chosen.key.succeeded_as(occupant.key), state);
             older.reached(FaultPoint::Copied);
         }
         if has(Mutant::CopiesUnsealed) {

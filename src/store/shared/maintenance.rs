@@ -6,7 +6,6 @@ use crate::engine::time::Timestamp;
 use crate::store::Wait;
 use crate::store::inspect::{Inspect, Inspection, ResetWithin, SlowBucket, Survey};
 use crate::store::shared::deadline::Deadline;
-use crate::store::shared::lifetime::StoredLifetime;
 use crate::store::shared::loom_mutants::{Mutant, has};
 use crate::store::shared::slot::{Occupant, SharedSlot};
 use crate::store::shared::table::{FoundSlot, SharedTable, SlotAddress, is_in_use};
@@ -110,7 +109,7 @@ impl<M: TableMemory> SharedTable<M> {
             if slot.release(occupant) {
                 memory.counters().forgotten.count();
             }
-        } else if key.lifetime() > StoredLifetime::INSTANT && !self.is_damaged(memory, occupant) {
+        } else if key.kind().has_tally() && !self.is_damaged(memory, occupant) {
             self.rename_for(memory, slot, occupant, lifetime(occupant.state()), now);
         }
     }
@@ -124,7 +123,7 @@ impl<M: TableMemory> SharedTable<M> {
         lifetime: Lifetime,
         now: Timestamp,
     ) {
-        let lifetime = StoredLifetime::at_least(lifetime).max(occupant.key.lifetime());
+        let lifetime = lifetime.max(occupant.key.lifetime());
         self.announce(memory, occupant.state(), lifetime);
         // A call that has read the previous key may still write a state of its own time, for which
         // it announces only the shorter lifetime.
@@ -188,10 +187,8 @@ impl<M: TableMemory> SharedTable<M> {
         let newest = self.newest()?;
         let mut survey = Survey::new(slowest);
         for occupant in newest.tables().flat_map(|memory| self.occupants(memory)) {
-            let is_instant = occupant.key.lifetime() == StoredLifetime::INSTANT;
-            let tally = (!is_instant).then(|| occupant.state().tally());
             // The table stores only a hash of the id.
-            survey.add(occupant.end(), now, tally, || None);
+            survey.add(occupant.end(), now, (occupant.key.kind(), occupant.state()), || None);
         }
         newest.refuse_truncated()?;
         let (_, reset_within, slowest) = survey.finish();

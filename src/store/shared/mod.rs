@@ -7,7 +7,6 @@ mod deadline;
 mod file;
 mod header;
 mod insert;
-mod lifetime;
 mod lock;
 pub mod loom_mutants;
 mod maintenance;
@@ -80,7 +79,7 @@ impl<M: TableMemory> SharedStore<M> {
 
     #[inline(always)]
     fn address(&self, bucket: Bucket<'_>) -> SlotAddress {
-        SlotAddress::of(bucket.hash(), bucket.keyspace.has_tally)
+        SlotAddress::of(bucket.hash(), bucket.keyspace.kind)
     }
 
     /// Runs a step on one bucket.
@@ -104,7 +103,7 @@ impl<M: TableMemory> SharedStore<M> {
     #[cold]
     fn overflow_address(&self, bucket: Bucket<'_>) -> SlotAddress {
         let keyspace = bucket.keyspace;
-        SlotAddress::of(keyspace.hash(OVERFLOW_ID), keyspace.has_tally)
+        SlotAddress::of(keyspace.hash(OVERFLOW_ID), keyspace.kind)
     }
 }
 

@@ -3,22 +3,22 @@
 //! The state is stored XORed with a mask that is computed from the key word. A compare-and-swap
 //! that was prepared while the slot belonged to another bucket therefore fails.
 
-use crate::engine::state::State;
+use crate::engine::state::{Lifetime, State, StateKind};
 use crate::engine::time::Timestamp;
-use crate::store::shared::lifetime::StoredLifetime;
 use crate::store::shared::loom_mutants::{Mutant, has};
 use crate::sync::{Ordering, Word};
 
-const LIFETIME_MASK: u64 = (1 << StoredLifetime::BITS) - 1;
-const TENANCY_ONE: u64 = 1 << StoredLifetime::BITS;
-const TENANCY_MASK: u64 = 0b1111 << StoredLifetime::BITS;
-const TAG_MASK: u64 = !(LIFETIME_MASK | TENANCY_MASK);
+const LIFETIME_MASK: u64 = (1 << Lifetime::BITS) - 1;
+const HAS_SLOTS: u64 = 1 << Lifetime::BITS;
+const TENANCY_ONE: u64 = HAS_SLOTS << 1;
+const TENANCY_MASK: u64 = 0b1111 * TENANCY_ONE;
+const TAG_MASK: u64 = !(LIFETIME_MASK | HAS_SLOTS | TENANCY_MASK);
 const TOP_BIT: u64 = 1 << 63;
 
 /// The state word of a free slot, whatever its key word.
 pub(super) const FREE: u64 = 0;
 
-/// The lower 49 bits of a hash, in the upper bits of a key word: identifies the bucket of a slot.
+/// The lower 51 bits of a hash, in the upper bits of a key word: identifies the bucket of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotTag(u64);
 
@@ -29,7 +29,8 @@ impl SlotTag {
     }
 }
 
-/// The key word: tag (49 bits), tenancy (4 bits), lifetime (11 bits).
+/// The key word: tag (51 bits), tenancy (4 bits), whether the state is [`StateKind::Slots`], lifetime
+/// (8 bits).
 ///
 /// The tenancy is the number of assignments of the slot, modulo 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,25 +42,38 @@ impl SlotKey {
         self.0 & TAG_MASK == tag.0
     }
 
-    /// Returns the tag.
-    pub(super) const fn tag(self) -> SlotTag {
-        SlotTag(self.0 & TAG_MASK)
+    /// Returns the key of the next bucket in this slot.
+    pub(super) fn succeeded_by(self, tag: SlotTag, kind: StateKind, lifetime: Lifetime) -> SlotKey {
+        let has_slots = if kind == StateKind::Slots { HAS_SLOTS } else { 0 };
+        self.succeeded_as(SlotKey(tag.0 | has_slots | lifetime.bits()))
     }
 
-    /// Returns the key of the next bucket in this slot.
-    pub(super) fn succeeded_by(self, tag: SlotTag, lifetime: StoredLifetime) -> SlotKey {
+    /// Returns the key of a bucket of another slot that is moved to this one.
+    pub(super) fn succeeded_as(self, other: SlotKey) -> SlotKey {
         let one = if has(Mutant::NoTenancy) { 0 } else { TENANCY_ONE };
         let tenancy = self.0.wrapping_add(one) & TENANCY_MASK;
-        SlotKey(tag.0 | tenancy | lifetime.bits())
+        SlotKey((other.0 & !TENANCY_MASK) | tenancy)
+    }
+
+    /// Returns what the state is.
+    #[inline(always)]
+    pub(super) fn kind(self) -> StateKind {
+        if self.lifetime() == Lifetime::INSTANT {
+            StateKind::Instant
+        } else if self.0 & HAS_SLOTS == 0 {
+            StateKind::Tally
+        } else {
+            StateKind::Slots
+        }
     }
 
     /// Returns the lifetime of the state.
-    pub(super) const fn lifetime(self) -> StoredLifetime {
-        StoredLifetime::from_bits(self.0)
+    pub(super) const fn lifetime(self) -> Lifetime {
+        Lifetime::from_bits(self.0)
     }
 
     /// Returns the same key with another lifetime.
-    pub(super) const fn with_lifetime(self, lifetime: StoredLifetime) -> SlotKey {
+    pub(super) const fn with_lifetime(self, lifetime: Lifetime) -> SlotKey {
         SlotKey((self.0 & !LIFETIME_MASK) | lifetime.bits())
     }
 
@@ -250,7 +264,11 @@ mod tests {
     #[test]
     fn no_masked_state_is_free_and_each_comes_back() {
         for hash in [0, u64::MAX, 0x0123_4567_89ab_cdef, TOP_BIT] {
-            let key = SlotKey(0).succeeded_by(SlotTag::of_low_bits(hash), StoredLifetime::INSTANT);
+            let key = SlotKey(0).succeeded_by(
+                SlotTag::of_low_bits(hash),
+                StateKind::Instant,
+                Lifetime::INSTANT,
+            );
             for word in [0, 1, (1 << 63) - 1, key.mask() & !TOP_BIT] {
                 let masked = key.masked(state(word));
                 assert_ne!(masked, FREE);
@@ -263,11 +281,11 @@ mod tests {
     fn a_word_of_a_former_owner_cannot_be_replaced() {
         let slot = SharedSlot::new();
         let (mine, other) = (SlotTag::of_low_bits(1), SlotTag::of_low_bits(2));
-        let first = SlotKey(0).succeeded_by(mine, StoredLifetime::INSTANT);
+        let first = SlotKey(0).succeeded_by(mine, StateKind::Instant, Lifetime::INSTANT);
         slot.rename(first);
         let seen = slot.publish(first, state(5));
         assert!(slot.release(seen));
-        let second = first.succeeded_by(other, StoredLifetime::INSTANT);
+        let second = first.succeeded_by(other, StateKind::Instant, Lifetime::INSTANT);
         slot.rename(second);
         slot.publish(second, state(5));
         assert!(slot.replace(seen, state(6)).is_none());
@@ -278,7 +296,7 @@ mod tests {
     #[test]
     fn a_sealed_state_cannot_be_replaced_but_read_and_unsealed() {
         let (slot, tag) = (SharedSlot::new(), SlotTag::of_low_bits(1));
-        let key = SlotKey(0).succeeded_by(tag, StoredLifetime::INSTANT);
+        let key = SlotKey(0).succeeded_by(tag, StateKind::Instant, Lifetime::INSTANT);
         slot.rename(key);
         let seen = slot.publish(key, state(5));
         assert!(slot.seal(seen));
@@ -293,10 +311,10 @@ mod tests {
     #[test]
     fn the_same_key_in_a_later_tenancy_has_another_mask() {
         let tag = SlotTag::of_low_bits(7);
-        let first = SlotKey(0).succeeded_by(tag, StoredLifetime::INSTANT);
-        let second = first.succeeded_by(tag, StoredLifetime::INSTANT);
+        let first = SlotKey(0).succeeded_by(tag, StateKind::Instant, Lifetime::INSTANT);
+        let second = first.succeeded_by(tag, StateKind::Instant, Lifetime::INSTANT);
         assert_ne!(first.masked(state(5)), second.masked(state(5)));
         assert!(!first.is_same_tenancy(second));
-        assert!(first.is_same_tenancy(first.with_lifetime(StoredLifetime::from_bits(9))));
+        assert!(first.is_same_tenancy(first.with_lifetime(Lifetime::from_bits(9))));
     }
 }

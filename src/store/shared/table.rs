@@ -23,27 +23,28 @@
 use std::ops::Range;
 
 use crate::engine::answer::Answer;
-use crate::engine::state::State;
+use crate::engine::state::{Lifetime, State, StateKind};
 use crate::engine::time::{Nanos, Timestamp};
 use crate::prefetch::prefetch;
 use crate::store::memory::Overflow;
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
-use crate::store::shared::lifetime::StoredLifetime;
 use crate::store::shared::loom_mutants::{Mutant, has};
 use crate::store::shared::slot::{Occupant, SharedSlot, SlotTag};
-use crate::store::shared::table_memory::{FaultPoint, SLOTS_PER_LINE, TableMemory, TableStage};
+use crate::store::shared::table_memory::{
+    FaultPoint, Maximum, SLOTS_PER_LINE, TableMemory, TableStage,
+};
 use crate::store::{StoreStep, Write};
 
 /// How far beyond a new latest end the announced one is raised.
 const ANNOUNCED_AHEAD: Nanos = Nanos::SECOND;
 
-/// The location of a bucket in a table of any size, its tag, and whether its states have a tally.
+/// The location of a bucket in a table of any size, its tag, and what its states are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotAddress {
     pub(super) place: u64,
     pub(super) tag: SlotTag,
-    pub(super) has_tally: bool,
+    pub(super) kind: StateKind,
 }
 
 impl SlotAddress {
@@ -52,9 +53,16 @@ impl SlotAddress {
     /// The upper bits select the home line and the lower bits are the tag, so two buckets share a
     /// state only if their tags are equal and their home lines are less than a window apart.
     #[inline(always)]
-    pub(super) fn of(hash: u64, has_tally: bool) -> SlotAddress {
-        SlotAddress { place: hash, tag: SlotTag::of_low_bits(hash), has_tally }
+    pub(super) fn of(hash: u64, kind: StateKind) -> SlotAddress {
+        SlotAddress { place: hash, tag: SlotTag::of_low_bits(hash), kind }
     }
+}
+
+/// Returns whether a lifetime is longer than the one whose bits are in `longest`.
+#[inline(always)]
+fn exceeds(lifetime: Lifetime, longest: &Maximum) -> bool {
+    // Most states have an instant in nanoseconds, for which the word need not be read.
+    lifetime.is_of_tally() && lifetime.bits() > longest.get()
 }
 
 /// The slot of a bucket, and its content when it was found.
@@ -63,8 +71,8 @@ pub(super) struct FoundSlot<'a, M> {
     pub(super) memory: &'a M,
     pub(super) slot: &'a SharedSlot,
     pub(super) occupant: Occupant,
-    /// Whether the states of the bucket that was looked for have a tally.
-    has_tally: bool,
+    /// What the states of the bucket that was looked for are.
+    kind: StateKind,
 }
 
 /// A charge that a call has written, which it may have to give back.
@@ -163,7 +171,7 @@ impl<M: TableMemory> SharedTable<M> {
         Self::window(memory, address).find_map(|index| {
             let slot = memory.slot(index);
             let occupant = slot.occupant_of(address.tag)?;
-            Some(FoundSlot { memory, slot, occupant, has_tally: address.has_tally })
+            Some(FoundSlot { memory, slot, occupant, kind: address.kind })
         })
     }
 
@@ -233,10 +241,9 @@ impl<M: TableMemory> SharedTable<M> {
     /// be of the kind that the call expects.
     #[inline(always)]
     pub(super) fn state(&self, found: &FoundSlot<'_, M>, now: Timestamp) -> Option<State> {
-        let &FoundSlot { memory, occupant, has_tally, .. } = found;
+        let &FoundSlot { memory, occupant, kind, .. } = found;
         let is_over = occupant.end() <= now;
-        let is_damaged =
-            occupant.key.lifetime().is_of_tally() != has_tally || self.is_damaged(memory, occupant);
+        let is_damaged = occupant.key.kind() != kind || self.is_damaged(memory, occupant);
         (!is_over && !is_damaged).then(|| occupant.state())
     }
 
@@ -245,7 +252,7 @@ impl<M: TableMemory> SharedTable<M> {
     pub(super) fn is_damaged(&self, memory: &M, occupant: Occupant) -> bool {
         let announced = &memory.counters().announced;
         occupant.end().get() as u64 > announced.latest_end.get()
-            || occupant.key.lifetime().exceeds(&announced.longest_lifetime)
+            || exceeds(occupant.key.lifetime(), &announced.longest_lifetime)
     }
 
     /// Returns whether a bucket is sealed because it is being moved to a larger table. In a table
@@ -258,14 +265,14 @@ impl<M: TableMemory> SharedTable<M> {
     /// Raises the bounds of valid states before a state is written, so that no reader takes it for
     /// damage.
     #[inline(always)]
-    pub(super) fn announce(&self, memory: &M, state: State, lifetime: StoredLifetime) {
+    pub(super) fn announce(&self, memory: &M, state: State, lifetime: Lifetime) {
         let end = lifetime.end_of(state).get() as u64;
         let announced = &memory.counters().announced;
         if end > announced.latest_end.get() {
             // Raised further than necessary to reduce contention on this word.
             announced.latest_end.raise(end.saturating_add(ANNOUNCED_AHEAD.get() as u64));
         }
-        if lifetime.exceeds(&announced.longest_lifetime) {
+        if exceeds(lifetime, &announced.longest_lifetime) {
             announced.longest_lifetime.raise(lifetime.bits());
         }
     }
@@ -433,7 +440,7 @@ impl<M: TableMemory> SharedTable<M> {
             return if is_unchanged { StepOutcome::Done(None) } else { StepOutcome::Moved };
         };
         // The key of a damaged state may be damaged too, so its slot must be assigned again.
-        let is_kept = StoredLifetime::at_least(lifetime) <= occupant.key.lifetime();
+        let is_kept = lifetime <= occupant.key.lifetime();
         if self.is_damaged(memory, occupant) || !is_kept {
             return StepOutcome::NeedsLock;
         }
