@@ -104,6 +104,12 @@ def hypercorn(port: int) -> list[str]:
 
 
 ASGI_SERVERS = {"uvicorn", "hypercorn"}
+# Requests of tests may still run when the server ends.
+GUNICORN = ["--workers", "1", "--graceful-timeout", "1"]
+WEBSOCKET = """Connection: Upgrade\r
+Upgrade: websocket\r
+Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r
+Sec-WebSocket-Version: 13"""
 
 
 class Site:
@@ -136,11 +142,11 @@ class Site:
         while self.held != number:
             assert clock.now() < deadline, self.held
 
-    def open(self, path: str) -> socket.socket:
-        """Send a request, and read the first bytes of its response."""
+    def open(self, path: str, fields: str = "Connection: close", status: int = 200) -> socket.socket:
+        """Send a request, and read the status of its response."""
         connection = socket.create_connection(("127.0.0.1", self.port), SECONDS_TO_ANSWER)
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-        assert connection.recv(15).startswith(b"HTTP/1.1 200")
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode())
+        assert connection.recv(12) == f"HTTP/1.1 {status}".encode()
         return connection
 
 
@@ -159,10 +165,9 @@ def served(name: str, folder: Path) -> Iterator[Site]:
         pytest.importorskip(name)
     port = free_port()
     commands = {
-        "sync": gunicorn(port, folder, "--workers", "1"),
-        "gthread": gunicorn(port, folder, "--workers", "1", "--threads", "4"),
+        "sync": gunicorn(port, folder, *GUNICORN),
+        "gthread": gunicorn(port, folder, *GUNICORN, "--threads", "4"),
         "waitress": waitress(port),
-        # A background task of a test runs until the server ends.
         "uvicorn": uvicorn(port, "--timeout-graceful-shutdown", "1"),
         "hypercorn": hypercorn(port),
     }
@@ -223,6 +228,40 @@ def test_background_task_holds_no_slot(site: Site) -> None:
         pytest.skip("WSGI has no background tasks")
     with closing(site.open("/background")):
         site.wait_until_held(0)
+
+
+def test_websocket_holds_a_slot_until_it_closes(site: Site) -> None:
+    if site.is_wsgi:
+        pytest.skip("WSGI has no WebSockets")
+    first = site.open("/socket", WEBSOCKET, 101)
+    assert site.held == 1
+    with closing(site.open("/socket", WEBSOCKET, 101)):
+        with closing(site.open("/socket", WEBSOCKET, 429)):
+            assert site.held == 2
+        first.close()
+        site.wait_until_held(1)
+        site.open("/socket", WEBSOCKET, 101).close()
+    site.wait_until_held(0)
+
+
+@pytest.mark.parametrize("name", ["sync", "gthread", "uvicorn"])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_slots_of_a_terminated_server_are_given_back_or_expire(
+    name: str, is_read: bool, tmp_path: Path
+) -> None:
+    for site in served(name, tmp_path):
+        # A slot of another process, which reaches the count, must not be given back.
+        with site.limiter.reserve("Exports", "all"), closing(site.open("/stream")) as stream:
+            assert site.held == 2
+            site.process.terminate()
+            if is_read:
+                assert read_all(stream) > PART * (PARTS - 1)
+            site.process.wait(SECONDS_TO_ANSWER)
+            # A server that stops waiting for its client leaves the slot to its lease.
+            assert site.held == 1 or not is_read
+            site.wait_until_held(1)
+            with site.limiter.reserve("Exports", "all"):
+                assert not site.limiter.check("Exports", "all")
 
 
 def test_slots_of_a_killed_process_are_free_after_two_leases(tmp_path: Path) -> None:
