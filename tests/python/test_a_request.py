@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import fastapi
 import flask
@@ -14,6 +14,7 @@ import pytest
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
 from fastapi.responses import PlainTextResponse
+from rest_framework.views import APIView
 from werkzeug.test import create_environ
 
 import penstock
@@ -22,6 +23,7 @@ import penstock.django
 import penstock.fastapi
 import penstock.flask
 import penstock.wsgi
+from penstock.django.drf import PenstockThrottle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,6 +127,21 @@ def in_django(site: DjangoSite, _: asyncio.AbstractEventLoop) -> Serve:
     return serve_wsgi(WSGIHandler())
 
 
+def in_rest_framework(site: DjangoSite, _: asyncio.AbstractEventLoop) -> Serve:
+    class Hello(APIView):
+        authentication_classes: ClassVar = []
+        permission_classes: ClassVar = []
+        throttle_classes: ClassVar = [PenstockThrottle]
+        throttle_scope = "Requests"
+
+        def get(self, _: object) -> HttpResponse:
+            return HttpResponse("hello")
+
+    site.set(PENSTOCK={"LIMITS": LIMITS})
+    site.route("", Hello.as_view())
+    return serve_wsgi(WSGIHandler())
+
+
 SITES = {
     "WSGI": in_wsgi,
     "WSGI, `methods=`": in_wsgi_by_method,
@@ -132,6 +149,7 @@ SITES = {
     "Flask": in_flask,
     "FastAPI": in_fastapi,
     "Django": in_django,
+    "REST framework": in_rest_framework,
 }
 
 
