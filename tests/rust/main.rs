@@ -16,7 +16,6 @@ mod real_limits;
 #[cfg(feature = "redis")]
 mod redis_store;
 mod shared;
-mod simulate;
 mod store_contract;
 mod stores;
 mod strategies;
