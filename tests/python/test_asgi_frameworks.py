@@ -135,9 +135,6 @@ def test_starlette_with_a_base_http_middleware(limiter: penstock.Limiter) -> Non
         assert refused.status_code == 429
 
 
-# Litestar
-
-
 # Quart
 
 

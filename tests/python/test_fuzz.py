@@ -248,36 +248,6 @@ def test_store_addresses(store: str) -> None:
         assert found.spend("Orders", "ada").allowed
 
 
-FIELDS = ["burst", "count", "period", "size", "id", "ids", "mode", "number", "algorithm", "x"]
-lines = st.lists(
-    st.tuples(
-        st.sampled_from(["Orders", "Pages", "'7'", "a b", "- Orders", "? x", "ids", "&a b", "<<"]),
-        st.dictionaries(
-            st.sampled_from(FIELDS),
-            st.sampled_from(
-                ["1", "0", "1s", "1m", "regId", "[a, b]", "{id: a}", "", "*a", "shadow"]
-            )
-            | texts,
-            max_size=5,
-        ),
-    ),
-    max_size=4,
-)
-
-
-@given(lines, lines)
-def test_almost_valid_limits_files_are_refused(defaults: Any, overrides: Any) -> None:
-    def text(pairs: Any) -> str:
-        return "\n".join(
-            f"{name}: {{{', '.join(f'{key}: {value}' for key, value in fields.items())}}}"
-            for name, fields in pairs
-        )
-
-    found = soft(Limits.parse, text(defaults), text(overrides))
-    if isinstance(found, Limits):
-        assert Limits.parse(found.to_yaml(), found.overrides_to_yaml()) == found
-
-
 HOSTILE: list[Callable[[Any, Limiter], object]] = [
     lambda thing, limiter: limiter.spend(thing, "ada"),
     lambda thing, limiter: limiter.spend("Limit 0", thing),

@@ -142,7 +142,9 @@ class Site:
         while self.held != number:
             assert clock.now() < deadline, self.held
 
-    def open(self, path: str, fields: str = "Connection: close", status: int = 200) -> socket.socket:
+    def open(
+        self, path: str, fields: str = "Connection: close", status: int = 200
+    ) -> socket.socket:
         """Send a request, and read the status of its response."""
         connection = socket.create_connection(("127.0.0.1", self.port), SECONDS_TO_ANSWER)
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode())

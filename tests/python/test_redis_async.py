@@ -86,14 +86,6 @@ def test_errors_of_a_call_are_raised_in_its_coroutine(limiter: AsyncLimiter) -> 
     asyncio.run(ask())
 
 
-def test_tasks_together_are_admitted_exactly_the_burst(limiter: AsyncLimiter) -> None:
-    async def main() -> list[bool]:
-        calls = (limiter.spend("Orders", "ada") for _ in range(200))
-        return [decision.allowed for decision in await asyncio.gather(*calls)]
-
-    assert sum(asyncio.run(main())) == 50
-
-
 def test_loop_runs_on_while_the_server_does_not_answer(start_server: StartServer) -> None:
     server = start_server()
     limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
@@ -376,23 +368,3 @@ def test_interpreter_ends_with_calls_in_flight(start_server: StartServer) -> Non
         timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
-
-
-@pytest.mark.anyio
-async def test_denied_client_is_denied_without_the_server_until_a_refund(
-    redis_server: Server,
-) -> None:
-    limiter = AsyncLimiter(LIMITS, f"{redis_server.url}?deadline=20s")
-
-    await limiter.spend("Orders", "ada", 50)
-    assert not await limiter.spend("Orders", "ada")
-    before = int(redis_server.info("total_commands_processed"))
-    denied = [(await limiter.spend("Orders", "ada")).allowed for _ in range(50)]
-    assert not any(denied)
-    # Those that INFO itself takes, and what time allows to be asked again on a slow machine.
-    assert int(redis_server.info("total_commands_processed")) - before < 25
-    await limiter.refund("Orders", "ada")
-    assert await limiter.spend("Orders", "ada")
-    assert not await limiter.spend("Orders", "ada")
-    await limiter.refund_all([("Orders", "ada")])
-    assert await limiter.spend("Orders", "ada")

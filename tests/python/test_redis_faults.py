@@ -631,56 +631,6 @@ def test_interpreter_ends_while_daemon_threads_wait_for_a_reply(start_server: St
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
 
 
-@pytest.mark.parametrize("policy", ["allow", "deny", "local", "raise"])
-def test_policies_of_an_application_apply_when_the_server_is_gone(
-    start_server: StartServer, policy: str
-) -> None:
-    import flask  # noqa: PLC0415  only here
-
-    from penstock.flask import Penstock  # noqa: PLC0415
-
-    server = start_server()
-    app = flask.Flask("shop")
-    app.testing = True
-    limits = Penstock(
-        app,
-        limits={"Orders": "3/hour"},
-        store=prompt(server.url),
-        on_store_error=policy,  # type: ignore[arg-type]
-    )
-
-    @app.get("/")
-    @limits.limit("Orders")
-    def index() -> str:
-        return "served"
-
-    client = app.test_client()
-    assert [client.get("/").status_code for _ in range(2)] == [200, 200]
-    server.kill()
-    if policy == "raise":
-        with pytest.raises(penstock.StoreError):
-            client.get("/")
-    else:
-        codes = [client.get("/").status_code for _ in range(5)]
-        expected = {"allow": [200] * 5, "deny": [503] * 5, "local": [200] * 3 + [429] * 2}
-        assert codes == expected[policy]
-    server.start()
-    assert 200 in wait_until_served(client)
-
-
-def wait_until_served(client: Any) -> list[int]:
-    """Request pages until the server decides again and therefore denies the fourth."""
-    codes: list[int] = []
-    while len(codes) < 20_000:
-        try:
-            codes.append(client.get("/").status_code)
-        except penstock.StoreError:
-            continue
-        if codes[-1] == 429 and 200 in codes:
-            break
-    return codes
-
-
 def test_metrics_show_a_server_that_fails(start_server: StartServer) -> None:
     from prometheus_client import CollectorRegistry  # noqa: PLC0415  only here
 

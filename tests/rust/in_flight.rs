@@ -3,7 +3,6 @@
 use penstock::clock::{Clock, ManualClock};
 use penstock::config;
 use penstock::engine::algorithm::in_flight::{InFlight, Lease};
-use penstock::engine::algorithm::window::Anchor;
 use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
 use penstock::engine::limit::Limit;
@@ -20,7 +19,6 @@ use crate::strategies::nanos;
 
 on_every_store!(
     slots_are_those_of_the_holders,
-    a_denied_slot_takes_no_token,
     calls_that_would_never_return_their_slots_are_refused,
 );
 
@@ -212,49 +210,6 @@ fn slots_are_those_of_the_holders<S: Store>(fresh: fn() -> S) {
         Ok(())
     });
     run.unwrap_or_else(|failure| panic!("{failure}"));
-}
-
-fn a_denied_slot_takes_no_token<S: Store>(fresh: fn() -> S) {
-    let slots = Limit::in_flight(2, InFlight::LEASE, InFlight::RETRY_AFTER).expect("slots");
-    let window =
-        Limit::fixed_window(3, Nanos::from_millis(60_000), Anchor::First).expect("a window");
-    let limits = [("Slots".to_owned(), slots), ("Requests".to_owned(), window)];
-    let registry = config::from_limits(limits).expect("limits");
-    let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(START)));
-    let snapshot = limiter.snapshot();
-    let transactions = ["Requests", "Slots"].map(|name| {
-        let bound = snapshot.limit(name).expect("a limit");
-        Transaction::new(bound, "ada", 1, Kind::Spend)
-    });
-    let reserve = || limiter.answer_all(Verb::Reserve, &transactions).expect("an answer");
-    let left = |name: &str| {
-        let bound = snapshot.limit(name).expect("a limit");
-        limiter.decide(bound, Call::check("ada", 0)).expect("an answer").decision.remaining
-    };
-    let first = reserve();
-    assert!(reserve().parts.iter().all(|part| part.answer.allowed()));
-    let denied = reserve();
-    assert_eq!(
-        denied.parts.iter().map(|part| part.answer.allowed()).collect::<Vec<_>>(),
-        [true, false]
-    );
-    assert_eq!((left("Requests"), left("Slots")), (1, 0));
-    let entry = transactions[1].limit.entry();
-    let lease = entry.lease(Verb::Reserve, "ada", 1, &first.parts[1].answer).expect("a lease");
-    assert_eq!(entry.lease(Verb::Reserve, "ada", 1, &denied.parts[1].answer), None);
-    let bound = snapshot.limit("Slots").expect("a limit");
-    let release = || limiter.decide(bound, Call::new(Verb::Release(lease), "ada", 1));
-    assert!(release().expect("an answer").decision.allowed);
-    assert!(reserve().parts.iter().all(|part| part.answer.allowed()));
-    assert_eq!((left("Requests"), left("Slots")), (0, 0));
-    // The window has no token, so no slot is taken either.
-    assert!(release().expect("an answer").decision.allowed);
-    let denied = reserve();
-    assert_eq!(
-        denied.parts.iter().map(|part| part.answer.allowed()).collect::<Vec<_>>(),
-        [false, true]
-    );
-    assert_eq!((left("Requests"), left("Slots")), (0, 1));
 }
 
 fn calls_that_would_never_return_their_slots_are_refused<S: Store>(fresh: fn() -> S) {

@@ -23,7 +23,6 @@ on_every_store!(
     decisions_equal_those_of_a_store_that_never_forgets,
     batches_handle_shadow_mode_and_checks,
     many_ids_in_one_call_equal_single_calls,
-    reservations_are_settled,
     estimated_turns_are_exact,
 );
 
@@ -260,41 +259,6 @@ fn many_ids_in_one_call_equal_single_calls<S: Store>(fresh: fn() -> S) {
         .expect_err("a cost that is too high");
     assert!(index == 150 && matches!(*failure, CallError::Cost { .. }), "{failure}");
     assert_eq!(together.stats().map(|stats| stats.buckets), buckets);
-}
-
-fn reservations_are_settled<S: Store>(fresh: fn() -> S) {
-    let limits = r#"
-        Tokens: {burst: 10, count: 1, period: 1s}
-        Drips: {algorithm: leaky-bucket, size: 10, drip_rate: 1s}
-        Window: {algorithm: fixed-window, count: 10, period: 10s}
-        Slots: {algorithm: fixed-rate-window, count: 10, period: 10s, burst: 9}
-    "#;
-    let registry = config::parse(limits, None, None).expect("limits");
-    let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(0)));
-    let snapshot = limiter.snapshot();
-    for name in ["Tokens", "Drips", "Window", "Slots"] {
-        let bound = snapshot.limit(name).expect("a limit");
-        // After taking six tokens: the actual cost, whether it is allowed, and the tokens left.
-        let left = if name == "Slots" { 19 } else { 10 };
-        let cases = [(0, true, left), (2, true, left - 2), (6, true, left - 6)];
-        for (actual, allowed, remaining) in cases.into_iter().chain([
-            (10, true, left - 10),
-            (left + 1, true, 0),
-            (2 * left, true, 0),
-            (2 * left + 1, false, 0),
-            (i64::MAX, false, 0),
-        ]) {
-            let id = format!("id {actual}");
-            limiter.decide(bound, Call::spend(&id, 6)).expect("an answer");
-            let settled =
-                limiter.settle(bound, Call::spend(&id, 6), actual).expect("an answer").decision;
-            assert_eq!((settled.allowed, settled.remaining), (allowed, remaining), "{name} {id}");
-            let peek = limiter.decide(bound, Call::check(&id, 0)).expect("an answer");
-            assert_eq!(peek.decision.allowed, settled.retry_after.get() == 0 || actual < 6);
-        }
-        let failure = limiter.settle(bound, Call::spend("id", 6), -1).expect_err("a negative cost");
-        assert!(matches!(*failure, CallError::Cost { .. }), "{failure}");
-    }
 }
 
 /// The turns that are estimated from one check of the store are exact.
