@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import fastapi
 import flask
@@ -129,16 +129,14 @@ def in_django(site: DjangoSite, _: asyncio.AbstractEventLoop) -> Serve:
 
 def in_rest_framework(site: DjangoSite, _: asyncio.AbstractEventLoop) -> Serve:
     class Hello(APIView):
-        authentication_classes: ClassVar = []
-        permission_classes: ClassVar = []
-        throttle_classes: ClassVar = [PenstockThrottle]
         throttle_scope = "Requests"
 
         def get(self, _: object) -> HttpResponse:
             return HttpResponse("hello")
 
     site.set(PENSTOCK={"LIMITS": LIMITS})
-    site.route("", Hello.as_view())
+    classes: dict[str, Any] = {"authentication_classes": [], "permission_classes": []}
+    site.route("", Hello.as_view(throttle_classes=[PenstockThrottle], **classes))
     return serve_wsgi(WSGIHandler())
 
 
