@@ -13,6 +13,7 @@ fn main() {
 }
 
 #[cfg(feature = "python")]
+#[expect(clippy::disallowed_methods, reason = "a build reads files, and Cargo sets its variables")]
 fn write_docs() -> Result<(), Box<dyn std::error::Error>> {
     use std::{env, fs, path::Path};
 
@@ -74,8 +75,8 @@ pub fn docstrings(stub: &str) -> Result<Vec<(String, String)>, String> {
     Ok(docs)
 }
 
-/// Returns the docstring that begins with `first`, without its indentation; `None` if it has no end,
-/// a line that is not indented, or a backslash or quotes that would need escaping.
+/// Returns the docstring that begins with `first`, without its indentation; `None` if it has no
+/// end, a line that is not indented, or a backslash or quotes that would need escaping.
 #[cfg(any(feature = "python", test))]
 fn docstring<'a>(
     first: &str,
