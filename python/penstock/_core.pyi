@@ -1988,7 +1988,7 @@ class LogParser:
         """Parse one more block; return the number of events to take."""
     def finish(self) -> None:
         """Parse the last line, which may have no line end."""
-    def take(self) -> tuple[bytes, bytes, bytes, bytes, _LogCounts]:
+    def take(self) -> tuple[Buffer, Buffer, Buffer, Buffer, _LogCounts]:
         """Return the columns and counts of the events since the last call."""
     def ids(self, first: int) -> list[str]:
         """Return the ids from number `first` on, in order of their codes."""

@@ -3,9 +3,9 @@
 use jiff::fmt::strtime::BrokenDownTime;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
 use crate::bindings::arguments::Items;
+use crate::bindings::column::Column;
 use crate::log::{
     Classes, CsvColumns, Envelope, EpochUnit, FieldKind, FieldNames, Format, LineField, LineFormat,
     MAX_ID_FIELDS, MAX_PATTERNS, MAX_SLOTS, ParseOptions, ParsedEvents, Parser, RequestPart,
@@ -37,13 +37,7 @@ struct LogOptions {
     classes: Items<(usize, Vec<String>)>,
 }
 /// The columns of one step and its counts.
-type Taken<'py> = (
-    Bound<'py, PyBytes>,
-    Bound<'py, PyBytes>,
-    Bound<'py, PyBytes>,
-    Bound<'py, PyBytes>,
-    TakenCounts,
-);
+type Taken = (Column, Column, Column, Column, TakenCounts);
 /// `(lines_read, skipped, without_id, late, units, [(line, reason, text)])`.
 type TakenCounts = (u64, u64, u64, u64, u8, Vec<(u64, String, String)>);
 
@@ -144,20 +138,6 @@ fn slot_of(slot: usize) -> PyResult<usize> {
     Err(PyValueError::new_err(format!("a slot must be below {MAX_SLOTS}, found {slot}")))
 }
 
-/// Copies numbers to Python bytes in native byte order.
-fn bytes_of<'py, const N: usize, T: Copy>(
-    py: Python<'py>,
-    numbers: &[T],
-    bytes: impl Fn(T) -> [u8; N],
-) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, numbers.len() * N, |buffer| {
-        for (chunk, &number) in buffer.chunks_exact_mut(N).zip(numbers) {
-            chunk.copy_from_slice(&bytes(number));
-        }
-        Ok(())
-    })
-}
-
 #[pymethods]
 impl LogParser {
     #[doc = doc!(LogParser.of_lines)]
@@ -224,7 +204,7 @@ impl LogParser {
     }
 
     #[doc = doc!(LogParser.take)]
-    fn take<'py>(&self, py: Python<'py>) -> PyResult<Taken<'py>> {
+    fn take(&self, py: Python<'_>) -> Taken {
         let events: ParsedEvents = py.detach(|| self.parser.lock().take());
         let examples = events.examples.into_iter();
         let examples = examples.map(|example| (example.line, example.reason, example.text));
@@ -236,13 +216,8 @@ impl LogParser {
             events.units,
             examples.collect(),
         );
-        Ok((
-            bytes_of(py, &events.times, i64::to_ne_bytes)?,
-            bytes_of(py, &events.codes, u32::to_ne_bytes)?,
-            bytes_of(py, &events.costs, i64::to_ne_bytes)?,
-            bytes_of(py, &events.durations, i64::to_ne_bytes)?,
-            counts,
-        ))
+        let ParsedEvents { times, codes, costs, durations, .. } = events;
+        (times.into(), codes.into(), costs.into(), durations.into(), counts)
     }
 
     #[doc = doc!(LogParser.ids)]

@@ -271,8 +271,8 @@ def _best_format(lines: list[bytes], options: Options, *, has_prefix: bool) -> L
         )
         detected.parser.feed(text)
         detected.parser.finish()
-        counts = detected.parser.take()
-        parsed = len(counts[0]) // 8 + counts[4][2]
+        times, *_, counts = detected.parser.take()
+        parsed = len(memoryview(times)) + counts[2]
         ids = detected.parser.ids(0)
         # Web servers may log host names; text with blanks is more than an address.
         may_be_name = layout.name in _WEB_SERVERS
@@ -477,7 +477,7 @@ def _is_time(cell: str) -> bool:
     parser = LogParser.of_table(ord(","), 1, False, [(0, _TIME)], Options())
     parser.feed(f'"{cell}"\n'.encode())
     parser.finish()
-    return len(parser.take()[0]) > 0
+    return len(memoryview(parser.take()[0])) > 0
 
 
 def _fields(

@@ -239,12 +239,12 @@ class _Stream:
         added = self.detected.parser.ids(len(self._codes) or reader.known_ids)
         self._codes = reader.table.extend(self._codes, added)
         chunk = Chunk(
-            np.frombuffer(times, np.int64),
-            np.frombuffer(codes, np.uint32),
-            np.frombuffer(costs, np.int64) if reader.fields.cost is not None else None,
+            np.asarray(times),
+            np.asarray(codes),
+            np.asarray(costs) if reader.fields.cost is not None else None,
             reader.clients,
             reader.fields.ids,
-            np.frombuffer(durations, "m8[ns]") if reader.fields.duration is not None else None,
+            np.asarray(durations).view("m8[ns]") if reader.fields.duration is not None else None,
         )
         if reader.ended and chunk.durations is not None:
             chunk = chunk._replace(
@@ -606,7 +606,7 @@ def _first_time(source: Source, format_name: str, fields: FieldSelection, option
     else:
         parser.feed(source.head())
     parser.finish()
-    times = np.frombuffer(parser.take()[0], np.int64)
+    times = np.asarray(parser.take()[0])
     return int(times[0]) if len(times) else 0
 
 
