@@ -8,7 +8,6 @@ use crate::bindings::limiter::Limiter;
 use crate::bindings::stats;
 use crate::clock::Clock;
 use crate::store::any::{OpenError, open_existing as open_existing_store};
-use crate::store::inspect::Inspect;
 use crate::store::url::StoreUrl;
 
 #[doc = doc!(open_existing)]
@@ -30,12 +29,8 @@ pub(crate) fn inspect_store<'py>(
     let (py, limiter) = (limiter.py(), limiter.get());
     let core = limiter.core();
     let now = core.clock().now();
-    let store = store_of(core.store().as_inspect())?;
+    // Opening has already rejected stores that only their own process can reach.
+    let store = core.store().as_inspect().ok_or(OpenError::OwnProcess)?;
     let inspection = py.detach(|| store.inspect(now, n))?;
     stats::inspection(py, limiter.url(), &inspection, now)
-}
-
-/// Returns the store. Opening has already rejected stores that only their own process can reach.
-fn store_of(store: Option<&dyn Inspect>) -> PyResult<&dyn Inspect> {
-    store.ok_or_else(|| OpenError::OwnProcess.into())
 }

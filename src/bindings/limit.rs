@@ -395,15 +395,16 @@ impl Limit {
     #[doc = doc!(Limit.describe)]
     fn describe<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(facts) = self.limit.facts() else { return Ok(None) };
-        let description = PyDict::new(py);
-        description.set_item("at_once", facts.at_once)?;
-        description.set_item("refill_count", facts.refill.count)?;
-        description.set_item("refill_interval_ns", facts.refill.interval.get())?;
-        description.set_item("evenly_spaced", facts.refill.is_evenly_spaced)?;
-        description.set_item("per_day", facts.per_day)?;
-        description.set_item("interval_ns", facts.interval.get())?;
-        description.set_item("worst_in_interval", facts.worst_in_interval)?;
-        Ok(Some(description))
+        Ok(Some(dict! {
+            py,
+            "at_once": facts.at_once,
+            "refill_count": facts.refill.count,
+            "refill_interval_ns": facts.refill.interval.get(),
+            "evenly_spaced": facts.refill.is_evenly_spaced,
+            "per_day": facts.per_day,
+            "interval_ns": facts.interval.get(),
+            "worst_in_interval": facts.worst_in_interval,
+        }))
     }
 
     #[doc = doc!(Limit.worst_in)]

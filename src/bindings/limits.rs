@@ -120,18 +120,20 @@ impl Limits {
 /// Returns the explanation for an id in canonical form.
 fn explanation<'py>(py: Python<'py>, entry: &Entry, id: &str) -> PyResult<Bound<'py, PyAny>> {
     let Rule { limit, shadow, description, docs, comment, origin, scope } = entry.rule_for(id);
-    let facts = PyDict::new(py);
-    facts.set_item("name", entry.name().as_str())?;
-    facts.set_item("id", id)?;
-    facts.set_item("bucket_key", entry.bucket_key(id))?;
-    facts.set_item("limit", Bound::new(py, Limit::from(*limit))?)?;
-    facts.set_item("rule", scope.to_string())?;
-    facts.set_item("file", origin.as_ref().map(|origin| &*origin.file))?;
-    facts.set_item("line", origin.as_ref().map(|origin| origin.line))?;
-    facts.set_item("shadow", *shadow)?;
-    facts.set_item("description", description.as_deref())?;
-    facts.set_item("docs", docs.as_deref())?;
-    facts.set_item("comment", comment.as_deref())?;
+    let facts = dict! {
+        py,
+        "name": entry.name().as_str(),
+        "id": id,
+        "bucket_key": entry.bucket_key(id),
+        "limit": Limit::from(*limit),
+        "rule": scope.to_string(),
+        "file": origin.as_ref().map(|origin| &*origin.file),
+        "line": origin.as_ref().map(|origin| origin.line),
+        "shadow": *shadow,
+        "description": description.as_deref(),
+        "docs": docs.as_deref(),
+        "comment": comment.as_deref(),
+    };
     py.import("penstock.explanation")?.getattr("Explanation")?.call1((facts,))
 }
 
@@ -436,10 +438,7 @@ impl Limits {
 
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let overrides = PyDict::new(py);
-        for entry in slf.get().registry.entries() {
-            overrides.set_item(entry.name().as_str(), entry.overrides().len())?;
-        }
-        py.import("penstock.display")?.call_method1("limits_html", (slf, overrides))
+        let counts = slf.get().override_counts(py)?;
+        py.import("penstock.display")?.call_method1("limits_html", (slf, counts))
     }
 }

@@ -7,6 +7,15 @@
 // `doc!(Limiter.spend)` is the docstring of that item in `python/penstock/_core.pyi`.
 include!(concat!(env!("OUT_DIR"), "/docs.rs"));
 
+/// Creates a dictionary. Returns early with the error of a value that cannot be converted.
+macro_rules! dict {
+    ($py:expr, $($key:literal: $value:expr),* $(,)?) => {{
+        let dict = pyo3::types::PyDict::new($py);
+        $(dict.set_item($key, $value)?;)*
+        dict
+    }};
+}
+
 mod arguments;
 mod arrays;
 mod bound_limit;

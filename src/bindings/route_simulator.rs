@@ -89,11 +89,7 @@ pub(crate) fn load_routes<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound
             }
             limits.set_item(spend.limit, options)?;
         }
-        let entry = PyDict::new(py);
-        entry.set_item("path", route.path)?;
-        entry.set_item("method", route.methods)?;
-        entry.set_item("limits", limits)?;
-        list.append(entry)?;
+        list.append(dict! { py, "path": route.path, "method": route.methods, "limits": limits })?;
     }
     Ok(list)
 }

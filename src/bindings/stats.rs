@@ -14,32 +14,31 @@ use crate::store::redis::{CallKind, CallResult};
 
 /// Converts the counts of one limit.
 pub(crate) fn counts<'py>(py: Python<'py>, counts: &Counts) -> PyResult<Bound<'py, PyDict>> {
-    let figures = PyDict::new(py);
-    figures.set_item("spends", outcomes(py, &counts.spends)?)?;
-    figures.set_item("checks", outcomes(py, &counts.checks)?)?;
-    figures.set_item("refunds", counts.refunds)?;
-    figures.set_item("store_errors", counts.store_errors)?;
-    figures.set_item("expired", counts.expired)?;
-    figures.set_item("renewed_late", counts.renewed_late)?;
-    figures.set_item("timed", timed(py, &counts.latencies)?)?;
-    Ok(figures)
+    Ok(dict! {
+        py,
+        "spends": outcomes(py, &counts.spends)?,
+        "checks": outcomes(py, &counts.checks)?,
+        "refunds": counts.refunds,
+        "store_errors": counts.store_errors,
+        "expired": counts.expired,
+        "renewed_late": counts.renewed_late,
+        "timed": timed(py, &counts.latencies)?,
+    })
 }
 
 fn outcomes<'py>(py: Python<'py>, outcomes: &Outcomes) -> PyResult<Bound<'py, PyDict>> {
-    let figures = PyDict::new(py);
-    figures.set_item("allowed", outcomes.allowed)?;
-    figures.set_item("denied", outcomes.denied)?;
-    figures.set_item("shadow_denied", outcomes.shadow_denied)?;
-    Ok(figures)
+    let &Outcomes { allowed, denied, shadow_denied } = outcomes;
+    Ok(dict! { py, "allowed": allowed, "denied": denied, "shadow_denied": shadow_denied })
 }
 
 fn timed<'py>(py: Python<'py>, latencies: &Latencies) -> PyResult<Bound<'py, PyDict>> {
-    let figures = PyDict::new(py);
-    let bounds = (0..LATENCIES).filter_map(Latencies::max_ns);
-    figures.set_item("at_most_ns", PyTuple::new(py, bounds.collect::<Vec<_>>())?)?;
-    figures.set_item("calls", PyTuple::new(py, latencies.calls)?)?;
-    figures.set_item("total_ns", latencies.total_ns)?;
-    Ok(figures)
+    let bounds = (0..LATENCIES).filter_map(Latencies::max_ns).collect::<Vec<_>>();
+    Ok(dict! {
+        py,
+        "at_most_ns": PyTuple::new(py, bounds)?,
+        "calls": PyTuple::new(py, latencies.calls)?,
+        "total_ns": latencies.total_ns,
+    })
 }
 
 /// Converts the latencies of calls to a server.
@@ -50,14 +49,8 @@ pub(crate) fn calls<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let figures = PyDict::new(py);
     for (call, result, latencies) in times {
-        let by_result = match figures.get_item(call.as_str())? {
-            Some(existing) => existing.cast_into::<PyDict>()?,
-            None => {
-                let new = PyDict::new(py);
-                figures.set_item(call.as_str(), &new)?;
-                new
-            }
-        };
+        let by_result =
+            figures.as_any().call_method1("setdefault", (call.as_str(), PyDict::new(py)))?;
         by_result.set_item(result.as_str(), timed(py, latencies)?)?;
     }
     Ok(figures)
@@ -99,27 +92,28 @@ pub(crate) fn inspection<'py>(
     inspection: &Inspection,
     now: Timestamp,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let figures = PyDict::new(py);
-    figures.set_item("store", url)?;
-    figures.set_item("file", inspection.file.as_ref().map(|file| file.as_os_str()))?;
-    let age = inspection.created.map(|created| seconds(now.get() - created.get()));
-    figures.set_item("age", age)?;
-    add_stats(&figures, &inspection.stats)?;
     let reset_within = inspection.reset_within.as_ref().map(|counts| {
         let names = RESET_WITHIN.map(|(name, _)| name).into_iter().chain(["later"]);
         names.zip(counts).into_py_dict(py)
     });
-    figures.set_item("reset_within", reset_within.transpose()?)?;
-    let slowest = PyList::empty(py);
-    for bucket in &inspection.slowest {
-        let row = PyDict::new(py);
-        row.set_item("reset_after", seconds(bucket.reset_after.get()))?;
-        row.set_item("tally", bucket.tally)?;
-        row.set_item("slots", bucket.slots)?;
-        row.set_item("bucket_key", bucket.bucket_key.as_deref())?;
-        slowest.append(row)?;
-    }
-    figures.set_item("slowest", slowest)?;
+    let slowest = inspection.slowest.iter().map(|bucket| {
+        Ok(dict! {
+            py,
+            "reset_after": seconds(bucket.reset_after.get()),
+            "tally": bucket.tally,
+            "slots": bucket.slots,
+            "bucket_key": bucket.bucket_key.as_deref(),
+        })
+    });
+    let figures = dict! {
+        py,
+        "store": url,
+        "file": inspection.file.as_ref().map(|file| file.as_os_str()),
+        "age": inspection.created.map(|created| seconds(now.get() - created.get())),
+        "reset_within": reset_within.transpose()?,
+        "slowest": slowest.collect::<PyResult<Vec<_>>>()?,
+    };
+    add_stats(&figures, &inspection.stats)?;
     Ok(figures)
 }
 
@@ -128,15 +122,15 @@ pub(crate) fn top_denied<'py>(
     py: Python<'py>,
     top_denied: &[DeniedBucket],
 ) -> PyResult<Bound<'py, PyList>> {
-    let rows = PyList::empty(py);
-    for (bucket_key, name, entry) in top_denied {
-        let figures = PyDict::new(py);
-        figures.set_item("bucket_key", bucket_key)?;
-        figures.set_item("name", name.as_str())?;
-        figures.set_item("id", &entry.id)?;
-        figures.set_item("denied", entry.denied)?;
-        figures.set_item("error", entry.error)?;
-        rows.append(figures)?;
-    }
-    Ok(rows)
+    let rows = top_denied.iter().map(|(bucket_key, name, entry)| {
+        Ok(dict! {
+            py,
+            "bucket_key": bucket_key,
+            "name": name.as_str(),
+            "id": &entry.id,
+            "denied": entry.denied,
+            "error": entry.error,
+        })
+    });
+    PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)
 }

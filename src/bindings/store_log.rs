@@ -1,7 +1,6 @@
 //! Logging of store events through Python's `logging`.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use crate::store::any::AnyStore;
 #[cfg(feature = "redis")]
@@ -28,11 +27,7 @@ fn log(py: Python<'_>, url: &str, event: &StoreEvent) -> PyResult<()> {
         StoreEvent::Answering { .. } => "answering",
         StoreEvent::Healed { .. } => "healed",
     };
-    let extra = PyDict::new(py);
-    extra.set_item("store", url)?;
-    extra.set_item("event", name)?;
-    let options = PyDict::new(py);
-    options.set_item("extra", extra)?;
+    let options = dict! { py, "extra": dict! { py, "store": url, "event": name } };
     let logger = py.import("logging")?.call_method1("getLogger", ("penstock",))?;
     let record = ("%s: %s", url, event.to_string());
     logger.call_method("warning", record, Some(&options))?;
