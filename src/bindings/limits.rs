@@ -37,6 +37,16 @@ impl Limits {
         &self.registry
     }
 
+    /// Adds the methods that a mapping has from `collections.abc`.
+    pub(crate) fn attach_methods(py: Python<'_>) -> PyResult<()> {
+        let (class, mapping) =
+            (py.get_type::<Limits>(), py.import("collections.abc")?.getattr("Mapping")?);
+        for name in ["get", "keys", "values", "items"] {
+            class.setattr(name, mapping.getattr(name)?)?;
+        }
+        PyMapping::register::<Limits>(py)
+    }
+
     /// Merges two registries. `later` replaces limits of the same name.
     fn merged(earlier: &Registry, later: &Registry) -> PyResult<Limits> {
         let merged = earlier.merged(later).map_err(|(name, error)| {
@@ -359,36 +369,8 @@ impl Limits {
         Ok(entry.has_default().then(|| Limit::from(entry.default_rule().limit)))
     }
 
-    /// Return the default limit of `name`, or `default` if no limit has this name.
-    ///
-    /// The default limit is unlimited if `name` has only overrides.
-    #[pyo3(signature = (name, default = None, /))]
-    fn get<'py>(
-        &self,
-        name: &Bound<'py, PyAny>,
-        default: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if self.__contains__(name) { self.__getitem__(name).map(Some) } else { Ok(default) }
-    }
-
-    /// Return a view of the names.
-    fn keys<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("collections.abc")?.call_method1("KeysView", (slf,))
-    }
-
-    /// Return a view of the default limits.
-    fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("collections.abc")?.call_method1("ValuesView", (slf,))
-    }
-
-    /// Return a view of the names and the default limits.
-    fn items<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("collections.abc")?.call_method1("ItemsView", (slf,))
-    }
-
-    fn __getitem__<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let limit = Limit::from(self.entry(arguments::limit_name(name)?)?.default_rule().limit);
-        Ok(Bound::new(name.py(), limit)?.into_any())
+    fn __getitem__(&self, name: &Bound<'_, PyAny>) -> PyResult<Limit> {
+        Ok(Limit::from(self.entry(arguments::limit_name(name)?)?.default_rule().limit))
     }
 
     fn __or__(&self, other: &Bound<'_, PyMapping>) -> PyResult<Limits> {

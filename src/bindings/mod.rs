@@ -53,7 +53,6 @@ mod wait_queues;
 mod waiter;
 
 use pyo3::prelude::*;
-use pyo3::types::PyMapping;
 
 /// Rust core of penstock. Times are float seconds unless a name ends in `_ns`.
 #[pymodule(gil_used = false)]
@@ -115,7 +114,7 @@ mod _core {
         #[cfg(unix)]
         crate::sync::count_forks();
         super::fastcall::attach(module.py())?;
-        PyMapping::register::<super::limits::Limits>(module.py())?;
+        super::limits::Limits::attach_methods(module.py())?;
         let names = [
             "BoundLimit",
             "Decision",
