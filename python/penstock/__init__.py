@@ -9,7 +9,6 @@ from penstock._core import (
     ManualClock,
     Reservation,
     SystemClock,
-    Transaction,
     __version__,
 )
 from penstock.decisions import Decisions
@@ -37,6 +36,7 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from penstock.aio import AsyncBoundLimit, AsyncLimiter, AsyncReservation
+    from penstock.types import Transaction
 
 __all__ = [
     "AsyncBoundLimit",
@@ -79,6 +79,11 @@ def __getattr__(name: str) -> object:
         from penstock import aio  # noqa: PLC0415  as above
 
         return getattr(aio, name)
+    # Also on first use, because its module imports `typing`.
+    if name == "Transaction":
+        from penstock.types import Transaction  # noqa: PLC0415  as above
+
+        return Transaction
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

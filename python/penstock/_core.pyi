@@ -27,7 +27,7 @@ from penstock.types import (
     LimitFacts,
     Period,
     StoreStats,
-    TransactionKind,
+    Transaction,
 )
 from penstock.wait_queue import Ready
 
@@ -40,7 +40,6 @@ __all__ = [
     "ManualClock",
     "Reservation",
     "SystemClock",
-    "Transaction",
     "__version__",
 ]
 
@@ -704,54 +703,8 @@ class Renewal:
         """Return the seconds until slots are due; `None` if none are held, and the renewal ends."""
     def __call__(self) -> None: ...
 
-@final
-class Transaction:
-    """One limit, id and cost within a decision about several limits.
-
-    Args:
-        name: Name of a loaded limit.
-        id: The client.
-        cost: Tokens, at least 0.
-        kind: `"spend"`; `"check"`, which affects the decision but takes no tokens; or
-            `"spend_only"`, which does not affect the decision and takes tokens if the others are
-            allowed and enough tokens are available.
-        factor: Divisor of a leaky bucket's size.
-        keep: Tokens that must be left, as in `Limiter.spend`.
-
-    Examples:
-        >>> penstock.Transaction("Orders", "ada", 2)
-        Transaction('Orders', 'ada', cost=2, kind='spend')
-    """
-
-    def __new__(
-        cls,
-        name: str,
-        id: Id,
-        cost: int = 1,
-        kind: TransactionKind = "spend",
-        factor: Factor | None = None,
-        keep: int = 0,
-    ) -> Self: ...
-    @property
-    def name(self) -> str:
-        """The limit's name."""
-    @property
-    def id(self) -> Id:
-        """The id, as given."""
-    @property
-    def cost(self) -> int:
-        """The cost in tokens, as given."""
-    @property
-    def kind(self) -> TransactionKind:
-        """`"spend"`, `"check"` or `"spend_only"`."""
-    @property
-    def factor(self) -> Factor | None:
-        """Divisor of a leaky bucket's size, as given."""
-    @property
-    def keep(self) -> int:
-        """Tokens that must be left."""
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
+def check_transaction(transaction: Transaction) -> None:
+    """Raise the error of an argument that no limit accepts."""
 
 @final
 class Decision:
@@ -1308,7 +1261,7 @@ class Limiter:
         wait, then fewer remaining tokens. Its `parts` are the decisions of all transactions.
 
         Args:
-            transactions: `Transaction` objects, or tuples of a name, an id, a cost and a kind.
+            transactions: `Transaction` objects, or tuples of their first fields.
 
         Raises:
             TransactionError: Two transactions have the same bucket.

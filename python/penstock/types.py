@@ -9,9 +9,9 @@ import ipaddress
 import os
 import uuid
 from collections.abc import Mapping
-from typing import Literal, NotRequired, TypeAlias, TypedDict
+from typing import Literal, NamedTuple, NotRequired, Self, TypeAlias, TypedDict
 
-from penstock._core import Limit, Limits, Transaction
+from penstock._core import Limit, Limits, check_transaction
 
 __all__ = [
     "Algorithm",
@@ -65,13 +65,68 @@ Algorithm: TypeAlias = Literal[
 TransactionKind: TypeAlias = Literal["spend", "check", "spend_only"]
 """Part of a transaction in a decision over several limits."""
 
-AnyTransaction: TypeAlias = (
-    Transaction | tuple[str, Id] | tuple[str, Id, int] | tuple[str, Id, int, TransactionKind]
-)
-"""A transaction, or a tuple of a limit name, an id, a cost and a kind."""
-
 StorePolicy: TypeAlias = Literal["allow", "deny", "local", "raise"]
 """The handling of requests when the store fails."""
+
+
+class _TransactionFields(NamedTuple):
+    name: str
+    id: Id
+    cost: int
+    kind: TransactionKind
+    factor: Factor | None
+    keep: int
+
+
+class Transaction(_TransactionFields):
+    """One limit, id and cost within a decision about several limits.
+
+    Args:
+        name: Name of a loaded limit.
+        id: The client.
+        cost: Tokens, at least 0.
+        kind: `"spend"`; `"check"`, which affects the decision but takes no tokens; or
+            `"spend_only"`, which does not affect the decision and takes tokens if the others are
+            allowed and enough tokens are available.
+        factor: Divisor of a leaky bucket's size.
+        keep: Tokens that must be left, as in `Limiter.spend`.
+
+    Examples:
+        >>> penstock.Transaction("Orders", "ada", 2)
+        Transaction('Orders', 'ada', cost=2, kind='spend')
+    """
+
+    __slots__ = ()
+
+    def __new__(  # noqa: PLR0917  in the order of the fields
+        cls,
+        name: str,
+        id: Id,
+        cost: int = 1,
+        kind: TransactionKind = "spend",
+        factor: Factor | None = None,
+        keep: int = 0,
+    ) -> Self:
+        transaction = tuple.__new__(cls, (name, id, cost, kind, factor, keep))
+        # Here rather than in the call, so that the error is close to the mistake.
+        check_transaction(transaction)
+        return transaction
+
+    def __repr__(self) -> str:
+        factor = "" if self.factor is None else f", factor={self.factor!r}"
+        keep = f", keep={self.keep}" if self.keep else ""
+        text = f"{self.name!r}, {self.id!r}, cost={self.cost!r}, kind={self.kind!r}{factor}{keep}"
+        return f"Transaction({text})"
+
+
+AnyTransaction: TypeAlias = (
+    tuple[str, Id]
+    | tuple[str, Id, int]
+    | tuple[str, Id, int, TransactionKind]
+    | tuple[str, Id, int, TransactionKind, Factor | None]
+    | tuple[str, Id, int, TransactionKind, Factor | None, int]
+)
+"""A `Transaction`, or a tuple of its first fields."""
 
 
 class Outcomes(TypedDict):

@@ -100,7 +100,7 @@ mod _core {
     #[pymodule_export]
     use super::totals::Totals;
     #[pymodule_export]
-    use super::transaction::Transaction;
+    use super::transaction::check_transaction;
     #[pymodule_export]
     use super::wait_driver::rate_limited_error;
     #[pymodule_export]
@@ -124,7 +124,6 @@ mod _core {
             "ManualClock",
             "Reservation",
             "SystemClock",
-            "Transaction",
             "__version__",
         ];
         module.add("__all__", names)

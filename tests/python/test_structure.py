@@ -51,7 +51,6 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.Simulator: lambda: _core.Simulator(LIMITS),
     _core.RouteSimulator: lambda: _core.RouteSimulator(LIMITS, ["Orders"]),
     _core.SystemClock: penstock.SystemClock,
-    _core.Transaction: lambda: penstock.Transaction("Orders", "a"),
     _core.Waiter: lambda: _core.Waiter(LIMITER.limit("Orders"), "a", 1, None, int),
     _core.LogParser: lambda: _core.LogParser.of_objects([], Options()),
     _core.Totals: lambda: _core.Totals([], [1]),

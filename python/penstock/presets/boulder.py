@@ -16,8 +16,9 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from penstock._core import Limit, Transaction
+from penstock._core import Limit
 from penstock.errors import ConfigError
+from penstock.types import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from penstock._core import Decision, Limiter, Transaction, unlimited_decision
+from penstock._core import Decision, Limiter, unlimited_decision
 from penstock.aio import AsyncLimiter, ask, ask_all
 from penstock.web.fallback import Counter, HeldSlots
 from penstock.web.headers import strictest, values
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock._core import ManualClock, Reservation, SystemClock
     from penstock.errors import StoreError
-    from penstock.types import AnyTransaction
+    from penstock.types import AnyTransaction, Transaction
     from penstock.web.outcome import ResponseSettings
     from penstock.web.request import Request
     from penstock.web.rule import Entry
@@ -377,9 +377,7 @@ async def take_async(limiter: Limiter, steps: Steps) -> Outcome:
 def transaction(entry: Entry) -> AnyTransaction:
     """Return an entry as a part of a batch."""
     limit, id, cost = entry
-    if limit.bound is limit.unadjusted:
-        return limit.name, id, cost, limit.kind
-    return Transaction(limit.name, id, cost, limit.kind, limit.factor, limit.keep)
+    return limit.name, id, cost, limit.kind, limit.factor, limit.keep
 
 
 def _blocked_parts(

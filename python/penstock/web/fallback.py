@@ -12,9 +12,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from weakref import ref
 
-from penstock._core import Limit, Limiter, Limits, Transaction, restore_limit
+from penstock._core import Limit, Limiter, Limits, restore_limit
 from penstock.errors import StoreError
 from penstock.locks import fork_safe
+from penstock.types import Transaction
 from penstock.validation import has_slots
 
 if TYPE_CHECKING:

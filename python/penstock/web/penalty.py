@@ -10,10 +10,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from penstock._core import Limit, Transaction
+from penstock._core import Limit
 from penstock.errors import ConfigError
 from penstock.locks import fork_safe
 from penstock.messages import format_duration
+from penstock.types import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

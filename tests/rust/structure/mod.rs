@@ -318,7 +318,6 @@ const CLASSES: &[&str] = &[
     "Simulator",
     "SystemClock",
     "Totals",
-    "Transaction",
 ];
 
 #[test]
