@@ -676,9 +676,9 @@ fn a_server_whose_clock_is_in_no_known_calendar_window_decides_nothing() {
     let (fixed, calendar) = ([1.0, 9.0, 60_000.0, -1.0, 0.0], [1.0, 9.0, 1.0, 2.0, 3.0, 4.0]);
     let mut packed = vec![0];
     packed.extend(1000_u32.to_le_bytes());
-    packed.extend([3, 1, 3]);
+    packed.extend([3, 3, 1]);
     packed.extend(fixed.map(f64::to_le_bytes).concat());
-    packed.extend([6, 1, 3]);
+    packed.extend([3, 6, 1]);
     packed.extend(calendar.map(f64::to_le_bytes).concat());
     let mut connection = server().connection();
     let mut command = redis::cmd("EVAL");

@@ -127,8 +127,6 @@ pub(super) fn slot(key: &[u8]) -> u16 {
 
 /// The algorithms in the script.
 mod algorithm {
-    /// A token bucket whose times are sent as nanoseconds.
-    pub(super) const SHORT_TOKEN_BUCKET: u8 = 0;
     pub(super) const TOKEN_BUCKET: u8 = 1;
     pub(super) const LEAKY_BUCKET: u8 = 2;
     pub(super) const FIXED_WINDOW: u8 = 3;
@@ -172,10 +170,10 @@ pub(super) fn decide<'a>(
     slack: Nanos,
 ) -> Cmd {
     let mut command = DECIDE.call(calls.len());
-    let mut packed = Vec::with_capacity(21 + 19 * calls.len());
+    let mut packed = Vec::with_capacity(21 + 17 * calls.len());
     let is_short = calls.clone().all(|(_, operation)| short_times(operation, now).is_some());
-    let is_short = if is_short { mode::IS_SHORT } else { 0 };
-    packed.push(is_short | if now.is_some() { mode::HAS_INSTANT } else { 0 });
+    let instant = if now.is_some() { mode::HAS_INSTANT } else { 0 };
+    packed.push(instant | if is_short { mode::IS_SHORT } else { 0 });
     let slack = u32::try_from(slack.millis()).unwrap_or(u32::MAX);
     packed.extend_from_slice(&slack.to_le_bytes());
     if let Some(now) = now {
@@ -183,7 +181,14 @@ pub(super) fn decide<'a>(
     }
     for (key, operation) in calls {
         command.arg(key);
-        pack(&mut packed, operation, unit, now);
+        packed.push(flags(operation, unit));
+        match short_times(operation, now).filter(|_| is_short) {
+            Some((cost, burst)) => {
+                number(&mut packed, cost);
+                number(&mut packed, burst);
+            }
+            None => pack(&mut packed, operation, now),
+        }
     }
     command.arg(packed);
     command
@@ -201,35 +206,32 @@ fn seconds(packed: &mut Vec<u8>, nanos: i64) {
     number(packed, nanos % NANOS_PER_SECOND);
 }
 
-/// Appends one operation.
-fn pack(packed: &mut Vec<u8>, operation: &RemoteOp, unit: Unit, now: Option<Timestamp>) {
-    let RemoteOp { verb, kind, cost, limit, .. } = *operation;
+/// Returns the flags of a call.
+fn flags(operation: &RemoteOp, unit: Unit) -> u8 {
     let mut flags = if operation.decides() { flag::DECIDES } else { 0 };
-    if kind != Kind::Check && verb != Verb::Check {
+    if operation.kind != Kind::Check && operation.verb != Verb::Check {
         flags |= flag::MAY_WRITE;
     }
     if unit == Unit::Each {
         flags |= flag::IS_ALONE;
     }
+    flags
+}
+
+/// Appends one operation.
+fn pack(packed: &mut Vec<u8>, operation: &RemoteOp, now: Option<Timestamp>) {
+    let RemoteOp { verb, cost, limit, .. } = *operation;
     let cost = cost.get();
-    let mut begin =
-        |algorithm: u8| packed.extend_from_slice(&[algorithm, verb_number(verb), flags]);
+    let mut begin = |algorithm: u8| packed.extend_from_slice(&[algorithm, verb_number(verb)]);
     match limit {
-        Limit::TokenBucket(bucket) => match short_times(operation, now) {
-            Some((cost, burst)) => {
-                begin(algorithm::SHORT_TOKEN_BUCKET);
-                number(packed, cost);
-                number(packed, burst);
-            }
-            None => {
-                let interval = bucket.emission_interval().get();
-                begin(algorithm::TOKEN_BUCKET);
-                // At most twice the burst offset, which is at most 2^62.
-                seconds(packed, interval.saturating_mul(cost));
-                seconds(packed, interval.saturating_mul(bucket.burst()));
-                seconds(packed, interval);
-            }
-        },
+        Limit::TokenBucket(bucket) => {
+            let interval = bucket.emission_interval().get();
+            begin(algorithm::TOKEN_BUCKET);
+            // At most twice the burst offset, which is at most 2^62.
+            seconds(packed, interval.saturating_mul(cost));
+            seconds(packed, interval.saturating_mul(bucket.burst()));
+            seconds(packed, interval);
+        }
         Limit::LeakyBucket(bucket) => {
             // No bucket holds more than the largest tally, so larger drips have no further effect.
             let drip_size = bucket.drip_size().min(State::MAX_TALLY.cast_signed());

@@ -3,8 +3,8 @@
 --
 -- ARGV[1] is packed: flags of the run, a byte, and the slack in milliseconds, four bytes; the instant
 -- (seconds and nanoseconds, a double each) unless it is the server's time; then for each bucket its
--- algorithm, its verb and its flags, a byte each, and the parameters of its
--- algorithm, a double each.
+-- flags, its algorithm and its verb, a byte each, and the parameters of its algorithm, a double each.
+-- A run with short token buckets only has the flags, the cost and the burst of each.
 --
 -- Reply: the instant (seconds and nanoseconds), then two for each bucket: the verdict, and the
 -- value that was found (false if none, 0 if what was found is no state of this algorithm). If the
@@ -18,38 +18,44 @@
 -- which are only added and compared. Tallies count whole milliseconds. Numbers that become
 -- arguments are formatted with %.0f, as tostring rounds them.
 
--- The numbers of codec.rs.
-local SHORT_TOKEN_BUCKET, TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW, IN_FLIGHT = 0, 1, 2, 3, 5
-local CALENDAR_WINDOW = 6
--- A check is a spend that may not write.
-local REFUND, CHARGE, CHARGE_PARTIAL, RELEASE, RENEW = 3, 4, 5, 6, 7
+-- The flags of codec.rs, of a call and of the run: all calls are on short token buckets; the instant is
+-- given.
 local DECIDES, MAY_WRITE, IS_ALONE = 1, 2, 4
--- Flags of the run: all calls are on short token buckets; the instant is given.
 local IS_SHORT, HAS_INSTANT = 1, 2
 
-local END_S, END_N = 9223372036, 854775807 -- 2^63 - 1 ns
-local MAX_MS, MAX_TALLY = 8796093022207, 1048575 -- 43 and 20 bits
-local MAX_USED = 999999999
-local UNKNOWN_WINDOW = 'the clocks of the server and of this machine differ by more than a calendar window'
+local END = '9223372036854775807' -- 2^63 - 1 ns
 
 local call, pcall, find, format, sub = redis.call, redis.pcall, string.find, string.format, string.sub
-local ceil, floor, max, min, unpack = math.ceil, math.floor, math.max, math.min, struct.unpack
+local ceil, floor, unpack = math.ceil, math.floor, struct.unpack
 
 local packed = ARGV[1]
 local mode, slack, at = unpack('<BI4', packed)
-local has_server_time = mode < HAS_INSTANT
+local is_short, has_server_time = mode % 2 == IS_SHORT, mode < HAS_INSTANT
 local now_s, now_n
 if has_server_time then
   local time = call('TIME')
-  now_s, now_n = tonumber(time[1]), tonumber(time[2]) * 1000
+  now_s, now_n = tonumber(time[1]), time[2] * 1000
 else
   now_s, now_n, at = unpack('<dd', packed, at)
 end
 
--- Decides every call that is not on a short token bucket. Each run of a script creates its functions
--- again, so they are created only if there is such a call.
+-- Decides the calls of a run that is not on short token buckets only. Each run of a script creates its
+-- functions and constants again, so these are created only if they are needed.
 local decide
-if mode % 2 ~= IS_SHORT then
+if not is_short then
+  -- The numbers of codec.rs.
+  local TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW, IN_FLIGHT, CALENDAR_WINDOW = 1, 2, 3, 5, 6
+  -- A check is a spend that may not write.
+  local REFUND, CHARGE, CHARGE_PARTIAL, RELEASE, RENEW = 3, 4, 5, 6, 7
+
+  local END_S, END_N = 9223372036, 854775807
+  local MAX_MS, MAX_TALLY = 8796093022207, 1048575 -- 43 and 20 bits
+  local MAX_USED = 999999999
+  local UNKNOWN_WINDOW =
+    'the clocks of the server and of this machine differ by more than a calendar window'
+
+  local max, min = math.max, math.min
+
   -- Returns whether no limiter wrote a value that ends `ahead` milliseconds from now: a limiter lets each
   -- value expire `slack` after its end. Costs a command, so it is asked only about values that last
   -- longer than two full buckets. A given instant has nothing to do with the server's expiry.
@@ -60,14 +66,10 @@ if mode % 2 ~= IS_SHORT then
 
   -- A token bucket's value is its TAT in nanoseconds.
   local function read_instant(value)
-    if #value > 19 or not find(value, '^%d+$') then
+    if #value > 19 or not find(value, '^%d+$') or (#value == 19 and value > END) then
       return nil
     end
-    local s, n = tonumber(sub(value, 1, -10)) or 0, tonumber(sub(value, -9))
-    if s > END_S or (s == END_S and n > END_N) then
-      return nil
-    end
-    return s, n
+    return tonumber(sub(value, 1, -10)) or 0, tonumber(sub(value, -9))
   end
 
   local now_ms = now_s * 1000 + floor(now_n / 1000000)
@@ -186,7 +188,7 @@ if mode % 2 ~= IS_SHORT then
     end
     if not s then
       if now_s < before or now_s >= after then
-        return nil
+        return nil, UNKNOWN_WINDOW
       end
       s, used = now_s < start and start or now_s < finish and finish or after, 0
     end
@@ -329,7 +331,7 @@ if mode % 2 ~= IS_SHORT then
     end
     -- The longest that a live bucket was written with applies.
     memory = max(memory, lasts)
-    return allowed, found, format('%.0f:%.0f:%.0f', start, tally, memory), start + memory - now_ms
+    return allowed, found, format('%.0f:%.0f:%.0f', start, tally, memory), max(start + memory - now_ms, 0)
   end
 
   -- Slots in flight. The value is that of a tally: ms * 2^20 + tally is the word, whose lowest 30 bits are
@@ -401,12 +403,14 @@ if mode % 2 ~= IS_SHORT then
     memory = max(memory, lasts)
     local ms = start * 1024 + floor(current / 32)
     local value = format('%.0f:%.0f:%.0f', ms, (current % 32) * 32768 + previous, memory)
-    return allowed, found, value, ms + memory - now_ms
+    return allowed, found, value, max(ms + memory - now_ms, 0)
   end
 
-  -- Returns the verdict, the value that was found as in the reply, the new value if it changes, and its
-  -- time to live.
-  decide = function(key, found, algorithm, verb)
+  -- Returns whether it is allowed, `nil` if it cannot be decided; the value that was found as in the
+  -- reply; the new value if it changes, and its time to live.
+  decide = function(key, found)
+    local algorithm, verb
+    algorithm, verb, at = unpack('BB', packed, at)
     if algorithm == CALENDAR_WINDOW then
       local cost, count, before, start, finish, after
       cost, count, before, start, finish, after, at = unpack('<dddddd', packed, at)
@@ -428,42 +432,47 @@ if mode % 2 ~= IS_SHORT then
   end
 end
 
-local reply = { now_s, now_n }
-local values, ttls = {}, {}
-local is_allowed, unwritten = true, 1
-for index = 1, #KEYS do
-  local key, algorithm, verb, flags = KEYS[index], nil, nil, nil
-  algorithm, verb, flags, at = unpack('BBB', packed, at)
+-- Tables are made with room for one bucket, and only if they are needed: growing one is expensive.
+local reply = { now_s, now_n, 0, 0 }
+local values, ttls
+local keys, count, is_allowed = KEYS, #KEYS, true
+for index = 1, count do
+  local key = keys[index]
   local found = pcall('GET', key)
-  local is_wrong_type = type(found) == 'table'
-  if is_wrong_type then
-    if sub(found.err, 1, 9) ~= 'WRONGTYPE' then
+  -- Strings have no such field.
+  local why = found and found.err
+  if why then
+    if sub(why, 1, 9) ~= 'WRONGTYPE' then
       return found
     end
-    found = false
+    -- A value of no format.
+    found = ''
   end
-  local allowed, value, ttl
-  if algorithm == SHORT_TOKEN_BUCKET then
+  local flags, allowed, value, ttl
+  if is_short then
     -- A spend or a check whose times take less than 2^52 ns: how far a TAT is ahead of the instant is
     -- exact wherever the bucket allows. It calls no function of this script, for the same reason.
     local cost, burst
-    cost, burst, at = unpack('<dd', packed, at)
+    flags, cost, burst, at = unpack('<Bdd', packed, at)
     local ahead = 0
     if found then
-      local s, n
       if #found <= 19 and find(found, '^%d+$') then
-        s, n = tonumber(sub(found, 1, -10)) or 0, tonumber(sub(found, -9))
-      end
-      if not s or s > END_S or (s == END_S and n > END_N) then
-        found = 0
-      else
-        ahead = max((s - now_s) * 1000000000 + (n - now_n), 0)
-        if ahead > 2 * burst then
+        local s, n = #found > 9 and sub(found, 1, -10) or 0, sub(found, -9)
+        ahead = (s - now_s) * 1000000000 + (n - now_n)
+        if ahead < 0 then
+          ahead = 0
+        elseif ahead > 2 * burst then
           local left = call('PTTL', key)
-          if left < 0 or (has_server_time and ahead / 1000000 > left + slack) then
+          if
+            left < 0
+            or (has_server_time and ahead / 1000000 > left + slack)
+            or (#found == 19 and found > END)
+          then
             found, ahead = 0, 0
           end
         end
+      else
+        found = 0
       end
     end
     ahead = ahead + cost
@@ -475,35 +484,39 @@ for index = 1, #KEYS do
       ttl = ceil(ahead / 1000000)
     end
   else
-    allowed, found, value, ttl = decide(key, found, algorithm, verb)
+    flags, at = unpack('B', packed, at)
+    allowed, found, value, ttl = decide(key, found)
   end
-  if allowed == nil or (not allowed and flags % 2 == DECIDES) then
+  reply[index * 2 + 1] = allowed and 1 or allowed == nil and 2 or 0
+  reply[index * 2 + 2] = found
+  if not allowed and (allowed == nil or flags % 2 == DECIDES) then
     is_allowed = false
   end
-  if flags % 4 >= MAY_WRITE then
+  if flags % 4 < MAY_WRITE then
+    value = nil
+  end
+  -- A call on its own is written at once, because the next one may be on the same bucket. Those of a
+  -- batch are written after the last one, if all allow.
+  local first = index
+  if flags < IS_ALONE then
+    values, ttls = values or {}, ttls or {}
     values[index], ttls[index] = value, ttl
+    first = is_allowed and index == count and 1 or index + 1
   end
-  reply[index * 2 + 1] = allowed and 1 or 0
-  reply[index * 2 + 2] = is_wrong_type and 0 or found
-  if allowed == nil then
-    reply[index * 2 + 1], reply[index * 2 + 2] = 2, UNKNOWN_WINDOW
-  end
-  -- A call on its own is written at once, because the next one may be on the same bucket.
-  if index == #KEYS or flags >= IS_ALONE then
-    for other = is_allowed and unwritten or index + 1, index do
-      if values[other] then
-        local lasts = format('%.0f', max(ttls[other], 0) + slack)
-        local written = pcall('SET', KEYS[other], values[other], 'PX', lasts)
-        if written.err then
-          if not find(written.err, 'OOM', 1, true) then
-            -- Every other write fails, too: none has succeeded.
-            return written
-          end
-          reply[other * 2 + 1], reply[other * 2 + 2] = 2, written.err
+  for other = first, index do
+    if flags < IS_ALONE then
+      key, value, ttl = keys[other], values[other], ttls[other]
+    end
+    if value then
+      local written = pcall('SET', key, value, 'PX', format('%.0f', ttl + slack))
+      if written.err then
+        if not find(written.err, 'OOM', 1, true) then
+          -- Every other write fails, too: none has succeeded.
+          return written
         end
+        reply[other * 2 + 1], reply[other * 2 + 2] = 2, written.err
       end
     end
-    is_allowed, unwritten = true, index + 1
   end
 end
 return reply
