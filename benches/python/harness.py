@@ -12,7 +12,7 @@ import time
 from argparse import ArgumentParser
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +25,8 @@ UNSTEADY = "Not published"
 """Begins the line that marks a run as disturbed."""
 MAX_SPREAD = 0.2
 """The largest share by which the times of a call that does nothing may differ in a run."""
+MAX_OTHER_WORK = 0.1
+"""The largest share of the processors that programs outside of a benchmark may take meanwhile."""
 
 
 def quick() -> bool:
@@ -144,18 +146,47 @@ def median(took: Mapping[str, Sequence[float]], one: str) -> float:
     return statistics.median(took[one])
 
 
-def spread(took: Mapping[str, Sequence[float]], one: str) -> float:
+def spread(values: Sequence[float]) -> float:
     """Return the distance of the 10th and the 90th percentile, as a share of the median."""
-    low, *_, high = statistics.quantiles(took[one], n=10, method="inclusive")
-    return (high - low) / statistics.median(took[one])
+    low, *_, high = statistics.quantiles(values, n=10, method="inclusive")
+    return (high - low) / statistics.median(values)
 
 
-def idle_time() -> float:
-    """Return the nanoseconds that a loop without any content takes, for each iteration."""
-    started = time.perf_counter_ns()
-    for _ in range(200_000):
-        pass
-    return (time.perf_counter_ns() - started) / 200_000
+def uneven(values: Sequence[float]) -> str:
+    """Return a remark for a row whose rounds differ too much, otherwise an empty text."""
+    found = spread(values) if len(values) > 1 else 0.0
+    return f" (uneven: rounds differ by {found:.0%})" if found > MAX_SPREAD else ""
+
+
+def cpu_ns(pid: int) -> int:
+    """Return the processor time that a process has taken, in nanoseconds."""
+    # The clock of another process, as `clock_getcpuclockid` of Linux computes it.
+    return time.clock_gettime_ns(~pid << 3 | 2)
+
+
+class OtherWork:
+    """Share of the processors that programs other than this one and those in `pids` take.
+
+    For benchmarks in which the processors sleep between the calls: an empty loop then takes longer
+    whenever it has to wake one, on a machine without any other work as well.
+    """
+
+    def __init__(self, *pids: int) -> None:
+        self._pids: Final = (os.getpid(), *pids)
+        self._started: Final = self._now()
+
+    def _now(self) -> tuple[float, float, float]:
+        with open("/proc/stat", encoding="ascii") as file:  # noqa: PTH123  a file of the kernel
+            fields = [int(field) for field in file.readline().split()[1:9]]
+        _user, _nice, _system, idle, waiting, *_ = fields
+        taken = (sum(fields) - idle - waiting) / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), taken, sum(map(cpu_ns, self._pids)) / 1e9
+
+    def share(self) -> float:
+        """Return the share since this was created."""
+        now = self._now()
+        elapsed, taken, ours = (end - start for start, end in zip(self._started, now, strict=True))
+        return max(taken - ours, 0.0) / (elapsed * (os.cpu_count() or 1))
 
 
 def shown_time(ns: float) -> str:
@@ -250,10 +281,19 @@ class Table:
 
     def steady(self, took: Mapping[str, Sequence[float]], floor: str) -> None:
         """Note by how much the times of a call without a limit differ, which should be equal."""
-        found = spread(took, floor)
+        found = spread(took[floor])
         self.seen("", f"spread of the rounds, {floor}", f"{found:.0%}")
         if found > MAX_SPREAD:
-            self.unsteady.append(f"{floor} spreads by {found:.0%}")
+            self.unsteady.append(f"{floor} spreads by {found:.0%}, more than {MAX_SPREAD:.0%}")
+
+    def quiet(self, others: OtherWork) -> None:
+        """Note which share of the processors other programs have taken."""
+        found = others.share()
+        self.seen("", "processors taken by other programs", f"{found:.0%}")
+        if found > MAX_OTHER_WORK:
+            self.unsteady.append(
+                f"other programs take {found:.0%} of the processors, more than {MAX_OTHER_WORK:.0%}"
+            )
 
     def _add(self, row: str, what: str, texts: tuple[str, str], sides: Sides, *, met: bool) -> None:
         verdict = ("yes" if met else "NO") if self.is_conclusive else "-"
@@ -267,7 +307,7 @@ class Table:
         for row in self.rows:
             print("| " + " | ".join(row) + " |")
         if self.unsteady:
-            print(f"\n{UNSTEADY}: {'; '.join(self.unsteady)}, more than {MAX_SPREAD:.0%}.")
+            print(f"\n{UNSTEADY}: {'; '.join(self.unsteady)}.")
         if self.for_users:
             print(f"\n## {FOR_USERS}\n\n| what | penstock | another package |")
             print("| --- | --- | --- |")

@@ -70,6 +70,19 @@ end
 return {1, 0}
 """
 INTERVAL_US, BURST_US = 36, 36 * PLENTY
+# What every token bucket needs: the time, and the state of each key before and after.
+LEAST = """
+local time = redis.call('TIME')
+for _, key in ipairs(KEYS) do
+  redis.call('GET', key)
+  redis.call('SET', key, ARGV[1], 'PX', '10000')
+end
+return time
+"""
+IN_COMPANY = 16
+"""Decisions in one run of the script, about as many as 64 threads make together."""
+MOST_OVER_LEAST = 1.5
+"""The most processor time of the server, relative to that of `LEAST`."""
 
 
 class Result(NamedTuple):
@@ -310,16 +323,17 @@ def show(
         others = {case.against: found[case.against]}
     for name, theirs in others.items():
         rounds = list(zip(ours, theirs, strict=True))
-        ratio = statistics.median(mine.per_second / yours.per_second for mine, yours in rounds)
-        what = f"times as fast as {name}, {where}"
+        ratios = [mine.per_second / yours.per_second for mine, yours in rounds]
+        ratio = statistics.median(ratios)
+        what = f"times as fast as {name}, {where}{harness.uneven(ratios)}"
         if case.at_least is None:
             table.seen(case.row, what, f"{ratio:.3g} x")
         else:
             table.at_least(case.row, what, case.at_least, ratio, " x")
         if case.p99 is not None:
-            share = statistics.median(mine.p99_ns / yours.p99_ns for mine, yours in rounds)
-            what = f"p99 as a share of that of {name}, {where}"
-            table.at_most(case.row, what, case.p99, share, "")
+            shares = [mine.p99_ns / yours.p99_ns for mine, yours in rounds]
+            what = f"p99 as a share of that of {name}, {where}{harness.uneven(shares)}"
+            table.at_most(case.row, what, case.p99, statistics.median(shares), "")
 
 
 @contextmanager
@@ -335,55 +349,76 @@ def pinned(server: Server) -> Iterator[None]:
         os.sched_setaffinity(0, every)
 
 
-def measure_costs(table: harness.Table, server: Server, seconds: float) -> None:
-    """Measure what decisions cost the server: its processor time, bytes and memory."""
+def measure_costs(table: harness.Table, server: Server, rounds: int, seconds: float) -> None:
+    """Measure what decisions cost the server: its processor time, bytes and memory.
 
-    def spent() -> tuple[float, int, int]:
-        with server.client() as connection:
-            found = connection.info()
-        cpu = found["used_cpu_user"] + found["used_cpu_sys"]
-        return cpu, found["total_net_input_bytes"], found["used_memory"]
-
+    The processor time alone is mostly that of waking up, so it is compared with that of a script
+    which only does what every token bucket needs, called in the same way.
+    """
     url = f"redis://{HOST}:{server.port}?deadline=10s"
     limiter = penstock.Limiter(dict.fromkeys(NAMES, LIMIT), url)
-    one = limiter.limit("User").spend
-    calls: dict[str, tuple[int, Callable[[str], object]]] = {
-        "one limit": (1, one),
-        "three limits": (1, lambda id: limiter.spend_all([(name, id) for name in NAMES])),
-        "one limit, in company": (64, one),
+    client = redis.Redis(HOST, server.port, max_connections=MAX_CONNECTIONS)
+    least, own = client.register_script(LEAST), client.register_script(SCRIPT)
+    one, state = limiter.limit("User").spend, "1764000000000000000"
+    together = itertools.cycle(zip(*[iter(CLIENTS)] * IN_COMPANY, strict=False))
+    # The number of callers and of decisions per call.
+    calls: dict[str, tuple[int, int, Callable[[str], object]]] = {
+        "one limit": (1, 1, one),
+        "three limits": (1, 1, lambda id: limiter.spend_all([(name, id) for name in NAMES])),
+        "one limit, in company": (64, 1, one),
+        "least": (1, 1, lambda id: least([id], [state])),
+        "least, in company": (1, IN_COMPANY, lambda _: least(next(together), [state])),
+        SCRIPT_OF_REDIS_PY: (1, 1, lambda id: own([id], [INTERVAL_US, BURST_US])),
+        f"{SCRIPT_OF_REDIS_PY}, in company": (
+            64,
+            1,
+            lambda id: own([id], [INTERVAL_US, BURST_US]),
+        ),
     }
-    targets = {
-        "one limit": (13, 200),
-        "three limits": (None, 300),
-        "one limit, in company": (5, None),
-    }
-    for what, (callers, call) in calls.items():
-        before = spent()
-        found = run_threads(call, callers, CLIENTS, seconds)
-        after = spent()
-        cpu = (after[0] - before[0]) / found.calls * 1e6
-        sent = (after[1] - before[1]) / found.calls
-        most_cpu, most_bytes = targets[what]
-        for name, most, value, unit in (
-            (f"processor time of the server per decision, {what}", most_cpu, cpu, " us"),
-            (f"bytes sent per decision, {what}", most_bytes, sent, " bytes"),
-        ):
-            if most is None:
-                table.seen("6", name, f"{value:.3g}{unit}")
-            else:
-                table.at_most("6", name, most, value, unit)
+    cpu: dict[str, list[float]] = {what: [] for what in calls}
+    sent: dict[str, list[float]] = {what: [] for what in calls}
+    for _ in range(rounds):
+        for what, (callers, decisions, call) in calls.items():
+            sent_before = int(server.info("total_net_input_bytes"))
+            cpu_before = harness.cpu_ns(server.pid)
+            found = run_threads(call, callers, CLIENTS, seconds)
+            count = found.calls * decisions
+            cpu[what].append((harness.cpu_ns(server.pid) - cpu_before) / count)
+            sent_after = int(server.info("total_net_input_bytes"))
+            sent[what].append((sent_after - sent_before) / count)
+    for what, most in (("one limit", 200), ("three limits", 300), ("one limit, in company", None)):
+        took = f"{harness.median(cpu, what) / 1e3:.3g} us"
+        table.seen("6", f"processor time of the server per decision, {what}", took)
+        row, value = f"bytes sent per decision, {what}", harness.median(sent, what)
+        if most is None:
+            table.seen("6", row, f"{value:.3g} bytes")
+        else:
+            table.at_most("6", row, most, value, " bytes")
+    for suffix in ("", ", in company"):
+        ours, floor, peer = f"one limit{suffix}", f"least{suffix}", f"{SCRIPT_OF_REDIS_PY}{suffix}"
+        shown = f"{harness.median(cpu, floor) / 1e3:.3g} us"
+        pairs = zip(cpu[ours], cpu[floor], strict=True)
+        remark = harness.uneven([mine / other for mine, other in pairs])
+        table.at_most(
+            "6",
+            f"processor time of the server relative to the least{suffix}{remark}",
+            MOST_OVER_LEAST,
+            harness.ratio(cpu, ours, floor),
+            " x",
+            sides=harness.sides(cpu, ours, least=shown, peers=[peer], unit="us"),
+        )
     new = [f"another-{number}" for number in range(10_000)]
-    before = spent()
+    before = int(server.info("used_memory"))
     limiter.limit("User").spend_each(new)
-    held = (spent()[2] - before[2]) / len(new)
+    held = (int(server.info("used_memory")) - before) / len(new)
     table.seen("6", "memory of the server per bucket", f"{held:.0f} bytes")
     limiter.close()
+    client.close()
 
 
 def measure_threads(table: harness.Table, server: Server, rounds: int, seconds: float) -> None:
     """Measure the cases with threads."""
     packages = sync_calls(server.port)
-    idle: list[float] = []
     for case in CASES:
         if case.is_async:
             continue
@@ -393,12 +428,10 @@ def measure_threads(table: harness.Table, server: Server, rounds: int, seconds: 
         found: dict[str, list[Result]] = {name: [] for name in calls}
         with pinned(server) if case.is_pinned else nullcontext():
             for _ in range(rounds):
-                idle.append(harness.idle_time())
                 for name, call in calls.items():
                     clients = case.clients or CLIENTS
                     found[name].append(run_threads(call, case.callers, clients, seconds))
         show(table, case, found, packages)
-    table.steady({"an empty loop": idle}, "an empty loop")
 
 
 async def measure_tasks(table: harness.Table, port: int, rounds: int, seconds: float) -> None:
@@ -426,9 +459,11 @@ def main() -> None:
         server = Server(Path(folder)).start()
         try:
             table = harness.Table("Over a Redis server", is_conclusive=not short)
-            measure_costs(table, server, seconds)
+            others = harness.OtherWork(server.pid)
+            measure_costs(table, server, rounds, seconds)
             measure_threads(table, server, rounds, seconds)
             asyncio.run(measure_tasks(table, server.port, rounds, seconds))
+            table.quiet(others)
             version = server.info("redis_version")
             table.title += f" (server {version})"
             table.show()
