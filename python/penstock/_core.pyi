@@ -1187,17 +1187,25 @@ class Limiter:
             >>> bool(reservation), reservation.settle(450).remaining
             (True, 550)
         """
-    def reserve_all(self, transactions: Iterable[AnyTransaction]) -> Reservation:
+    def reserve_all(
+        self, transactions: Iterable[AnyTransaction], *, timeout: Period | None = None
+    ) -> Reservation:
         """Take tokens and slots of several limits in one decision: all of them or none.
 
         The end of the reservation is one call, too: slots are given back, and what was settled is
         charged. Tokens that were not settled stay spent, or are refunded if the body raises.
 
+        With a `timeout`, the call waits as `acquire_all` does, also for slots. When a slot is
+        returned is unknown, so an error is then raised at the end of the timeout.
+
         Args:
             transactions: As for `spend_all`.
+            timeout: As in `reserve`.
 
         Raises:
+            RateLimited: Not everything could be reserved within the timeout.
             TransactionError: Two transactions have the same bucket.
+            TypeError: A transaction has a factor, and there is a timeout.
             Error: As `reserve` raises. Nothing is taken then.
 
         Examples:
@@ -1208,6 +1216,40 @@ class Limiter:
             ...     reservation.settle("Tokens", 450)
             >>> limiter.peek("Tokens", "ada").remaining, limiter.peek("Calls", "ada").remaining
             (550, 5)
+        """
+    def acquire_all(
+        self, transactions: Iterable[AnyTransaction], timeout: Period | None = None
+    ) -> Decision:
+        """Wait until several limits allow a call, and take all of its tokens at once.
+
+        Nothing is taken before, so every limit allows the call at the instant at which it is made,
+        and a wait that ends early has nothing to return. The call waits in the queue of the limit
+        that denies it, in order of arrival with the callers of `acquire`. It also waits for
+        transactions of the kind `"check"`.
+
+        Args:
+            transactions: As for `spend_all`, without limits on requests in flight.
+            timeout: As in `acquire`.
+
+        Returns:
+            The allowed decision, as `spend_all` returns it.
+
+        Raises:
+            RateLimited: The wait would exceed the timeout.
+            TransactionError: Two transactions have the same bucket.
+            TypeError: A transaction has a factor.
+            Error: As `spend_all` raises. No tokens are taken then.
+
+        Examples:
+            >>> clock = penstock.ManualClock()
+            >>> limiter = penstock.Limiter({"User": "9/minute", "Site": "1/minute"}, clock=clock)
+            >>> limiter.acquire_all([("User", "ada"), ("Site", "shop")]).allowed
+            True
+            >>> try:
+            ...     limiter.acquire_all([("User", "ada"), ("Site", "shop")], timeout=10)
+            ... except penstock.RateLimited as error:
+            ...     error.decision.name, error.decision.retry_after
+            ('Site', 60.0)
         """
     def acquire(
         self,
@@ -1495,11 +1537,11 @@ class Replies:
 
 @final
 class Waiter:
-    """Caller that waits until a limit allows its cost.
+    """Caller that waits until a limit allows its cost, or several limits do.
 
     `notify` is called, from any thread, when `step` must be called again; it must not wait. After
-    the first `step`, `leave` must be called in the end. With `reserves`, `reservation` returns what
-    was taken.
+    the first `step`, `leave` must be called in the end. With `reserves`, and for several limits,
+    `reservation` returns what was taken.
     """
     def __new__(
         cls,
@@ -1512,6 +1554,21 @@ class Waiter:
         reserves: bool = False,
         keep: int = 0,
     ) -> Self: ...
+    @staticmethod
+    def of_several(
+        limiter: Limiter,
+        transactions: Iterable[AnyTransaction],
+        timeout_ns: int | None,
+        notify: Callable[[], object],
+        *,
+        reserves: bool = True,
+    ) -> Waiter:
+        """Create a waiter for several limits, whose transactions are decided together.
+
+        Raises:
+            TypeError: A transaction has a factor.
+            Error: As `Limiter.reserve_all` raises.
+        """
     def step(self) -> Decision | None:
         """Return the decision if it is the waiter's turn, otherwise `None`.
 

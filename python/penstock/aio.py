@@ -1,8 +1,9 @@
 """The limiter for asyncio: the methods of `Limiter` as coroutines.
 
-Over a store on this machine they answer without suspending; only `acquire` ever waits. Over a
-server they suspend until its reply has arrived. A call over a shared table that would wait for
-another process is made in a thread. No call blocks the event loop.
+Over a store on this machine they answer without suspending; only `acquire`, `acquire_all` and
+reservations with a timeout ever wait. Over a server they suspend until its reply has arrived. A
+call over a shared table that would wait for another process is made in a thread. No call blocks
+the event loop.
 """
 
 from __future__ import annotations
@@ -652,15 +653,39 @@ class AsyncLimiter(_Verbs[Limiter]):
             may_wait=self._may_wait,
         )
 
-    def reserve_all(self, transactions: Iterable[AnyTransaction]) -> AsyncReservation:
+    def reserve_all(
+        self, transactions: Iterable[AnyTransaction], *, timeout: Period | None = None
+    ) -> AsyncReservation:
         """Take tokens and slots of several limits in one decision; to be awaited, or entered.
 
-        As `Limiter.reserve_all`.
+        As `Limiter.reserve_all`. With a `timeout`, it waits, and threads that wait are in the same
+        queues.
         """
         transactions = [*transactions]
-        return AsyncReservation(
-            lambda: _reserved(_reserve_all(self.limiter, transactions)), may_wait=self._may_wait
-        )
+
+        async def take() -> Reservation:
+            given_ns = timeout_ns(timeout)
+            if given_ns is not None:
+                return await _reserve_all_in_turn(self.limiter, transactions, given_ns)
+            return await _reserved(_reserve_all(self.limiter, transactions))
+
+        return AsyncReservation(take, may_wait=self._may_wait)
+
+    @_awaited
+    async def acquire_all(
+        self,
+        transactions: Iterable[AnyTransaction],
+        timeout: Period | None = None,  # noqa: ASYNC109  it refuses, it cuts nothing off
+    ) -> Decision:
+        """Wait until several limits allow a call, and take all of its tokens at once.
+
+        As `Limiter.acquire_all`, in the same queues.
+        """
+        transactions = [*transactions]
+        given_ns = timeout_ns(timeout)
+        taken = await _reserve_all_in_turn(self.limiter, transactions, given_ns, reserves=False)
+        taken.release_nowait()
+        return taken.decision
 
     @_awaited
     async def acquire(
@@ -806,7 +831,26 @@ async def _reserve_in_turn(
     wakeup = _Wakeup()
     notify = wakeup.weak_notify()
     waiter = Waiter(bound, id, estimate, timeout_ns, notify, reserves=True, keep=keep)
-    if bound.may_wait:
+    return await _reserve_with(waiter, wakeup, may_wait=bound.may_wait)
+
+
+async def _reserve_all_in_turn(
+    limiter: Limiter,
+    transactions: Sequence[AnyTransaction],
+    timeout_ns: int | None,
+    *,
+    reserves: bool = True,
+) -> Reservation:
+    """Reserve as `Limiter.reserve_all` does with a timeout."""
+    wakeup = _Wakeup()
+    notify = wakeup.weak_notify()
+    waiter = Waiter.of_several(limiter, transactions, timeout_ns, notify, reserves=reserves)
+    return await _reserve_with(waiter, wakeup, may_wait=limiter.may_wait)
+
+
+async def _reserve_with(waiter: Waiter, wakeup: _Wakeup, *, may_wait: bool) -> Reservation:
+    """Reserve when it is the waiter's turn."""
+    if may_wait:
         return await _reserve_waiting(waiter, wakeup)
     try:
         while waiter.step() is None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from penstock._core import Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
-    from penstock._core import BoundLimit, Decision, Reservation, SystemClock
-    from penstock.types import Id
+    from penstock._core import BoundLimit, Decision, Limiter, Reservation, SystemClock
+    from penstock.types import AnyTransaction, Id
 
 
 _T = TypeVar("_T")
@@ -62,6 +62,43 @@ def reserve(bound: BoundLimit, id: Id, estimate: int, timeout_ns: int, keep: int
     try:
         _wait(waiter, event)
         return waiter.reservation()
+    finally:
+        waiter.leave()
+
+
+def reserve_all(
+    limiter: Limiter, transactions: Iterable[AnyTransaction], timeout_ns: int
+) -> Reservation:
+    """Block this thread until several limits allow a call, and reserve it.
+
+    Raises:
+        RateLimited: Not everything could be reserved within `timeout_ns`.
+        Error: As `Limiter.reserve_all` raises.
+    """
+    event = Event()
+    waiter = Waiter.of_several(limiter, transactions, timeout_ns, event.set)
+    try:
+        _wait(waiter, event)
+        return waiter.reservation()
+    finally:
+        waiter.leave()
+
+
+def acquire_all(
+    limiter: Limiter, transactions: Iterable[AnyTransaction], timeout_ns: int | None
+) -> Decision:
+    """Block this thread until several limits allow a call, and take its tokens.
+
+    Raises:
+        RateLimited: The wait would be longer than `timeout_ns`.
+        Error: As `Limiter.spend_all` raises.
+    """
+    event = Event()
+    waiter = Waiter.of_several(limiter, transactions, timeout_ns, event.set, reserves=False)
+    try:
+        decision = _wait(waiter, event)
+        waiter.reservation().release_nowait()
+        return decision
     finally:
         waiter.leave()
 

@@ -262,14 +262,34 @@ impl Limiter {
     }
 
     #[doc = doc!(Limiter.reserve_all)]
+    #[pyo3(signature = (transactions, *, timeout = None))]
     fn reserve_all<'py>(
-        &self,
+        slf: &Bound<'py, Self>,
         transactions: &Bound<'py, PyAny>,
+        timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Reservation>> {
-        let py = transactions.py();
-        let (transactions, parts) = self.transactions(transactions)?;
-        let answered = self.handle.run(py, |core| core.answer_all(Verb::Reserve, &transactions))?;
-        Reservation::of_several(py, &self.handle, transactions, parts, answered)
+        let (py, limiter) = (slf.py(), slf.get());
+        if let Some(timeout_ns) = arguments::timeout_ns(timeout)? {
+            let drivers = py.import("penstock.wait_queue")?;
+            let reserved = drivers.call_method1("reserve_all", (slf, transactions, timeout_ns))?;
+            return Ok(reserved.cast_into()?);
+        }
+        let (transactions, parts) = limiter.transactions(transactions)?;
+        let handle = &limiter.handle;
+        let answered = handle.run(py, |core| core.answer_all(Verb::Reserve, &transactions))?;
+        Reservation::of_several(py, handle, transactions, parts, answered)
+    }
+
+    #[doc = doc!(Limiter.acquire_all)]
+    #[pyo3(signature = (transactions, timeout = None))]
+    fn acquire_all<'py>(
+        slf: &Bound<'py, Self>,
+        transactions: &Bound<'py, PyAny>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let timeout_ns = arguments::timeout_ns(timeout)?;
+        let drivers = slf.py().import("penstock.wait_queue")?;
+        drivers.call_method1("acquire_all", (slf, transactions, timeout_ns))
     }
 
     #[doc = doc!(Limiter.acquire)]

@@ -30,6 +30,7 @@ mod headers;
 mod id_numbers;
 mod id_text;
 mod interpreter;
+mod joint_call;
 mod limit;
 mod limit_entry;
 mod limiter;

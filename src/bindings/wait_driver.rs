@@ -9,8 +9,11 @@ use crate::bindings::arguments::Argument;
 use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
+use crate::bindings::id_text::id_text;
+use crate::bindings::joint_call::{Denial, JointCall, Permission, Verdict};
 use crate::bindings::limiter_handle::LimiterHandle;
-use crate::bindings::wait_queues::{BucketQueue, Charge, WaiterState};
+use crate::bindings::reservation::Reservation;
+use crate::bindings::wait_queues::{BucketQueue, Charge, Taken, WaiterState};
 use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
@@ -174,6 +177,9 @@ pub(crate) fn too_late(
     wait: Option<Nanos>,
 ) -> PyErr {
     let build = || -> PyResult<PyErr> {
+        if let Some((call, _)) = &waiter.joint {
+            return denied(&call.refuse(py, handle)?, waiter, wait);
+        }
         let (bound, entry) = handle.active(py, &waiter.entry)?;
         let adjustment = Adjustment::keeping(waiter.keep);
         let check = Call { adjustment: adjustment.as_ref(), ..Call::check(id, waiter.cost) };
@@ -182,13 +188,21 @@ pub(crate) fn too_late(
             _ => core.decide(&bound, check),
         })?;
         let data = DecisionData::given(decided, waiter.cost, waiter.id.bind(py), entry);
-        let decision = Bound::new(py, Decision::new(data))?;
-        match wait {
-            Some(wait) => Ok(PyErr::from_value(rate_limited_error(&decision, wait.get())?)),
-            None => Ok(slots_error(&decision, waiter.timeout)?),
-        }
+        denied(&Bound::new(py, Decision::new(data))?, waiter, wait)
     };
     build().unwrap_or_else(|error| error)
+}
+
+/// Returns the error for the decision of a waiter whose turn would come in `wait`; `None` if unknown.
+fn denied(
+    decision: &Bound<'_, Decision>,
+    waiter: &WaiterState,
+    wait: Option<Nanos>,
+) -> PyResult<PyErr> {
+    match wait {
+        Some(wait) => Ok(PyErr::from_value(rate_limited_error(decision, wait.get())?)),
+        None => slots_error(decision, waiter.timeout),
+    }
 }
 
 #[doc = doc!(rate_limited_error)]
@@ -230,6 +244,8 @@ struct Wakeups {
     dead: Vec<Arc<WaiterState>>,
     /// The first interruption, such as `KeyboardInterrupt`.
     error: Option<PyErr>,
+    /// Other queues with due steps.
+    queues: Vec<Arc<BucketQueue>>,
 }
 
 impl Wakeups {
@@ -272,6 +288,21 @@ pub(crate) fn drive(
     is_awake: bool,
 ) -> PyResult<()> {
     let mut wakeups = Wakeups::default();
+    drive_one(py, handle, queue, own, is_awake, &mut wakeups);
+    while let Some(queue) = wakeups.queues.pop() {
+        drive_one(py, handle, &queue, None, false, &mut wakeups);
+    }
+    wakeups.result()
+}
+
+fn drive_one(
+    py: Python<'_>,
+    handle: &Arc<LimiterHandle>,
+    queue: &Arc<BucketQueue>,
+    own: Option<(&Arc<WaiterState>, Ticket)>,
+    is_awake: bool,
+    wakeups: &mut Wakeups,
+) {
     let is_asleep = |waiter: &Arc<WaiterState>| {
         !is_awake || own.is_none_or(|(own, _)| !Arc::ptr_eq(own, waiter))
     };
@@ -279,20 +310,23 @@ pub(crate) fn drive(
         let now = handle.core.clock().now();
         let step = queue.waiters.lock().step(own.map(|(_, ticket)| ticket), now);
         let finished = match step {
-            QueueStep::Ask { ticket, waiter, cost } => {
-                ask(py, handle, queue, ticket, &waiter, cost)
-            }
+            QueueStep::Ask { ticket, waiter, cost } => match &waiter.joint {
+                Some((call, index)) => {
+                    ask_together(py, handle, queue, ticket, &waiter, (call, *index), wakeups)
+                }
+                None => ask(py, handle, queue, ticket, &waiter, cost),
+            },
             QueueStep::Serve { waiter, charge } => {
                 let decision = serve(py, handle, queue, &waiter, &charge);
-                let outcome = decision.map(|decision| (decision, charge));
-                if let Some(charge) = waiter.finish(outcome) {
-                    return_charge(py, handle, queue, waiter.ticket(), &charge);
+                let outcome = decision.map(|decision| (decision, Taken::One(charge)));
+                if let Some(taken) = waiter.finish(outcome) {
+                    give_back(py, handle, queue, waiter.ticket(), &taken);
                 }
                 Some(waiter)
             }
             QueueStep::Overdue { demands } => own.map(|(own, _)| {
                 let bound = handle.active(py, &own.entry).map(|(bound, _)| bound);
-                let estimated = bound.ok().filter(|bound| !has_slots(bound, &queue.id));
+                let estimated = bound.ok().filter(|bound| !bound.has_slots(&queue.id));
                 let wait = estimated.map(|bound| {
                     let estimate =
                         handle.run(py, |core| core.estimate(&bound, &queue.id, &demands, None));
@@ -321,7 +355,164 @@ pub(crate) fn drive(
         }
     }
     handle.waiting.remove_if_empty(queue);
-    wakeups.result()
+}
+
+/// Adds a waiter to the queue of its bucket.
+///
+/// # Errors
+/// `RateLimited`, if its turn would come after its deadline.
+pub(crate) fn arrive(
+    py: Python<'_>,
+    handle: &Arc<LimiterHandle>,
+    waiter: &Arc<WaiterState>,
+) -> PyResult<Arc<BucketQueue>> {
+    let (limit, _) = handle.active(py, &waiter.entry)?;
+    let (text, adjustment) = (id_text(waiter.id.bind(py))?, Adjustment::keeping(waiter.keep));
+    let (verb, cost, adjustment) = (waiter.verb, waiter.cost, adjustment.as_ref());
+    let id = handle.core.waiter_id(&limit, Call { verb, id: &text, cost, adjustment })?;
+    let name = limit.entry().name().as_str();
+    let queue = handle.waiting.of_bucket(name, &id).filter(|_| !limit.has_slots(&id));
+    let (ticket, now) = (waiter.next_ticket(&handle.waiting), handle.core.clock().now());
+    let arguments =
+        queue.and_then(|queue| queue.waiters.lock().estimate_arguments(ticket, cost, now));
+    let estimate = match arguments {
+        Some((demands, after)) => {
+            handle.run(py, |core| core.estimate(&limit, &id, &demands, after))?
+        }
+        None => None,
+    };
+    let now = handle.core.clock().now();
+    let joined = handle.waiting.join(waiter, name, &id, ticket, estimate, now);
+    joined.map_err(|wait| too_late(py, handle, waiter, &id, Some(wait)))
+}
+
+/// Adds a call to the queue of one of its transactions, unless it waits there. Returns that queue, if
+/// it must be driven.
+pub(crate) fn arrive_at(
+    py: Python<'_>,
+    handle: &Arc<LimiterHandle>,
+    call: &JointCall,
+    index: usize,
+) -> PyResult<Option<Arc<BucketQueue>>> {
+    let waiter = call.waiter(index).filter(|waiter| waiter.progress.lock().queue.is_none());
+    let Some(waiter) = waiter else { return Ok(None) };
+    let queue = arrive(py, handle, &waiter)?;
+    if call.is_over() {
+        // The caller has left meanwhile, and may not have seen this place.
+        queue.waiters.lock().on_departure(waiter.ticket(), handle.core.clock().now());
+    } else {
+        let until = queue.waiters.lock().sleep(waiter.ticket());
+        waiter.set_timer(py, handle, until);
+    }
+    Ok(Some(queue))
+}
+
+/// Decides the call of a waiter that is first in `queue`. Returns the waiter if it is finished, or must
+/// compute its delay again.
+fn ask_together(
+    py: Python<'_>,
+    handle: &Arc<LimiterHandle>,
+    queue: &Arc<BucketQueue>,
+    ticket: Ticket,
+    waiter: &Arc<WaiterState>,
+    (call, index): (&Arc<JointCall>, usize),
+    wakeups: &mut Wakeups,
+) -> Option<Arc<WaiterState>> {
+    match call.begin(Some(queue)) {
+        Permission::Granted => {}
+        // The thread that asks drives this queue afterwards.
+        Permission::Busy => return None,
+        Permission::Over => {
+            queue.waiters.lock().on_end(ticket, handle.core.clock().now());
+            return None;
+        }
+    }
+    let verdict = call.decide(py, handle, Some(index));
+    let now = handle.core.clock().now();
+    let changed = match verdict {
+        Ok(Verdict::Denied(denial)) => {
+            keep_waiting(py, handle, queue, ticket, waiter, (call, index), denial, wakeups)
+        }
+        Ok(Verdict::Taken(reservation)) => {
+            call.finish();
+            let present = queue.waiters.lock().on_end(ticket, now);
+            let decision = reservation.get().decision(py).map(Bound::unbind);
+            let outcome = decision.map(|decision| (decision, Taken::All(reservation)));
+            let unwanted = match &present {
+                Some(waiter) => waiter.finish(outcome),
+                None => outcome.ok().map(|(_, taken)| taken),
+            };
+            if let Some(taken) = unwanted {
+                give_back(py, handle, queue, ticket, &taken);
+            }
+            present
+        }
+        Err(error) => {
+            call.finish();
+            let present = queue.waiters.lock().on_end(ticket, now);
+            if let Some(waiter) = &present {
+                waiter.finish(Err(error));
+            }
+            present
+        }
+    };
+    for busy in call.end() {
+        busy.waiters.lock().on_busy(now);
+        wakeups.queues.push(busy);
+    }
+    changed
+}
+
+/// Lets a call that was denied wait in the queue of the limit that denied it. It keeps its place in
+/// `queue` if it waits no longer than it has already waited.
+#[expect(clippy::too_many_arguments, reason = "a part of `ask_together`")]
+fn keep_waiting(
+    py: Python<'_>,
+    handle: &Arc<LimiterHandle>,
+    queue: &Arc<BucketQueue>,
+    ticket: Ticket,
+    waiter: &Arc<WaiterState>,
+    (call, index): (&Arc<JointCall>, usize),
+    denial: Denial,
+    wakeups: &mut Wakeups,
+) -> Option<Arc<WaiterState>> {
+    let Denial { index: denied_by, wait, is_latest, rates } = denial;
+    let now = handle.core.clock().now();
+    let mut is_late = call.is_too_late(rates, now);
+    let waited = now.get() - call.arrived_at.get();
+    let wait = wait.filter(|wait| denied_by == index || wait.get() <= waited);
+    let has_left = match wait {
+        Some(wait) if !is_late => {
+            let is_polled = denied_by == index && is_latest && handle.core.store().is_shared();
+            let mut waiters = queue.waiters.lock();
+            is_late = waiters.on_denial(ticket, wait, is_latest, is_polled, now).is_some();
+            is_late
+        }
+        _ => {
+            queue.waiters.lock().on_end(ticket, now);
+            true
+        }
+    };
+    if has_left {
+        waiter.progress.lock().queue = None;
+        waiter.set_timer(py, handle, None);
+    }
+    if is_late {
+        call.finish();
+        waiter.finish(Err(too_late(py, handle, waiter, &queue.id, Some(rates))));
+    } else if denied_by != index {
+        match arrive_at(py, handle, call, denied_by) {
+            Ok(joined) => wakeups.queues.extend(joined),
+            Err(error) => {
+                call.finish();
+                queue.waiters.lock().on_departure(ticket, now);
+                waiter.finish(Err(error));
+            }
+        }
+    } else {
+        return None;
+    }
+    Some(Arc::clone(waiter))
 }
 
 /// Asks the store to charge a waiter's cost. Returns the waiter if it is finished.
@@ -343,13 +534,13 @@ fn ask(
     let (mut answer, bound, entry) = match answer {
         Ok(answer) => answer,
         Err(error) => {
-            let waiter = queue.waiters.lock().on_failure(ticket, received_at)?;
+            let waiter = queue.waiters.lock().on_end(ticket, received_at)?;
             waiter.finish(Err(error));
             return Some(waiter);
         }
     };
     let (pace, now) = (answer.pace, answer.decided.decision.now);
-    answer.is_polled = has_slots(&bound, &queue.id) && handle.core.store().is_shared();
+    answer.is_polled = bound.has_slots(&queue.id) && handle.core.store().is_shared();
     let slot = answer.lease.map(|lease| handle.hold(py, &bound, &queue.id, cost, lease, now));
     let charge = |decided| Charge { bound, entry, decided, cost, pace, slot };
     let rejected = queue.waiters.lock().on_answer(ticket, answer, charge, received_at)?;
@@ -400,9 +591,25 @@ fn serve(
     Py::new(py, Decision::new(data))
 }
 
-/// Returns whether the limit of a client is one on requests in flight.
-pub(crate) fn has_slots(bound: &limiter::BoundLimit, id: &str) -> bool {
-    bound.entry().rule_for(id).limit.slots().is_some()
+/// Returns to the store what was taken for a waiter.
+fn give_back(
+    py: Python<'_>,
+    handle: &Arc<LimiterHandle>,
+    queue: &BucketQueue,
+    ticket: Ticket,
+    taken: &Taken,
+) {
+    match taken {
+        Taken::One(charge) => return_charge(py, handle, queue, ticket, charge),
+        Taken::All(reservation) => cancel(py, reservation),
+    }
+}
+
+/// Cancels a reservation of a caller that has left. If the store fails, its tokens come back with time.
+pub(crate) fn cancel(py: Python<'_>, reservation: &Py<Reservation>) {
+    if let Err(error) = reservation.get().release_nowait(py, true) {
+        error.write_unraisable(py, None);
+    }
 }
 
 pub(crate) fn return_charge(
@@ -434,17 +641,17 @@ pub(crate) fn depart(
         (progress.ticket, progress.outcome.take())
     };
     waiter.set_timer(py, handle, None);
-    let charge = match outcome {
-        Some(Ok((_, charge))) => Some(charge),
+    let taken = match outcome {
+        Some(Ok((_, taken))) => Some(taken),
         Some(Err(_)) => None,
         None => {
             let now = handle.core.clock().now();
             let departed = queue.waiters.lock().on_departure(ticket, now);
-            departed.and_then(|(_, charge)| charge)
+            departed.and_then(|(_, charge)| charge).map(Taken::One)
         }
     };
-    if let Some(charge) = charge {
-        return_charge(py, handle, queue, ticket, &charge);
+    if let Some(taken) = taken {
+        give_back(py, handle, queue, ticket, &taken);
     }
 }
 

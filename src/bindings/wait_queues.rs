@@ -1,6 +1,6 @@
 //! The wait queues of a limiter, and the state of their waiters.
 //!
-//! `wait_driver.rs` drives them. No lock of a queue is held while the store is asked or Python code runs.
+//! `wait_driver.rs` drives them; `joint_call.rs` has waiters in several of them. No lock of a queue is held while the store is asked or Python code runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,11 +8,13 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use crate::bindings::decision::Decision;
+use crate::bindings::joint_call::JointCall;
 use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::reservation::Reservation;
 use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Decided, Estimate, HeldSlotKey, Pace, Ticket, WaitQueue};
-use crate::sync::{AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 /// The charge of a waiter.
 #[derive(Debug)]
@@ -27,6 +29,13 @@ pub(crate) struct Charge {
     pub(crate) slot: Option<HeldSlotKey>,
 }
 
+/// What was taken for a waiter.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    One(Charge),
+    All(Py<Reservation>),
+}
+
 /// The waiters of one bucket.
 #[derive(Debug)]
 pub(crate) struct BucketQueue {
@@ -39,6 +48,8 @@ pub(crate) struct BucketQueue {
 #[derive(Debug)]
 pub(crate) struct WaitQueues {
     count: AtomicUsize,
+    /// The number of waiters that have arrived.
+    arrivals: AtomicU64,
     registry: Mutex<QueueMap>,
 }
 
@@ -52,7 +63,14 @@ struct QueueMap {
 impl WaitQueues {
     pub(crate) fn new() -> WaitQueues {
         let registry = QueueMap { process: std::process::id(), queues: BTreeMap::new() };
-        WaitQueues { count: AtomicUsize::new(0), registry: Mutex::new(registry) }
+        let (count, arrivals) = (AtomicUsize::new(0), AtomicU64::new(0));
+        WaitQueues { count, arrivals, registry: Mutex::new(registry) }
+    }
+
+    /// Returns the number of a waiter that arrives.
+    pub(crate) fn next_number(&self) -> u64 {
+        // Relaxed: it orders no other access.
+        self.arrivals.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Returns whether the limiter has no waiters.
@@ -98,19 +116,22 @@ impl WaitQueues {
         waiter: &Arc<WaiterState>,
         name: &str,
         id: &str,
+        ticket: Ticket,
         estimate: Option<Estimate>,
         now: Timestamp,
     ) -> Result<Arc<BucketQueue>, Nanos> {
+        let timeout = waiter.timeout_from(now);
         let arrived = self.with_registry(|registry| {
             let key = (name.to_owned(), id.to_owned());
             let queue = registry.queues.entry(key).or_insert_with(|| {
                 let (name, id) = (name.to_owned(), id.to_owned());
                 Arc::new(BucketQueue { name, id, waiters: Mutex::new(WaitQueue::default()) })
             });
-            let (handle, cost) = (Arc::clone(waiter), (waiter.cost, waiter.keep));
-            let arrived =
-                queue.waiters.lock().on_arrival(handle, cost, waiter.timeout, estimate, now);
-            arrived.map_err(|wait| (Arc::clone(queue), wait)).map(|ticket| {
+            let (handle, cost) = (Arc::clone(waiter), waiter.cost);
+            let mut waiters = queue.waiters.lock();
+            let arrived = waiters.on_arrival(handle, ticket, cost, timeout, estimate, now);
+            drop(waiters);
+            arrived.map_err(|wait| (Arc::clone(queue), wait)).map(|()| {
                 let mut progress = waiter.progress.lock();
                 (progress.queue, progress.ticket) = (Some(Arc::clone(queue)), ticket);
                 Arc::clone(queue)
@@ -154,6 +175,8 @@ pub(crate) struct WaiterState {
     pub(crate) progress: Mutex<WaiterProgress>,
     /// The timer that wakes the waiter on a `ManualClock`.
     pub(crate) timer: Mutex<Option<(i64, u64)>>,
+    /// The call about several limits that it is a part of, and its place among them.
+    pub(crate) joint: Option<(Arc<JointCall>, usize)>,
 }
 
 /// The part of a waiter's state that changes.
@@ -161,7 +184,7 @@ pub(crate) struct WaiterState {
 pub(crate) struct WaiterProgress {
     pub(crate) queue: Option<Arc<BucketQueue>>,
     pub(crate) ticket: Ticket,
-    pub(crate) outcome: Option<PyResult<(Py<Decision>, Charge)>>,
+    pub(crate) outcome: Option<PyResult<(Py<Decision>, Taken)>>,
     /// What the caller has taken and not made a reservation of.
     pub(crate) reserved: Option<(Py<Decision>, Charge)>,
     /// Whether the caller has the outcome, or has left.
@@ -173,12 +196,27 @@ impl WaiterState {
         self.progress.lock().ticket
     }
 
-    /// Stores the outcome for the caller. Returns the charge if the caller has left.
-    pub(crate) fn finish(&self, outcome: PyResult<(Py<Decision>, Charge)>) -> Option<Charge> {
+    /// Returns the ticket with which it joins a queue at this time.
+    pub(crate) fn next_ticket(&self, queues: &WaitQueues) -> Ticket {
+        let joint = self.joint.as_ref();
+        let number = joint.map_or_else(|| queues.next_number(), |(call, _)| call.number);
+        Ticket::new(self.keep, number)
+    }
+
+    /// Returns what is left of the timeout.
+    fn timeout_from(&self, now: Timestamp) -> Option<Nanos> {
+        let joint = self.joint.as_ref();
+        joint.map_or(self.timeout, |(call, _)| {
+            call.deadline.map(|deadline| Nanos::clamped((deadline.get() - now.get()).max(0)))
+        })
+    }
+
+    /// Stores the outcome for the caller. Returns what was taken if the caller has left.
+    pub(crate) fn finish(&self, outcome: PyResult<(Py<Decision>, Taken)>) -> Option<Taken> {
         let mut progress = self.progress.lock();
         if progress.is_over {
             drop(progress);
-            return outcome.ok().map(|(_, charge)| charge);
+            return outcome.ok().map(|(_, taken)| taken);
         }
         progress.outcome = Some(outcome);
         None

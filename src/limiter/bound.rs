@@ -99,9 +99,14 @@ impl BoundLimit {
         store_failed(error)
     }
 
+    /// Returns whether the limit of a client is one on requests in flight.
+    pub fn has_slots(&self, canonical_id: &str) -> bool {
+        self.entry.rule_for(canonical_id).limit.slots().is_some()
+    }
+
     /// Returns the error for a call that would never give its slots back.
     #[cold]
-    fn has_slots(&self) -> Failure {
+    fn slots_error(&self) -> Failure {
         Box::new(CallError::Slots { limit: self.entry.name().to_string() })
     }
 
@@ -128,7 +133,7 @@ impl BoundLimit {
         let effective_limit = self.effective_limit(rule, &id, &call)?;
         let limit = effective_limit.as_deref().unwrap_or(&rule.limit);
         if limit.slots().is_some() && !call.verb.fits_slots() {
-            return Err(self.has_slots());
+            return Err(self.slots_error());
         }
         let cost = self.cost(limit, call.cost)?;
         Ok(Resolved { id, id_hash, rule, effective_limit, cost })

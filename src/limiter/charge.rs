@@ -6,8 +6,8 @@ use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::queue::{Demand, Estimate, Pace, Placing};
-use crate::limiter::{BoundLimit, Call, Decided, Failure, Limiter};
-use crate::store::Store;
+use crate::limiter::{AnsweredAll, BoundLimit, Call, Decided, Failure, Limiter, Transaction};
+use crate::store::{Store, Wait};
 
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Returns the id in canonical form, after checking that a waiter for a call can be served.
@@ -58,6 +58,32 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let mut decided = self.decided(call, answer, Verb::Check);
         decided.decision.allowed = false;
         Ok(decided)
+    }
+
+    /// Decides a call of a waiter about several buckets. Counts it only if it is allowed, because a waiter
+    /// that is not served yet is not denied.
+    ///
+    /// # Errors
+    /// The same as [`Limiter::answer_all`].
+    pub fn place_all(
+        &self,
+        verb: Verb,
+        transactions: &[Transaction],
+    ) -> Result<AnsweredAll, Failure> {
+        self.ask_all(verb, transactions, None, |allowed| allowed.then_some(verb), Wait::Allowed)
+    }
+
+    /// Checks a call of a waiter about several buckets that leaves without it, and counts each decision as
+    /// one of `verb`.
+    ///
+    /// # Errors
+    /// The same as [`Limiter::answer_all`].
+    pub fn refuse_all(
+        &self,
+        verb: Verb,
+        transactions: &[Transaction],
+    ) -> Result<AnsweredAll, Failure> {
+        self.ask_all(Verb::Check, transactions, None, |_| Some(verb), Wait::Allowed)
     }
 
     /// Estimates when the last of `demands` will be served, if each is spent as soon as possible and no

@@ -460,7 +460,20 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         wait: Wait,
     ) -> Result<AnsweredAll, Failure> {
         let stopwatch = self.stopwatch(transactions);
-        self.answer_all_by(verb, transactions, stopwatch, |buckets, batch, now| {
+        self.ask_all(verb, transactions, stopwatch, |_| Some(verb), wait)
+    }
+
+    /// Decides several transactions, and counts them as the operation that `counted_as` returns for
+    /// whether all are allowed.
+    fn ask_all(
+        &self,
+        verb: Verb,
+        transactions: &[Transaction],
+        stopwatch: Option<Stopwatch>,
+        counted_as: impl FnOnce(bool) -> Option<Verb>,
+        wait: Wait,
+    ) -> Result<AnsweredAll, Failure> {
+        self.answer_all_by(verb, transactions, stopwatch, counted_as, |buckets, batch, now| {
             let answers = self.store.update_all(buckets, batch, now, &self.clock, wait);
             answers.map_err(|error| record::store_failed(transactions, error))
         })
@@ -484,13 +497,20 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         verb: Verb,
         transactions: &[Transaction],
         stopwatch: Option<Stopwatch>,
+        counted_as: impl FnOnce(bool) -> Option<Verb>,
         ask: impl FnOnce(&[Bucket<'_>], &Members<'_>, Timestamp) -> Result<Answers, Failure>,
     ) -> Result<AnsweredAll, Failure> {
         self.with_batch(verb, transactions, |resolved, indices, buckets, batch| {
             let now = self.clock.now();
             let answers =
                 if buckets.is_empty() { Answers::new() } else { ask(buckets, batch, now)? };
-            self.count_all(verb, transactions, resolved, indices.iter().zip(&answers));
+            let denies = |(member, answer): (&Member<'_>, &Answer)| {
+                verb.decides() && member.decides() && !answer.allowed()
+            };
+            let allowed = !batch.0.iter().zip(&answers).any(denies);
+            if let Some(verb) = counted_as(allowed) {
+                self.count_all(verb, transactions, resolved, indices.iter().zip(&answers));
+            }
             let deciding = batch.0.iter().zip(&answers);
             let deciding = deciding.map(|(member, answer)| {
                 (verb == Verb::Refund || member.decides(), member.operation.numbers(answer))

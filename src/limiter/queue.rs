@@ -103,12 +103,18 @@ pub struct Ticket {
     number: u64,
 }
 
+impl Ticket {
+    /// Creates the ticket of a waiter that must leave `keep` tokens, and was the `number`th to arrive.
+    pub fn new(keep: i64, number: u64) -> Ticket {
+        Ticket { keep, number }
+    }
+}
+
 /// The waiters of one bucket. `W` is a handle to a waiter, and `P` a handle that refunds its charge.
 #[derive(Debug)]
 pub struct WaitQueue<W, P> {
     queued: BTreeMap<Ticket, Queued<W>>,
     placed: BTreeMap<Ticket, Placed<W, P>>,
-    last_number: u64,
     /// The earliest instant at which the store may be asked for the first queued waiter.
     ask_at: Timestamp,
     /// Whether a call to the store is in progress.
@@ -206,7 +212,6 @@ impl<W, P> Default for WaitQueue<W, P> {
         WaitQueue {
             queued: BTreeMap::new(),
             placed: BTreeMap::new(),
-            last_number: 0,
             ask_at: Timestamp::ORIGIN,
             is_asked: false,
             is_outdated: false,
@@ -243,18 +248,23 @@ impl<W: Clone, P> WaitQueue<W, P> {
     /// be asked for it immediately.
     pub fn estimate_arguments(
         &self,
-        (cost, keep): Demand,
+        ticket: Ticket,
+        cost: i64,
         now: Timestamp,
     ) -> Option<(Vec<Demand>, Option<Estimate>)> {
-        let last = Ticket { keep, number: u64::MAX };
-        let is_first = self.queued.range(..last).next().is_none();
-        if is_first && self.blocked_until().is_none_or(|until| until <= now) {
+        if !self.has_before(ticket) && self.blocked_until().is_none_or(|until| until <= now) {
             return None;
         }
-        Some(match self.tail_before(last) {
-            Some((estimate, _)) => (vec![(cost, keep)], Some(estimate)),
-            None => (self.demands(last).chain([(cost, keep)]).collect(), None),
+        let own = (cost, ticket.keep);
+        Some(match self.tail_before(ticket) {
+            Some((estimate, _)) => (vec![own], Some(estimate)),
+            None => (self.demands(ticket).chain([own]).collect(), None),
         })
+    }
+
+    /// Returns whether the store must be asked for other waiters before `ticket`.
+    pub fn has_before(&self, ticket: Ticket) -> bool {
+        self.queued.range(..ticket).next().is_some()
     }
 
     /// Returns the demands of the queued waiters up to `last`.
@@ -268,20 +278,20 @@ impl<W: Clone, P> WaitQueue<W, P> {
         self.tail.filter(|_| last.is_none_or(|last| last < ticket))
     }
 
-    /// Adds a waiter that must leave `keep` tokens, behind those that keep as many or fewer. `estimate`
-    /// is its estimated turn, if known; see [`estimate_arguments`](Self::estimate_arguments).
+    /// Adds a waiter. `estimate` is its estimated turn, if known; see
+    /// [`estimate_arguments`](Self::estimate_arguments).
     ///
     /// # Errors
     /// The estimated wait, if it ends after the deadline. The waiter is then not added.
     pub fn on_arrival(
         &mut self,
         waiter: W,
-        (cost, keep): Demand,
+        ticket: Ticket,
+        cost: i64,
         timeout: Option<Nanos>,
         estimate: Option<Estimate>,
         now: Timestamp,
-    ) -> Result<Ticket, Nanos> {
-        let ticket = Ticket { keep, number: self.last_number + 1 };
+    ) -> Result<(), Nanos> {
         let deadline = timeout.map(|timeout| now.saturating_add(timeout));
         let read_at = self.tail_before(ticket).map_or(now, |(_, read_at)| read_at);
         let check_at = estimate.map(|estimate| read_at.saturating_add(estimate.wait()));
@@ -290,7 +300,6 @@ impl<W: Clone, P> WaitQueue<W, P> {
         {
             return Err(Nanos::clamped(turn.get() - now.get()));
         }
-        self.last_number = ticket.number;
         let queued = Queued { waiter, cost, arrived_at: now, deadline, check_at, wakes_at: None };
         if self.queued.is_empty() {
             (self.poll_at, self.left_at, self.releases) = (now, now, 0);
@@ -301,7 +310,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
         if self.is_first(ticket) {
             self.ask_at = now;
         }
-        Ok(ticket)
+        Ok(())
     }
 
     /// Returns whether the store is asked for this waiter next.
@@ -387,60 +396,96 @@ impl<W: Clone, P> WaitQueue<W, P> {
         charge: impl FnOnce(Decided) -> P,
         received_at: Timestamp,
     ) -> Option<Rejected<W, P>> {
-        self.is_asked = false;
         let Placing { decided, wait, pace, is_polled, .. } = answer;
-        let is_placed = decided.decision.allowed || decided.shadow;
-        // A wait of zero without a charge would be a busy loop.
-        let wait = if is_placed { wait } else { wait.max(Nanos::clamped(1)) };
+        if !decided.decision.allowed && !decided.shadow {
+            let is_unknown = pace.is_unknown();
+            let late = self.on_denial(ticket, wait, is_unknown, is_polled, received_at);
+            return late.map(|(waiter, wait)| Rejected::TooLate(waiter, wait, None));
+        }
+        self.is_asked = false;
         let turn = received_at.saturating_add(wait);
-        if !is_placed {
-            self.releases = 0;
-            if is_polled && self.poll_at <= received_at {
-                self.poll_at = received_at.saturating_add(ask_interval(received_at));
-            }
-        }
         // The answer says nothing about a waiter that has come before this one meanwhile.
-        let is_first = self.is_first(ticket);
-        self.ask_at = match is_placed {
-            _ if self.is_outdated || self.releases > 0 || !is_first => received_at,
-            true if is_polled => received_at.max(self.poll_at),
-            true => received_at,
-            false if is_polled => turn.min(self.poll_at),
-            false => turn,
+        self.ask_at = match is_polled {
+            true if !self.is_changed(ticket) => received_at.max(self.poll_at),
+            _ => received_at,
         };
-        let Some(queued) = self.queued.get_mut(&ticket) else {
+        let Some(queued) = self.queued.get(&ticket) else {
             self.ask_at = received_at;
-            return is_placed.then(|| Rejected::Unwanted(charge(decided)));
+            return Some(Rejected::Unwanted(charge(decided)));
         };
-        if pace.is_unknown() {
-            // For the last time at the deadline.
-            let last = queued.deadline.filter(|&deadline| deadline > received_at);
-            self.ask_at = last.map_or(self.ask_at, |last| self.ask_at.min(last));
-        }
         let is_late = queued.deadline.is_some_and(|deadline| deadline < turn);
         // Tokens that are available now are taken even if the deadline has just passed.
-        if wait > Nanos::ZERO && is_late && !pace.is_unknown() {
-            let charge = is_placed.then(|| charge(decided));
+        if wait > Nanos::ZERO && is_late {
             let queued = self.take_queued(ticket, received_at)?;
-            return Some(Rejected::TooLate(queued.waiter, wait, charge));
+            return Some(Rejected::TooLate(queued.waiter, wait, Some(charge(decided))));
         }
         self.touched.push(ticket);
-        if is_placed {
-            let queued = self.queued.remove(&ticket)?;
-            if self.queued.is_empty() {
-                self.tail = None;
-            }
-            let gain = -std::mem::take(&mut self.gains);
-            let placed = Placed { queued, charge: charge(decided), pace, turn, gain };
-            self.placed.insert(ticket, placed);
+        let queued = self.queued.remove(&ticket)?;
+        if self.queued.is_empty() {
+            self.tail = None;
         }
+        let gain = -std::mem::take(&mut self.gains);
+        let placed = Placed { queued, charge: charge(decided), pace, turn, gain };
+        self.placed.insert(ticket, placed);
         None
     }
 
-    /// Handles a store error for the waiter `ticket`: removes the waiter from the queue and returns it.
-    pub fn on_failure(&mut self, ticket: Ticket, now: Timestamp) -> Option<W> {
+    /// Handles an answer that charged nothing for the waiter `ticket`: asks again after `wait`. If that is
+    /// unknown, it is the latest instant at which slots expire. Returns the waiter and the wait if it ends
+    /// after the waiter's deadline.
+    pub fn on_denial(
+        &mut self,
+        ticket: Ticket,
+        wait: Nanos,
+        is_unknown: bool,
+        is_polled: bool,
+        received_at: Timestamp,
+    ) -> Option<(W, Nanos)> {
+        self.is_asked = false;
+        // A wait of zero without a charge would be a busy loop.
+        let wait = wait.max(Nanos::clamped(1));
+        let turn = received_at.saturating_add(wait);
+        self.releases = 0;
+        if is_polled && self.poll_at <= received_at {
+            self.poll_at = received_at.saturating_add(ask_interval(received_at));
+        }
+        self.ask_at = match is_polled {
+            _ if self.is_changed(ticket) => received_at,
+            true => turn.min(self.poll_at),
+            false => turn,
+        };
+        let Some(queued) = self.queued.get(&ticket) else {
+            self.ask_at = received_at;
+            return None;
+        };
+        if is_unknown {
+            // For the last time at the deadline.
+            let last = queued.deadline.filter(|&deadline| deadline > received_at);
+            self.ask_at = last.map_or(self.ask_at, |last| self.ask_at.min(last));
+        } else if queued.deadline.is_some_and(|deadline| deadline < turn) {
+            let queued = self.take_queued(ticket, received_at)?;
+            return Some((queued.waiter, wait));
+        }
+        self.touched.push(ticket);
+        None
+    }
+
+    /// Returns whether an answer for the waiter `ticket` may be outdated.
+    fn is_changed(&self, ticket: Ticket) -> bool {
+        self.is_outdated || self.releases > 0 || !self.is_first(ticket)
+    }
+
+    /// Ends the question for the waiter `ticket` without placing it: removes it from the queue and returns
+    /// it. The store has failed, or other buckets take part in the decision.
+    pub fn on_end(&mut self, ticket: Ticket, now: Timestamp) -> Option<W> {
         (self.is_asked, self.ask_at) = (false, now);
         self.take_queued(ticket, now).map(|queued| queued.waiter)
+    }
+
+    /// Asks for the first waiter again: the question was not put to the store, because another thread
+    /// was asking for the same waiter.
+    pub fn on_busy(&mut self, now: Timestamp) {
+        (self.is_asked, self.ask_at) = (false, now);
     }
 
     /// Removes a waiter. Returns it and its charge, if there is one. After the charge is refunded, call

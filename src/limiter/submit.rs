@@ -143,7 +143,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Result<AnsweredAll, Failure> {
         let transactions = &call.transactions;
         let failed = |error: StoreError| record::store_failed(transactions, error);
-        self.answer_all_by(call.verb, transactions, Some(call.stopwatch), |_, batch, _| {
+        let (stopwatch, counted_as) = (Some(call.stopwatch), |_| Some(call.verb));
+        self.answer_all_by(call.verb, transactions, stopwatch, counted_as, |_, batch, _| {
             batch.read(&replies.map_err(failed)?).ok_or_else(|| failed(mismatched_reply()))
         })
     }
