@@ -34,8 +34,7 @@ class Transport(PacedTransport, httpx.BaseTransport):
     Args:
         limiter: The limiter that decides; several clients may share it.
         name: The limit, or several, which are decided together. A slot of a limit on requests in
-            flight is held until the response has been read or is closed; a request that finds none
-            is not sent.
+            flight is held until the response has been read or is closed.
         transport: The inner transport, closed with this one; by default an
             `httpx.HTTPTransport()`.
         options: `id`, `cost`, `timeout`, `pace`, `retries` and `on_store_error`; see

@@ -14,6 +14,7 @@ import httpx
 import httpx2
 import pytest
 import requests
+from loops import turn_over
 from servers import free_port
 from services import START, in_loops_time, in_time
 
@@ -439,7 +440,7 @@ def test_rates_and_slots_are_decided_together(
         limiter.reserve("Calls", "127.0.0.1"),
         pytest.raises(client_class.timeout_error) as caught,
     ):
-        client_class(limiter, BOTH).statuses(get(address), waits=False)
+        client_class(limiter, BOTH, timeout=0).statuses(get(address), waits=False)
     assert caught.value.decision.name == "Calls"
     assert not Handler.seen
     assert limiter.peek("PartnerApi", "127.0.0.1").remaining == 2
@@ -448,6 +449,65 @@ def test_rates_and_slots_are_decided_together(
     assert client_class(limiter, BOTH).statuses(*[get(address)] * 3) == [200] * 3
     assert limiter.clock.now() - before >= 5
     assert limiter.peek("Calls", "127.0.0.1").remaining == 1
+
+
+@pytest.mark.parametrize("name", [BOTH, "Calls"])
+def test_a_request_waits_for_a_slot(
+    client_class: type[Client],
+    make_limiter: MakeLimiter,
+    clock: penstock.ManualClock,
+    address: str,
+    name: Any,
+) -> None:
+    limiter = make_limiter(LIMITS)
+    held = limiter.reserve("Calls", "127.0.0.1")
+    clock.set_timer(clock.now_ns() + 5_000_000_000, held.release)
+    assert client_class(limiter, name).statuses(get(address)) == [200]
+    assert clock.now() - START >= 5
+    assert limiter.peek("Calls", "127.0.0.1").remaining == 1
+
+
+def test_the_wait_for_a_slot_ends_at_the_timeout(
+    client_class: type[Client],
+    make_limiter: MakeLimiter,
+    clock: penstock.ManualClock,
+    address: str,
+) -> None:
+    limiter = make_limiter(LIMITS)
+
+    def refused() -> Any:
+        with pytest.raises(client_class.turn_timeout) as caught:
+            client_class(limiter, BOTH, timeout=3).statuses(get(address), waits=False)
+        return caught.value.decision
+
+    with limiter.reserve("Calls", "127.0.0.1"):
+        decision = in_time(clock, refused)
+    assert (decision.name, decision.allowed) == ("Calls", False)
+    assert clock.now() - START >= 3
+    assert not Handler.seen
+    assert limiter.peek("PartnerApi", "127.0.0.1").remaining == 2
+
+
+@pytest.mark.parametrize("client_class", [AsyncHttpx, AsyncHttpx2, Aiohttp])
+def test_requests_get_slots_in_order_of_arrival(
+    client_class: type[InTask], make_limiter: MakeLimiter, address: str
+) -> None:
+    limiter = make_limiter({**LIMITS, "PartnerApi": "100/second"})
+    sender = client_class(limiter, BOTH)
+
+    async def main() -> None:
+        async with sender.open() as client:
+            held, tasks = limiter.reserve("Calls", "127.0.0.1"), []
+            for index in range(5):
+                asking = sender.ask(client, *get(address, f"/{index}"))
+                tasks.append(asyncio.create_task(asking))
+                await turn_over()
+            assert not Handler.seen
+            held.release()
+            assert await asyncio.gather(*tasks) == [200] * 5
+
+    asyncio.run(main())
+    assert [path for _, path, _ in Handler.seen] == [f"/{index}" for index in range(5)]
 
 
 def test_a_retry_and_a_failure_to_send_return_the_slot(

@@ -16,7 +16,7 @@ from penstock.errors import ConfigError, RateLimited, StoreError
 from penstock.locks import fork_safe
 from penstock.outbound.learned import LearnedPace
 from penstock.parse_headers import ReceivedLimit, parse
-from penstock.validation import check_call, duration_ns, has_slots, is_whole
+from penstock.validation import check_call, duration_ns, is_whole
 
 if TYPE_CHECKING:
     from penstock._core import Decision, Limiter, ManualClock, Reservation, SystemClock
@@ -40,6 +40,8 @@ _BUSY: Final = frozenset({429, 503})
 # RFC 9110, section 9.2.2.
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 _MAX_RETRIES: Final = 100
+# In seconds: without a timeout, a reservation does not wait.
+_FOREVER: Final = 100 * 365 * 86_400
 
 
 class PaceOptions(TypedDict, total=False):
@@ -235,9 +237,9 @@ class Pace:
     def steps(self, request: Any) -> _Steps:
         """Yield the steps of a request, each a verb and its arguments; return the response.
 
-        `acquire`, `check` and `refund` take an id and a cost, `acquire` a timeout in seconds too;
-        `reserve_all` and `check_all` take transactions; `wait` takes an instant; `send` takes
-        nothing, and `read` a response.
+        `acquire`, `check` and `refund` take an id and a cost, `reserve_all` and `check_all`
+        transactions, `acquire` and `reserve_all` a timeout in seconds too; `wait` takes an
+        instant; `send` takes nothing, and `read` a response.
 
         Raises:
             RateLimited: The request would have to wait for longer than the timeout.
@@ -313,12 +315,13 @@ class Pace:
                 if is_held or self.cooldowns.until_ns(id) > now:
                     continue
             reservation: Reservation | None = None
+            left = None if deadline_ns is None else max(deadline_ns - now, 0) / _SECOND_NS
             try:
-                if self._reserved is not None:
-                    reservation = yield from self._reserve(id, cost, deadline_ns)
-                else:
-                    left = None if deadline_ns is None else max(deadline_ns - now, 0) / _SECOND_NS
+                if self._reserved is None:
                     yield ("acquire", id, cost, left)
+                else:
+                    wanted = self._transactions(id, cost)
+                    reservation = yield ("reserve_all", wanted, _FOREVER if left is None else left)
             except StoreError as error:
                 self._note_store_error(error)
                 return None
@@ -341,20 +344,6 @@ class Pace:
         if self._reserved is None:
             return "check", id, cost
         return "check_all", self._transactions(id, cost)
-
-    def _reserve(self, id: Id, cost: int, deadline_ns: int | None) -> _Steps:
-        """Take tokens and slots in one decision; wait for the rates."""
-        while True:
-            reservation: Reservation = yield ("reserve_all", self._transactions(id, cost))
-            if reservation:
-                return reservation
-            decision = reservation.decision
-            due_ns = self.limiter.clock.now_ns() + decision.retry_after_ns
-            is_late = deadline_ns is not None and due_ns > deadline_ns
-            is_full = any(has_slots(part.limit) and not part.allowed for part in decision.parts)
-            if is_late or is_full:
-                decision.raise_if_denied()
-            yield ("wait", due_ns)
 
     def _retry_at_ns(self, response: Any, id: Id, retries: int) -> int:
         """Return when to retry the request; delay other requests if the service asks for it."""

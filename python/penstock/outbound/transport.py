@@ -143,7 +143,7 @@ class PacedInThread(Paced):
         limiter = self.pace.limiter
         calls = self._calls(
             limiter,
-            reserve_all=limiter.reserve_all,
+            reserve_all=lambda wanted, timeout: limiter.reserve_all(wanted, timeout=timeout),
             check_all=limiter.check_all,
             wait=functools.partial(_wait, limiter.clock),
             **sends,
@@ -177,8 +177,8 @@ class PacedInTask(Paced):
         """Execute the steps of a request; `send` sends it, and `read` reads a response."""
         limiter = AsyncLimiter(self.pace.limiter)
 
-        async def reserve_all(transactions: list[AnyTransaction]) -> Reservation:
-            return (await limiter.reserve_all(transactions)).reservation
+        async def reserve_all(wanted: list[AnyTransaction], timeout: float) -> Reservation:  # noqa: ASYNC109  it refuses, it cuts nothing off
+            return (await limiter.reserve_all(wanted, timeout=timeout)).reservation
 
         calls = self._calls(
             limiter,
