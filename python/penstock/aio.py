@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import warnings
-import weakref
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -27,23 +25,22 @@ from typing import (
     overload,
 )
 
+from penstock import task_queue
 from penstock._core import (
     IPV6_PREFIX,
     BoundLimit,
     Decision,
     Limiter,
-    Replies,
     Reservation,
-    Waiter,
     reserve_timeout_ns,
     timeout_ns,
 )
 from penstock.errors import ConfigError, ReservationError
 from penstock.hints import attach_hints
+from penstock.replies import replies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
-    from concurrent.futures import Future
     from types import TracebackType
     from typing import Never, NoReturn, Self
 
@@ -51,49 +48,8 @@ if TYPE_CHECKING:
     from penstock.types import AnyLimits, AnyTransaction, Factor, Id, Period
 
 
-_YEAR: Final = 365 * 86_400
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-# The reader registered with a loop keeps its replies alive until the loop is closed.
-_replies: Final[
-    weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[], Replies | None]]
-] = weakref.WeakKeyDictionary()
-
-
-def _replies_of(loop: asyncio.AbstractEventLoop) -> Replies:
-    """Return the calls of a loop to servers."""
-    known = _replies.get(loop)
-    replies = None if known is None else known()
-    if replies is not None:
-        return replies
-    try:
-        replies = Replies()
-        loop.add_reader(replies.fileno(), replies.deliver)
-    except (NotImplementedError, OSError):
-        # A loop that cannot watch files, like the default one on Windows.
-        replies = woken = _woken_by_a_thread(loop)
-        _replies[loop] = lambda: woken
-    else:
-        _replies[loop] = weakref.ref(replies)
-    return replies
-
-
-def _woken_by_a_thread(loop: asyncio.AbstractEventLoop) -> Replies:
-    owner = weakref.ref(loop)
-
-    def wake() -> None:
-        if (loop := owner()) is not None:
-            loop.call_soon_threadsafe(deliver)
-
-    def deliver() -> None:
-        if (replies := found()) is not None:
-            replies.deliver()
-
-    replies = Replies(wake)
-    found = weakref.ref(replies)
-    return replies
 
 
 async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -125,7 +81,7 @@ def ask(
 ) -> _Answer:
     """Make a call about one bucket; return its decision, or a future of the running loop."""
     loop = asyncio.get_running_loop()
-    answer = _replies_of(loop).call(loop, verb, bound, id, cost, factor, keep)
+    answer = replies_of(loop).call(loop, verb, bound, id, cost, factor, keep)
     if answer is None:
         # A refund has no such argument.
         kept = {"keep": keep} if keep else {}
@@ -137,7 +93,7 @@ def ask(
 def ask_all(verb: _Verb, limiter: Limiter, transactions: Sequence[AnyTransaction]) -> _Answer:
     """Make a call about several buckets, as `ask` does."""
     loop = asyncio.get_running_loop()
-    answer = _replies_of(loop).call_all(loop, verb, limiter, transactions)
+    answer = replies_of(loop).call_all(loop, verb, limiter, transactions)
     if answer is None:
         return loop.run_in_executor(None, getattr(limiter, f"{verb}_all"), transactions)
     return answer
@@ -403,7 +359,7 @@ class AsyncReservation:
             return
         # Begun before the first `await`, so that it is completed even if this task is cancelled.
         loop = asyncio.get_running_loop()
-        ended = _replies_of(loop).end(loop, self.reservation, is_cancelled)
+        ended = replies_of(loop).end(loop, self.reservation, is_cancelled)
         if ended is not None:
             await ended
 
@@ -428,7 +384,7 @@ def _reservation(
     async def take() -> Reservation:
         bound, timeout_ns = find(), reserve_timeout_ns(timeout, factor)
         if timeout_ns is not None:
-            return await _reserve_in_turn(bound, id, estimate, timeout_ns, keep)
+            return await task_queue.reserve(bound, id, estimate, timeout_ns, keep)
         return await _reserved(_reserve(bound, id, estimate, factor, keep))
 
     return AsyncReservation(take, may_wait=may_wait)
@@ -457,7 +413,7 @@ def _reserve(
     if not bound.may_wait:
         return bound.reserve(id, estimate, factor=factor, keep=keep)
     loop = asyncio.get_running_loop()
-    answer = _replies_of(loop).reserve(loop, bound, id, estimate, factor, keep)
+    answer = replies_of(loop).reserve(loop, bound, id, estimate, factor, keep)
     if answer is None:
         call = functools.partial(bound.reserve, id, estimate, factor=factor, keep=keep)
         return loop.run_in_executor(None, call)
@@ -471,7 +427,7 @@ def _reserve_all(
     if not limiter.may_wait:
         return limiter.reserve_all(transactions)
     loop = asyncio.get_running_loop()
-    answer = _replies_of(loop).call_all(loop, "reserve", limiter, transactions)
+    answer = replies_of(loop).call_all(loop, "reserve", limiter, transactions)
     if answer is None:
         return loop.run_in_executor(None, limiter.reserve_all, transactions)
     return answer
@@ -545,7 +501,7 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
 
         As `AsyncLimiter.acquire`, without the name.
         """
-        return await _acquire(self.bound, id, cost, timeout_ns(timeout), keep)
+        return await task_queue.acquire(self.bound, id, cost, timeout_ns(timeout), keep)
 
 
 class AsyncLimiter(_Verbs[Limiter]):
@@ -666,7 +622,7 @@ class AsyncLimiter(_Verbs[Limiter]):
         async def take() -> Reservation:
             given_ns = timeout_ns(timeout)
             if given_ns is not None:
-                return await _reserve_all_in_turn(self.limiter, transactions, given_ns)
+                return await task_queue.reserve_all(self.limiter, transactions, given_ns)
             return await _reserved(_reserve_all(self.limiter, transactions))
 
         return AsyncReservation(take, may_wait=self._may_wait)
@@ -683,7 +639,7 @@ class AsyncLimiter(_Verbs[Limiter]):
         """
         transactions = [*transactions]
         given_ns = timeout_ns(timeout)
-        taken = await _reserve_all_in_turn(self.limiter, transactions, given_ns, reserves=False)
+        taken = await task_queue.reserve_all(self.limiter, transactions, given_ns, reserves=False)
         taken.release_nowait()
         return taken.decision
 
@@ -717,7 +673,9 @@ class AsyncLimiter(_Verbs[Limiter]):
                 is the wait.
             ValueError: `timeout` is negative or not a number.
         """
-        return await _acquire(self.limiter.limit(name), id, cost, timeout_ns(timeout), keep)
+        return await task_queue.acquire(
+            self.limiter.limit(name), id, cost, timeout_ns(timeout), keep
+        )
 
     def limit(self, name: str) -> AsyncBoundLimit:
         """Return one limit with the same methods less the name.
@@ -765,194 +723,6 @@ def plain_limiter(given: object) -> Limiter:
     if not isinstance(limiter, Limiter):
         raise ConfigError(f"limiter must be a penstock.Limiter, found {given!r}")
     return limiter
-
-
-class _Wakeup:
-    """Wakes one coroutine."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._future: asyncio.Future[None] | None = None
-        self._is_notified = False
-
-    def notify(self) -> None:
-        """Wake the coroutine, from any thread."""
-        self._is_notified = True
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    def weak_notify(self) -> Callable[[], None]:
-        """Return `notify` for a queue, which must not keep an abandoned task alive."""
-        notify = weakref.WeakMethod(self.notify)
-
-        def call() -> None:
-            if (now := notify()) is not None:
-                now()
-
-        return call
-
-    async def wait(self, seconds: float | None) -> None:
-        """Wait until notified, or for `seconds`."""
-        self._loop = asyncio.get_running_loop()
-        self._future = self._loop.create_future()
-        # Always a timer, through which the event loop keeps the task alive. Nothing else may.
-        handle = self._loop.call_later(_YEAR if seconds is None else seconds, self._wake)
-        try:
-            if not self._is_notified:
-                await self._future
-        finally:
-            handle.cancel()
-        self._is_notified = False
-
-
-async def _acquire(
-    bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None, keep: int
-) -> Decision:
-    if bound.may_wait:
-        return await _acquire_waiting(bound, id, cost, timeout_ns, keep)
-    wakeup = _Wakeup()
-    waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify(), keep=keep)
-    try:
-        while (decision := waiter.step()) is None:
-            await wakeup.wait(waiter.delay())
-    finally:
-        waiter.leave()
-    return decision
-
-
-async def _reserve_in_turn(
-    bound: BoundLimit, id: Id, estimate: int, timeout_ns: int, keep: int
-) -> Reservation:
-    """Reserve as `Limiter.reserve` does with a timeout."""
-    wakeup = _Wakeup()
-    notify = wakeup.weak_notify()
-    waiter = Waiter(bound, id, estimate, timeout_ns, notify, reserves=True, keep=keep)
-    return await _reserve_with(waiter, wakeup, may_wait=bound.may_wait)
-
-
-async def _reserve_all_in_turn(
-    limiter: Limiter,
-    transactions: Sequence[AnyTransaction],
-    timeout_ns: int | None,
-    *,
-    reserves: bool = True,
-) -> Reservation:
-    """Reserve as `Limiter.reserve_all` does with a timeout."""
-    wakeup = _Wakeup()
-    notify = wakeup.weak_notify()
-    waiter = Waiter.of_several(limiter, transactions, timeout_ns, notify, reserves=reserves)
-    return await _reserve_with(waiter, wakeup, may_wait=limiter.may_wait)
-
-
-async def _reserve_with(waiter: Waiter, wakeup: _Wakeup, *, may_wait: bool) -> Reservation:
-    """Reserve when it is the waiter's turn."""
-    if may_wait:
-        return await _reserve_waiting(waiter, wakeup)
-    try:
-        while waiter.step() is None:
-            await wakeup.wait(waiter.delay())
-        return waiter.reservation()
-    finally:
-        waiter.leave()
-
-
-async def _reserve_waiting(waiter: Waiter, wakeup: _Wakeup) -> Reservation:
-    """Reserve in the wait queue's thread."""
-    thread = _line_of(asyncio.get_running_loop()).thread
-    stepping = thread.submit(waiter.step)
-    try:
-        while await asyncio.wrap_future(stepping) is None:
-            await wakeup.wait(waiter.delay())
-            stepping = thread.submit(waiter.step)
-        return waiter.reservation()
-    except BaseException:
-        # In the same thread, and therefore after a step that is still running.
-        thread.submit(waiter.leave)
-        raise
-
-
-class _Line:
-    """The callers of one loop that wait for tokens from stores that may wait."""
-
-    def __init__(self) -> None:
-        # One thread, so that callers join the wait queues in the order of their arrival.
-        self.thread: Final = ThreadPoolExecutor(1, "penstock-acquire")
-        self.buckets: Final[dict[tuple[BoundLimit, Id, int], _Callers]] = {}
-
-
-class _Callers:
-    """The callers of one loop that wait for one bucket and keep as many tokens."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        # Set when the first caller has its tokens or is about to join the queue.
-        self.first_has_asked: Final = asyncio.Event()
-
-
-_lines: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def _line_of(loop: asyncio.AbstractEventLoop) -> _Line:
-    line = _lines.get(loop)
-    if line is None:
-        line = _lines[loop] = _Line()
-    return line
-
-
-async def _acquire_waiting(
-    bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None, keep: int
-) -> Decision:
-    """Acquire immediately if possible, otherwise in the wait queue's thread."""
-    loop = asyncio.get_running_loop()
-    line = _line_of(loop)
-    callers = line.buckets.setdefault((bound, id, keep), _Callers())
-    callers.count += 1
-    wakeup = _Wakeup()
-    waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify(), keep=keep)
-    stepping: Future[Decision | None] | None = None
-    try:
-        if callers.count > 1:
-            await callers.first_has_asked.wait()
-        else:
-            try:
-                answer = _replies_of(loop).call(loop, "acquire", bound, id, cost, keep=keep)
-                if answer is not None:
-                    decision = answer if isinstance(answer, Decision) else await answer
-                    if decision:
-                        return decision
-                stepping = line.thread.submit(waiter.step)
-            finally:
-                callers.first_has_asked.set()
-        if stepping is None:
-            stepping = line.thread.submit(waiter.step)
-        while (turn := await asyncio.wrap_future(stepping)) is None:
-            await wakeup.wait(waiter.delay())
-            stepping = line.thread.submit(waiter.step)
-    except BaseException:
-        if stepping is not None:
-            # In the same thread, and therefore after a step that is still running.
-            line.thread.submit(_leave, waiter, stepping, bound, id, cost)
-        raise
-    finally:
-        callers.count -= 1
-        if callers.count == 0:
-            del line.buckets[bound, id, keep]
-    return turn
-
-
-def _leave(
-    waiter: Waiter, stepping: Future[Decision | None], bound: BoundLimit, id: Id, cost: int
-) -> None:
-    """Leave the queue; return the tokens if the caller was cancelled as its turn came."""
-    waiter.leave()
-    if not stepping.cancelled() and stepping.exception() is None and stepping.result() is not None:
-        bound.refund(id, cost)
 
 
 attach_hints(AsyncLimiter, AsyncBoundLimit)

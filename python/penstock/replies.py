@@ -1,0 +1,52 @@
+"""The calls of event loops to servers."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from penstock._core import Replies
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+
+# The reader registered with a loop keeps its replies alive until the loop is closed.
+_replies: Final[
+    weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[], Replies | None]]
+] = weakref.WeakKeyDictionary()
+
+
+def replies_of(loop: asyncio.AbstractEventLoop) -> Replies:
+    """Return the calls of a loop to servers."""
+    known = _replies.get(loop)
+    replies = None if known is None else known()
+    if replies is not None:
+        return replies
+    try:
+        replies = Replies()
+        loop.add_reader(replies.fileno(), replies.deliver)
+    except (NotImplementedError, OSError):
+        # A loop that cannot watch files, like the default one on Windows.
+        replies = woken = _woken_by_a_thread(loop)
+        _replies[loop] = lambda: woken
+    else:
+        _replies[loop] = weakref.ref(replies)
+    return replies
+
+
+def _woken_by_a_thread(loop: asyncio.AbstractEventLoop) -> Replies:
+    owner = weakref.ref(loop)
+
+    def wake() -> None:
+        if (loop := owner()) is not None:
+            loop.call_soon_threadsafe(deliver)
+
+    def deliver() -> None:
+        if (replies := found()) is not None:
+            replies.deliver()
+
+    replies = Replies(wake)
+    found = weakref.ref(replies)
+    return replies
