@@ -124,10 +124,9 @@ async def _reserve_waiting(waiter: Waiter, wakeup: _Wakeup) -> Reservation:
             await wakeup.wait(waiter.delay())
             stepping = thread.submit(waiter.step)
         return waiter.reservation()
-    except BaseException:
+    finally:
         # In the same thread, and therefore after a step that is still running.
         thread.submit(waiter.leave)
-        raise
 
 
 class _Line:

@@ -370,6 +370,23 @@ def test_a_cancelled_call_lets_others_move_up(limiter: penstock.Limiter) -> None
     play(limiter, scenario)
 
 
+def test_a_served_call_leaves_its_other_queues(limiter: penstock.Limiter) -> None:
+    async def scenario(callers: Callers) -> None:
+        limiter.spend("Window", "ada", 2)
+        await callers.send("both", "Window", ("Site", "ada", 2))
+        await callers.advance(9)
+        limiter.spend("Site", "ada", 2)
+        await callers.advance(1)
+        # It may hold up the window for a second, because it has waited for ten.
+        await callers.send("after", "Window")
+        assert callers.taken() == []
+        await callers.advance(0.5)
+        await callers.call(limiter.refund, "Site", "ada", 2)
+        assert callers.taken() == [("both", 10.5), ("after", 10.5)]
+
+    play(limiter, scenario)
+
+
 def test_checks_are_waited_for_and_take_nothing(limiter: penstock.Limiter) -> None:
     async def scenario(callers: Callers) -> None:
         limiter.spend("Window", "ada", 2)
