@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from conftest import MakeLimiter
     from redis_servers import Server
 
+    from penstock.types import AnyTransaction
+
 SECOND = 1_000_000_000
 
 LIMITS = {
@@ -571,7 +573,7 @@ def test_random_histories_never_exceed_a_limit(limiter: penstock.Limiter) -> Non
 
 
 def test_a_storm_of_cancellations_leaves_nothing(limiter: penstock.Limiter) -> None:
-    wanted = [Transaction("Site", "ada"), ("Calls", "ada"), ("Tokens", "ada", 5)]
+    wanted: list[AnyTransaction] = [("Site", "ada"), ("Calls", "ada"), ("Tokens", "ada", 5)]
 
     async def scenario(callers: Callers) -> None:
         async def work() -> None:

@@ -174,6 +174,8 @@ with limiter.reserve("Orders", "ada") as entered:
 assert_type(limiter.acquire("Orders", "ada", timeout=datetime.timedelta(seconds=1)), Decision)
 assert_type(orders.acquire("ada", 2, 1.5), Decision)
 assert_type(limiter.reserve_all([("Orders", "ada", 2)]), Reservation)
+assert_type(limiter.reserve_all([("Orders", "ada", 2)], timeout="5s"), Reservation)
+assert_type(limiter.acquire_all([("Orders", "ada", 2)], 5), Decision)
 reservation.settle(1.5)  # type: ignore[call-overload]
 limiter.reserve("Orders", "ada", 2, 0.5)  # type: ignore[call-arg]
 assert_type(limiter.acquire("Orders", "ada", timeout="1s"), Decision)
