@@ -17,7 +17,8 @@ use crate::bindings::decision::{Decision, several};
 use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::reservation::Reservation;
-use crate::bindings::wait_queues::{BucketQueue, WaiterState};
+use crate::bindings::wait_driver::{Wakeups, arrive, give_back, too_late};
+use crate::bindings::wait_queues::{BucketQueue, Taken, WaiterState};
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
 use crate::engine::operation::Verb;
@@ -34,7 +35,7 @@ pub(crate) struct JointCall {
     verb: Verb,
     /// Its number by arrival, which it has in all queues.
     pub(crate) number: u64,
-    pub(crate) arrived_at: Timestamp,
+    arrived_at: Timestamp,
     pub(crate) deadline: Option<Timestamp>,
     progress: Mutex<JointProgress>,
 }
@@ -75,9 +76,9 @@ pub(crate) struct Denial {
     /// The transaction to wait for.
     pub(crate) index: usize,
     /// How long; `None` if unknown, because others wait for it.
-    pub(crate) wait: Option<Nanos>,
+    wait: Option<Nanos>,
     /// Whether that is only the latest, because slots are waited for.
-    pub(crate) is_latest: bool,
+    is_latest: bool,
     /// The shortest wait until all rates allow the call.
     pub(crate) rates: Nanos,
 }
@@ -153,7 +154,7 @@ impl JointCall {
         self.progress.lock().is_over = true;
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.progress.lock().is_over
     }
 
@@ -231,4 +232,133 @@ impl JointCall {
         let (missing, denied) = (Argument::Missing, Some(false));
         Decision::replace(&decision, denied, None, None, None, missing, None, None, None)
     }
+}
+
+/// Adds a call to the queue of one of its transactions, unless it waits there. Returns that queue, if
+/// it must be driven.
+pub(crate) fn arrive_at(
+    py: Python<'_>,
+    handle: &Arc<LimiterHandle>,
+    call: &JointCall,
+    index: usize,
+) -> PyResult<Option<Arc<BucketQueue>>> {
+    let waiter = call.waiter(index).filter(|waiter| waiter.progress.lock().queue.is_none());
+    let Some(waiter) = waiter else { return Ok(None) };
+    let queue = arrive(py, handle, &waiter)?;
+    if call.is_over() {
+        // The caller has left meanwhile, and may not have seen this place.
+        queue.waiters.lock().on_departure(waiter.ticket(), handle.core.clock().now());
+    } else {
+        let until = queue.waiters.lock().sleep(waiter.ticket());
+        waiter.set_timer(py, handle, until);
+    }
+    Ok(Some(queue))
+}
+
+/// Decides the call of a waiter that is first in `queue`. Returns the waiter if it is finished, or must
+/// compute its delay again.
+pub(crate) fn ask_together(
+    py: Python<'_>,
+    handle: &Arc<LimiterHandle>,
+    queue: &Arc<BucketQueue>,
+    ticket: Ticket,
+    waiter: &Arc<WaiterState>,
+    (call, index): (&Arc<JointCall>, usize),
+    wakeups: &mut Wakeups,
+) -> Option<Arc<WaiterState>> {
+    match call.begin(Some(queue)) {
+        Permission::Granted => {}
+        // The thread that asks drives this queue afterwards.
+        Permission::Busy => return None,
+        Permission::Over => {
+            queue.waiters.lock().on_end(ticket, handle.core.clock().now());
+            return None;
+        }
+    }
+    let verdict = call.decide(py, handle, Some(index));
+    let now = handle.core.clock().now();
+    let changed = match verdict {
+        Ok(Verdict::Denied(denial)) => {
+            keep_waiting(py, handle, queue, ticket, waiter, (call, index), denial, wakeups)
+        }
+        Ok(Verdict::Taken(reservation)) => {
+            call.finish();
+            let present = queue.waiters.lock().on_end(ticket, now);
+            let decision = reservation.get().decision(py).map(Bound::unbind);
+            let outcome = decision.map(|decision| (decision, Taken::All(reservation)));
+            let unwanted = match &present {
+                Some(waiter) => waiter.finish(outcome),
+                None => outcome.ok().map(|(_, taken)| taken),
+            };
+            if let Some(taken) = unwanted {
+                give_back(py, handle, queue, ticket, &taken);
+            }
+            present
+        }
+        Err(error) => {
+            call.finish();
+            let present = queue.waiters.lock().on_end(ticket, now);
+            if let Some(waiter) = &present {
+                waiter.finish(Err(error));
+            }
+            present
+        }
+    };
+    for busy in call.end() {
+        busy.waiters.lock().on_busy(now);
+        wakeups.queues.push(busy);
+    }
+    changed
+}
+
+/// Lets a call that was denied wait in the queue of the limit that denied it. It keeps its place in
+/// `queue` if it waits no longer than it has already waited.
+#[expect(clippy::too_many_arguments, reason = "a part of `ask_together`")]
+fn keep_waiting(
+    py: Python<'_>,
+    handle: &Arc<LimiterHandle>,
+    queue: &Arc<BucketQueue>,
+    ticket: Ticket,
+    waiter: &Arc<WaiterState>,
+    (call, index): (&Arc<JointCall>, usize),
+    denial: Denial,
+    wakeups: &mut Wakeups,
+) -> Option<Arc<WaiterState>> {
+    let Denial { index: denied_by, wait, is_latest, rates } = denial;
+    let now = handle.core.clock().now();
+    let mut is_late = call.is_too_late(rates, now);
+    let waited = now.get() - call.arrived_at.get();
+    let wait = wait.filter(|wait| denied_by == index || wait.get() <= waited);
+    let has_left = match wait {
+        Some(wait) if !is_late => {
+            let is_polled = denied_by == index && is_latest && handle.core.store().is_shared();
+            let mut waiters = queue.waiters.lock();
+            is_late = waiters.on_denial(ticket, wait, is_latest, is_polled, now).is_some();
+            is_late
+        }
+        _ => {
+            queue.waiters.lock().on_end(ticket, now);
+            true
+        }
+    };
+    if has_left {
+        waiter.progress.lock().queue = None;
+        waiter.set_timer(py, handle, None);
+    }
+    if is_late {
+        call.finish();
+        waiter.finish(Err(too_late(py, handle, waiter, &queue.id, Some(rates))));
+    } else if denied_by != index {
+        match arrive_at(py, handle, call, denied_by) {
+            Ok(joined) => wakeups.queues.extend(joined),
+            Err(error) => {
+                call.finish();
+                queue.waiters.lock().on_departure(ticket, now);
+                waiter.finish(Err(error));
+            }
+        }
+    } else {
+        return None;
+    }
+    Some(Arc::clone(waiter))
 }

@@ -10,7 +10,7 @@ use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::id_text::id_text;
-use crate::bindings::joint_call::{Denial, JointCall, Permission, Verdict};
+use crate::bindings::joint_call::ask_together;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::wait_queues::{BucketQueue, Charge, Taken, WaiterState};
@@ -239,13 +239,13 @@ fn slots_error(decision: &Bound<'_, Decision>, timeout: Option<Nanos>) -> PyResu
 
 /// The results of notifying waiters.
 #[derive(Default)]
-struct Wakeups {
+pub(crate) struct Wakeups {
     /// Waiters that could not be notified.
     dead: Vec<Arc<WaiterState>>,
     /// The first interruption, such as `KeyboardInterrupt`.
     error: Option<PyErr>,
     /// Other queues with due steps.
-    queues: Vec<Arc<BucketQueue>>,
+    pub(crate) queues: Vec<Arc<BucketQueue>>,
 }
 
 impl Wakeups {
@@ -386,135 +386,6 @@ pub(crate) fn arrive(
     joined.map_err(|wait| too_late(py, handle, waiter, &id, Some(wait)))
 }
 
-/// Adds a call to the queue of one of its transactions, unless it waits there. Returns that queue, if
-/// it must be driven.
-pub(crate) fn arrive_at(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    call: &JointCall,
-    index: usize,
-) -> PyResult<Option<Arc<BucketQueue>>> {
-    let waiter = call.waiter(index).filter(|waiter| waiter.progress.lock().queue.is_none());
-    let Some(waiter) = waiter else { return Ok(None) };
-    let queue = arrive(py, handle, &waiter)?;
-    if call.is_over() {
-        // The caller has left meanwhile, and may not have seen this place.
-        queue.waiters.lock().on_departure(waiter.ticket(), handle.core.clock().now());
-    } else {
-        let until = queue.waiters.lock().sleep(waiter.ticket());
-        waiter.set_timer(py, handle, until);
-    }
-    Ok(Some(queue))
-}
-
-/// Decides the call of a waiter that is first in `queue`. Returns the waiter if it is finished, or must
-/// compute its delay again.
-fn ask_together(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    queue: &Arc<BucketQueue>,
-    ticket: Ticket,
-    waiter: &Arc<WaiterState>,
-    (call, index): (&Arc<JointCall>, usize),
-    wakeups: &mut Wakeups,
-) -> Option<Arc<WaiterState>> {
-    match call.begin(Some(queue)) {
-        Permission::Granted => {}
-        // The thread that asks drives this queue afterwards.
-        Permission::Busy => return None,
-        Permission::Over => {
-            queue.waiters.lock().on_end(ticket, handle.core.clock().now());
-            return None;
-        }
-    }
-    let verdict = call.decide(py, handle, Some(index));
-    let now = handle.core.clock().now();
-    let changed = match verdict {
-        Ok(Verdict::Denied(denial)) => {
-            keep_waiting(py, handle, queue, ticket, waiter, (call, index), denial, wakeups)
-        }
-        Ok(Verdict::Taken(reservation)) => {
-            call.finish();
-            let present = queue.waiters.lock().on_end(ticket, now);
-            let decision = reservation.get().decision(py).map(Bound::unbind);
-            let outcome = decision.map(|decision| (decision, Taken::All(reservation)));
-            let unwanted = match &present {
-                Some(waiter) => waiter.finish(outcome),
-                None => outcome.ok().map(|(_, taken)| taken),
-            };
-            if let Some(taken) = unwanted {
-                give_back(py, handle, queue, ticket, &taken);
-            }
-            present
-        }
-        Err(error) => {
-            call.finish();
-            let present = queue.waiters.lock().on_end(ticket, now);
-            if let Some(waiter) = &present {
-                waiter.finish(Err(error));
-            }
-            present
-        }
-    };
-    for busy in call.end() {
-        busy.waiters.lock().on_busy(now);
-        wakeups.queues.push(busy);
-    }
-    changed
-}
-
-/// Lets a call that was denied wait in the queue of the limit that denied it. It keeps its place in
-/// `queue` if it waits no longer than it has already waited.
-#[expect(clippy::too_many_arguments, reason = "a part of `ask_together`")]
-fn keep_waiting(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    queue: &Arc<BucketQueue>,
-    ticket: Ticket,
-    waiter: &Arc<WaiterState>,
-    (call, index): (&Arc<JointCall>, usize),
-    denial: Denial,
-    wakeups: &mut Wakeups,
-) -> Option<Arc<WaiterState>> {
-    let Denial { index: denied_by, wait, is_latest, rates } = denial;
-    let now = handle.core.clock().now();
-    let mut is_late = call.is_too_late(rates, now);
-    let waited = now.get() - call.arrived_at.get();
-    let wait = wait.filter(|wait| denied_by == index || wait.get() <= waited);
-    let has_left = match wait {
-        Some(wait) if !is_late => {
-            let is_polled = denied_by == index && is_latest && handle.core.store().is_shared();
-            let mut waiters = queue.waiters.lock();
-            is_late = waiters.on_denial(ticket, wait, is_latest, is_polled, now).is_some();
-            is_late
-        }
-        _ => {
-            queue.waiters.lock().on_end(ticket, now);
-            true
-        }
-    };
-    if has_left {
-        waiter.progress.lock().queue = None;
-        waiter.set_timer(py, handle, None);
-    }
-    if is_late {
-        call.finish();
-        waiter.finish(Err(too_late(py, handle, waiter, &queue.id, Some(rates))));
-    } else if denied_by != index {
-        match arrive_at(py, handle, call, denied_by) {
-            Ok(joined) => wakeups.queues.extend(joined),
-            Err(error) => {
-                call.finish();
-                queue.waiters.lock().on_departure(ticket, now);
-                waiter.finish(Err(error));
-            }
-        }
-    } else {
-        return None;
-    }
-    Some(Arc::clone(waiter))
-}
-
 /// Asks the store to charge a waiter's cost. Returns the waiter if it is finished.
 fn ask(
     py: Python<'_>,
@@ -592,7 +463,7 @@ fn serve(
 }
 
 /// Returns to the store what was taken for a waiter.
-fn give_back(
+pub(crate) fn give_back(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
     queue: &BucketQueue,

@@ -10,13 +10,11 @@ use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::Decision;
 use crate::bindings::errors::raise;
-use crate::bindings::joint_call::{JointCall, Permission, Verdict};
+use crate::bindings::joint_call::{JointCall, Permission, Verdict, arrive_at};
 use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::reservation::Reservation;
-use crate::bindings::wait_driver::{
-    arrive, arrive_at, cancel, depart, drive, return_charge, too_late,
-};
+use crate::bindings::wait_driver::{arrive, cancel, depart, drive, return_charge, too_late};
 use crate::bindings::wait_queues::{Taken, WaiterProgress, WaiterState};
 use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
