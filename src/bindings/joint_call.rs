@@ -18,7 +18,7 @@ use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::wait_driver::{Wakeups, arrive, give_back, too_late};
-use crate::bindings::wait_queues::{BucketQueue, Taken, WaiterState};
+use crate::bindings::wait_queues::{Acquisition, BucketQueue, WaiterState};
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
 use crate::engine::operation::Verb;
@@ -285,7 +285,7 @@ pub(crate) fn ask_together(
             call.finish();
             let present = queue.waiters.lock().on_end(ticket, now);
             let decision = reservation.get().decision(py).map(Bound::unbind);
-            let outcome = decision.map(|decision| (decision, Taken::All(reservation)));
+            let outcome = decision.map(|decision| (decision, Acquisition::All(reservation)));
             let unwanted = match &present {
                 Some(waiter) => waiter.finish(outcome),
                 None => outcome.ok().map(|(_, taken)| taken),

@@ -13,7 +13,7 @@ use crate::bindings::id_text::id_text;
 use crate::bindings::joint_call::ask_together;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::reservation::Reservation;
-use crate::bindings::wait_queues::{BucketQueue, Charge, Taken, WaiterState};
+use crate::bindings::wait_queues::{Acquisition, BucketQueue, Charge, WaiterState};
 use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
@@ -318,7 +318,7 @@ fn drive_one(
             },
             QueueStep::Serve { waiter, charge } => {
                 let decision = serve(py, handle, queue, &waiter, &charge);
-                let outcome = decision.map(|decision| (decision, Taken::One(charge)));
+                let outcome = decision.map(|decision| (decision, Acquisition::One(charge)));
                 if let Some(taken) = waiter.finish(outcome) {
                     give_back(py, handle, queue, waiter.ticket(), &taken);
                 }
@@ -468,11 +468,11 @@ pub(crate) fn give_back(
     handle: &Arc<LimiterHandle>,
     queue: &BucketQueue,
     ticket: Ticket,
-    taken: &Taken,
+    taken: &Acquisition,
 ) {
     match taken {
-        Taken::One(charge) => return_charge(py, handle, queue, ticket, charge),
-        Taken::All(reservation) => cancel(py, reservation),
+        Acquisition::One(charge) => return_charge(py, handle, queue, ticket, charge),
+        Acquisition::All(reservation) => cancel(py, reservation),
     }
 }
 
@@ -518,7 +518,7 @@ pub(crate) fn depart(
         None => {
             let now = handle.core.clock().now();
             let departed = queue.waiters.lock().on_departure(ticket, now);
-            departed.and_then(|(_, charge)| charge).map(Taken::One)
+            departed.and_then(|(_, charge)| charge).map(Acquisition::One)
         }
     };
     if let Some(taken) = taken {

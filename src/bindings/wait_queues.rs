@@ -31,7 +31,7 @@ pub(crate) struct Charge {
 
 /// What was taken for a waiter.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum Acquisition {
     One(Charge),
     All(Py<Reservation>),
 }
@@ -184,7 +184,7 @@ pub(crate) struct WaiterState {
 pub(crate) struct WaiterProgress {
     pub(crate) queue: Option<Arc<BucketQueue>>,
     pub(crate) ticket: Ticket,
-    pub(crate) outcome: Option<PyResult<(Py<Decision>, Taken)>>,
+    pub(crate) outcome: Option<PyResult<(Py<Decision>, Acquisition)>>,
     /// What the caller has taken and not made a reservation of.
     pub(crate) reserved: Option<(Py<Decision>, Charge)>,
     /// Whether the caller has the outcome, or has left.
@@ -212,7 +212,10 @@ impl WaiterState {
     }
 
     /// Stores the outcome for the caller. Returns what was taken if the caller has left.
-    pub(crate) fn finish(&self, outcome: PyResult<(Py<Decision>, Taken)>) -> Option<Taken> {
+    pub(crate) fn finish(
+        &self,
+        outcome: PyResult<(Py<Decision>, Acquisition)>,
+    ) -> Option<Acquisition> {
         let mut progress = self.progress.lock();
         if progress.is_over {
             drop(progress);

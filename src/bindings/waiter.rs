@@ -15,7 +15,7 @@ use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::wait_driver::{arrive, cancel, depart, drive, return_charge, too_late};
-use crate::bindings::wait_queues::{Taken, WaiterProgress, WaiterState};
+use crate::bindings::wait_queues::{Acquisition, WaiterProgress, WaiterState};
 use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
@@ -207,8 +207,8 @@ impl Waiter {
             state.set_timer(py, &self.handle, None);
             let (decision, taken) = outcome?;
             match (taken, &self.call) {
-                (Taken::All(reservation), WaiterCall::Joint(call)) => call.hold(reservation),
-                (Taken::One(charge), _) if state.verb == Verb::Reserve => {
+                (Acquisition::All(reservation), WaiterCall::Joint(call)) => call.hold(reservation),
+                (Acquisition::One(charge), _) if state.verb == Verb::Reserve => {
                     let reserved = Some((decision.clone_ref(py), charge));
                     state.progress.lock().reserved = reserved;
                 }
