@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
@@ -39,6 +38,9 @@ if TYPE_CHECKING:
     from penstock.web.route_table import Known, Route, ViewLimits
     from penstock.web.rule import Rule
 
+_Answer = TypeVar("_Answer")
+_Arguments = TypeVarTuple("_Arguments")
+
 _HTML: Final = "text/html; charset=utf-8"
 _METHODS: Final = frozenset(
     {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
@@ -54,20 +56,26 @@ class DjangoLimits(RouteTable):
     Attributes:
         guard: The guard of the project.
         defaults: The rules of all views.
-        on_loop: What an event loop calls in place of methods of this class, and awaits.
+        may_wait: Whether a call of the store may wait for a server or for another process.
     """
 
     def __init__(self, guard: Guard, defaults: tuple[Rule, ...]) -> None:
         super().__init__(guard, defaults)
-        self.on_loop: Final = OnLoop(self)
+        self.may_wait: Final = guard.limiter.may_wait
 
     def limits_for_view(
-        self, limits: ViewLimits, http: HttpRequest, state: State, owner: type | None
+        self, limits: ViewLimits, http: HttpRequest, state: State, view_object: object
     ) -> RouteLimits | None:
         """Return what a decorator must evaluate; `None` for nothing.
 
         The outermost decorator evaluates default limits and directly nested limits, too, all in one
         decision.
+
+        Args:
+            limits: The decorator's.
+            http: Django's request.
+            state: Its state.
+            view_object: The view, if it is the object of a class; else `None`.
         """
         if not self.guard.enabled:
             return None
@@ -75,7 +83,10 @@ class DjangoLimits(RouteTable):
             state.covered = tuple(other for other in state.covered if other is not limits)
             return None
         is_first = not state.is_decided and state.deferred is None
-        view, method = self._view_of(http, state) if is_first else (None, None)
+        # Only the middleware applies the default limits of a view.
+        needs_view = is_first and state.has_middleware
+        view, method = self._view_of(http) if needs_view else (None, None)
+        owner = None if view_object is None else type(view_object)
         key = (limits, view, method, owner, is_first)
         known = self.known.get(key)
         if known is None:
@@ -87,21 +98,40 @@ class DjangoLimits(RouteTable):
             known = self._add(key, route, view_class, limits, *within)
         if is_first:
             state.covered = known.covered
-        return self._unless_deferred(known, state)
+        return self._defer(known, state) if known.waits else known.limits
 
-    def limits_for_route(
+    def enter_route(
         self, http: HttpRequest, state: State, *, after_view: bool = False
-    ) -> RouteLimits | None:
-        """Return the default limits, for a view that does not evaluate them itself.
+    ) -> HttpResponseBase | None:
+        """Evaluate the default limits for a view that does not; return the response of a refusal.
 
         Args:
             http: Django's request.
             state: Its state.
             after_view: Whether the view has been called, or skipped.
         """
+        limits = self._limits_for_route(http, state, after_view=after_view)
+        outcome = None if limits is None else self.evaluate(limits, http, http, state)
+        if outcome is None or outcome.refusal is None:
+            return None
+        return self.refusal_response(outcome)
+
+    async def enter_route_async(
+        self, http: HttpRequest, state: State, *, after_view: bool = False
+    ) -> HttpResponseBase | None:
+        """Do as `enter_route` on an event loop."""
+        limits = self._limits_for_route(http, state, after_view=after_view)
+        outcome = None if limits is None else await self.evaluate_async(limits, http, http, state)
+        if outcome is None or outcome.refusal is None:
+            return None
+        return await on_loop(self.refusal_response, outcome)
+
+    def _limits_for_route(
+        self, http: HttpRequest, state: State, *, after_view: bool
+    ) -> RouteLimits | None:
         if not (self.defaults and self.guard.enabled) or state.is_decided:
             return None
-        view, method = self._view_of(http, state)
+        view, method = self._view_of(http)
         if view is None:
             return None
         key = (view, method, after_view)
@@ -110,7 +140,7 @@ class DjangoLimits(RouteTable):
             route = route_of(view, method)
             by_view = not after_view and (route.is_limited or has_throttle(view))
             known = self._add(key, None if by_view else route, None if after_view else route.owner)
-        return self._unless_deferred(known, state)
+        return self._defer(known, state) if known.waits else known.limits
 
     def limits_for_throttles(
         self,
@@ -122,7 +152,8 @@ class DjangoLimits(RouteTable):
         """Return the limits of a view's throttles, with the default limits."""
         if not self.guard.enabled:
             return None
-        view, method = (None, None) if state.is_decided else self._view_of(http, state)
+        needs_view = state.has_middleware and not state.is_decided
+        view, method = self._view_of(http) if needs_view else (None, None)
         key = (keys, view, method)
         known = self.known.get(key)
         if known is None:
@@ -131,9 +162,9 @@ class DjangoLimits(RouteTable):
         return known.limits
 
     @staticmethod
-    def _view_of(http: HttpRequest, state: State) -> tuple[object, str | None]:
-        """Return the view and the method of a request; only the middleware applies defaults."""
-        match = http.resolver_match if state.has_middleware else None
+    def _view_of(http: HttpRequest) -> tuple[object, str | None]:
+        """Return the view and the method of a request."""
+        match = http.resolver_match
         if match is None:
             return None, None
         return match.func, http.method if http.method in _METHODS else None
@@ -147,14 +178,12 @@ class DjangoLimits(RouteTable):
             known = self.known[key] = known._replace(waits=waits_for_user(view_class, rules))
         return known
 
-    def _unless_deferred(self, known: Known, state: State) -> RouteLimits | None:
-        """Return limits; if they wait for the user, defer them and return `None`."""
-        limits, _, waits = known
-        if limits is None or not waits:
-            return limits
-        if state.deferred is None:
-            state.deferred = Deferred(self.evaluate)
-        state.deferred.add(limits)
+    def _defer(self, known: Known, state: State) -> RouteLimits | None:
+        """Defer limits that wait for the user, and return `None`."""
+        if known.limits is not None:
+            if state.deferred is None:
+                state.deferred = Deferred(self.evaluate)
+            state.deferred.add(known.limits)
         return None
 
     def finish_deferred(
@@ -193,6 +222,27 @@ class DjangoLimits(RouteTable):
         http.penstock = state.decision  # type: ignore[attr-defined]
         if limit_denied.receivers:
             _send(state.outcome, state.request)
+        return outcome
+
+    async def evaluate_async(
+        self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
+    ) -> Outcome | None:
+        """Do as `evaluate` on an event loop; database queries are awaited, or run in a thread."""
+        request = state.request = AsyncDjangoRequest(native, http)
+        try:
+            try:
+                outcome = await state.enter_async(limits)
+            except UserNotLoaded:
+                # So far, nothing has been spent.
+                await request.load_user()
+                outcome = await state.enter_async(limits)
+        except SynchronousOnlyOperation:
+            # A callable of the user queries the database.
+            state.request = DjangoRequest(native, http)
+            outcome = await sync_to_async(state.enter)(limits)
+        http.penstock = state.decision  # type: ignore[attr-defined]
+        if limit_denied.receivers:
+            await sync_to_async(_send)(state.outcome, state.request)
         return outcome
 
     def refusal_response(self, outcome: Outcome) -> HttpResponseBase:
@@ -259,69 +309,19 @@ class DjangoLimits(RouteTable):
                         yield throttle_rule
 
 
-class OnLoop:
-    """Methods of `DjangoLimits` for an event loop, to be awaited."""
-
-    def __init__(self, app_limits: DjangoLimits) -> None:
-        self._app_limits: Final = app_limits
-        self._may_wait: Final = app_limits.guard.limiter.may_wait
-
-    async def evaluate(
-        self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
-    ) -> Outcome | None:
-        """Evaluate limits; database queries are awaited, or run in a thread."""
-        request = state.request = AsyncDjangoRequest(native, http)
-        try:
-            try:
-                outcome = await state.enter_async(limits)
-            except UserNotLoaded:
-                # So far, nothing has been spent.
-                await request.load_user()
-                outcome = await state.enter_async(limits)
-        except SynchronousOnlyOperation:
-            # A callable of the user queries the database.
-            state.request = DjangoRequest(native, http)
-            outcome = await sync_to_async(state.enter)(limits)
-        http.penstock = state.decision  # type: ignore[attr-defined]
-        if limit_denied.receivers:
-            await sync_to_async(_send)(state.outcome, state.request)
-        return outcome
-
-    async def finish_deferred(
-        self, response: HttpResponseBase, http: HttpRequest, state: State
-    ) -> HttpResponseBase:
-        """Return the response of a view with deferred limits."""
-        call = partial(self._app_limits.finish_deferred, response, http, state)
-        return await _on_loop(call, waits=self._may_wait and state.deferred is not None)
-
-    async def refusal_response(self, outcome: Outcome) -> HttpResponseBase:
-        """Return the response of a refused request."""
-        return await _on_loop(partial(self._app_limits.refusal_response, outcome))
-
-    async def respond_to_denial(
-        self, error: RateLimited, request: DjangoRequest, state: State
-    ) -> HttpResponseBase:
-        """Return the response of a view that raised `RateLimited` itself."""
-        call = partial(self._app_limits.respond_to_denial, error, request, state)
-        return await _on_loop(call, waits=bool(limit_denied.receivers))
-
-    async def apply_headers(
-        self, response: HttpResponseBase, http: HttpRequest, state: State
-    ) -> HttpResponseBase:
-        """Settle limits that depend on the response, and write the header fields."""
-        call = partial(self._app_limits.apply_headers, response, http, state)
-        return await _on_loop(call, waits=self._may_wait and state.is_open)
-
-
-async def _on_loop(
-    call: Callable[[], HttpResponseBase], *, waits: bool = False
-) -> HttpResponseBase:
-    """Make a call on an event loop, or in a thread if it waits or queries the database."""
+async def on_loop(
+    call: Callable[[*_Arguments], _Answer],
+    *arguments: *_Arguments,
+    waits: bool = False,
+) -> _Answer:
+    """Make a call on an event loop; in a thread if it waits, or queries the database."""
     if not waits:
-        # A callable of the user that queries raises this before anything has been changed.
-        with suppress(SynchronousOnlyOperation):
-            return call()
-    return await sync_to_async(call)()
+        try:
+            return call(*arguments)
+        except SynchronousOnlyOperation:
+            # A callable of the user queried, before anything has been changed.
+            pass
+    return await sync_to_async(call)(*arguments)
 
 
 def _send(outcome: Outcome | None, request: DjangoRequest) -> None:

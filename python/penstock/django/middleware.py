@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from penstock.django import conf
-from penstock.django.decorators import is_answer, is_disconnect, run, run_async
+from penstock.django.app_limits import on_loop
+from penstock.django.decorators import is_answer, is_disconnect
 from penstock.django.request import DjangoRequest, state_of
 from penstock.errors import ConfigError, RateLimited
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
     from django.http.response import HttpResponseBase
 
-    from penstock.django.app_limits import DjangoLimits
-    from penstock.django.decorators import Steps
     from penstock.django.request import State
 
 
@@ -58,47 +57,40 @@ class PenstockMiddleware:
             # MIDDLEWARE lists it twice; the outer one does the work.
             return self.get_response(request)
         state.has_middleware = state.has_writer = True
-        steps = self._serve(request, state)
-        return run_async(steps) if self._is_async else run(steps)
-
-    def _serve(self, request: HttpRequest, state: State) -> Steps:
-        """Write the header fields; evaluate the limits of a view that was not reached."""
-        response = yield self.get_response(request)
-        app_limits, calls = self._calls()
-        if state.deferred is not None:
-            response = yield calls.finish_deferred(response, request, state)
-        else:
-            limits = app_limits.limits_for_route(request, state, after_view=True)
-            if limits is not None:
-                outcome = yield calls.evaluate(limits, request, request, state)
-                if outcome is not None and outcome.refusal is not None:
-                    response.close()
-                    response = yield calls.refusal_response(outcome)
-        return (yield calls.apply_headers(response, request, state))
-
-    def _calls(self) -> tuple[DjangoLimits, Any]:
-        """Return the limits of the project, and the object whose methods make calls."""
+        if self._is_async:
+            return self._serve_async(request, state)
+        response = self.get_response(request)
         app_limits = conf.current()
-        return app_limits, app_limits.on_loop if self._is_async else app_limits
+        if state.deferred is not None:
+            response = app_limits.finish_deferred(response, request, state)
+        elif not state.is_decided:
+            # Its view was not reached.
+            refusal = app_limits.enter_route(request, state, after_view=True)
+            if refusal is not None:
+                response.close()
+                response = refusal
+        return app_limits.apply_headers(response, request, state)
+
+    async def _serve_async(self, request: HttpRequest, state: State) -> HttpResponseBase:
+        response: HttpResponseBase = await self.get_response(request)
+        app_limits = conf.current()
+        if state.deferred is not None:
+            finish, waits = app_limits.finish_deferred, app_limits.may_wait
+            response = await on_loop(finish, response, request, state, waits=waits)
+        elif not state.is_decided:
+            refusal = await app_limits.enter_route_async(request, state, after_view=True)
+            if refusal is not None:
+                response.close()
+                response = refusal
+        waits = app_limits.may_wait and state.is_open
+        return await on_loop(app_limits.apply_headers, response, request, state, waits=waits)
 
     def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         """Apply default limits to a view without limits of its own."""
-        response: HttpResponseBase | None = run(self._enter_view(request))
-        return response
+        return conf.current().enter_route(request, state_of(request))
 
     async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
-        response: HttpResponseBase | None = await run_async(self._enter_view(request))
-        return response
-
-    def _enter_view(self, request: HttpRequest) -> Steps:
-        (app_limits, calls), state = self._calls(), state_of(request)
-        limits = app_limits.limits_for_route(request, state)
-        if limits is None:
-            return None
-        outcome = yield calls.evaluate(limits, request, request, state)
-        if outcome is None or outcome.refusal is None:
-            return None
-        return (yield calls.refusal_response(outcome))
+        return await conf.current().enter_route_async(request, state_of(request))
 
     def process_exception(
         self, request: HttpRequest, exception: Exception

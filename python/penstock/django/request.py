@@ -35,17 +35,22 @@ class State(Visit):
         has_writer: Whether an outer decorator or the middleware writes the header fields.
     """
 
-    # On the class, because most requests keep them and each creates a state.
-    covered: tuple[ViewLimits, ...] = ()
-    throttles: tuple[Any, ...] = ()
-    covered_throttles: tuple[Any, ...] = ()
-    deferred: Deferred | None = None
-    has_middleware: bool = False
-    has_writer: bool = False
+    __slots__ = (
+        "covered",
+        "covered_throttles",
+        "deferred",
+        "has_middleware",
+        "has_writer",
+        "throttles",
+    )
 
-    def __init__(self, http: HttpRequest) -> None:
-        # Weak: Django's request keeps this.
-        super().__init__(ref(http), http.META.get("REMOTE_ADDR"))
+    # Set by `state_of`: a constructor of this class would be one call more for each request.
+    covered: tuple[ViewLimits, ...]
+    throttles: tuple[Any, ...]
+    covered_throttles: tuple[Any, ...]
+    deferred: Deferred | None
+    has_middleware: bool
+    has_writer: bool
 
     def read(self) -> DjangoRequest:
         """Return the request; a view may set its own, such as that of REST framework."""
@@ -96,7 +101,11 @@ def state_of(http: HttpRequest) -> State:
     # `http.__dict__` would create a dictionary object and slow down later attribute access.
     state: State | None = getattr(http, "_penstock_state", None)
     if state is None:
-        state = State(http)
+        # Weak: Django's request keeps this.
+        state = State(ref(http), http.META.get("REMOTE_ADDR"))
+        state.covered = state.throttles = state.covered_throttles = ()
+        state.deferred = None
+        state.has_middleware = state.has_writer = False
         http._penstock_state = state  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
         http.penstock = state.decision  # type: ignore[attr-defined]
     return state
@@ -162,15 +171,12 @@ class DjangoRequest(EnvironRequest):
         return self._id_of(getattr(self._native(), "user", self))
 
     def _id_of(self, user: Any) -> Id | None:
-        return super().user if user is self else user_id(user)
-
-
-def user_id(user: Any) -> Id | None:
-    """Return the primary key of an authenticated user; `None` for an anonymous one."""
-    if user is None or not getattr(user, "is_authenticated", False):
-        return None
-    pk = getattr(user, "pk", None)
-    return pk if pk is None or isinstance(pk, str | int) else str(pk)
+        if user is self:
+            return super().user
+        if user is None or not getattr(user, "is_authenticated", False):
+            return None
+        pk = getattr(user, "pk", None)
+        return pk if pk is None or isinstance(pk, str | int) else str(pk)
 
 
 class UserNotLoaded(Exception):

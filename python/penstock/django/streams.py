@@ -41,5 +41,4 @@ async def _async(body: AsyncIterator[bytes], state: State) -> AsyncIterator[byte
         raise
     finally:
         # Under ASGI, the response of a client that has left is not closed.
-        if state.entered is not None:
-            state.entered.release(waits=False)
+        state.release(waits=False)

@@ -266,10 +266,14 @@ class Visit:
             outcome.release(waits=False)
             raise slots_error(next(x.name for x, _, _ in outcome.entries if x.holds))
 
-    def release(self) -> None:
-        """Return slots, because the response has been sent to its end, or never will be."""
+    def release(self, *, waits: bool | None = None) -> None:
+        """Return slots, because the response has been sent to its end, or never will be.
+
+        Args:
+            waits: Whether to wait for the store; `None` for the `waits` of the class.
+        """
         if self.entered is not None:
-            self.entered.release(waits=self.waits)
+            self.entered.release(waits=self.waits if waits is None else waits)
 
     def watched(self, body: Iterable[Any], environ: Mapping[str, Any]) -> Iterable[Any]:
         """Return a WSGI body that calls `failed` if it breaks, and `finished` at its end."""
