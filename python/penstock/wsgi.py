@@ -89,12 +89,13 @@ class PenstockMiddleware:
         outcome = request.enter(self._limits)
         environ["penstock.decision"] = request.decision
         if outcome is None:
-            return app(environ, request.start)
-        if outcome.refusal is not None:
+            if request.slots is None:
+                return app(environ, request.start)
+        elif outcome.refusal is not None:
             return self._refuse(outcome, environ, request.start)
-        request.has_started = False
-        if outcome.needs_response:
+        else:
             request.request.watch_body()
+        request.has_started = False
         try:
             body = app(environ, request.start)
         except Exception:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PACKAGE = str(Path(penstock.__file__).parent)
 # The checks of the set-up look at the first requests.
 CHECKED = 1000
-LIMITS = {"Requests": "1000000/hour"}
+LIMITS = {"Requests": "1000000/hour", "Open": "100 in flight"}
 
 
 def serve_wsgi(app: Any) -> Serve:
@@ -96,6 +96,12 @@ def in_wsgi_by_method(_: DjangoSite, __: asyncio.AbstractEventLoop) -> Serve:
     )
 
 
+def in_wsgi_with_slots(_: DjangoSite, __: asyncio.AbstractEventLoop) -> Serve:
+    return serve_wsgi(
+        penstock.wsgi.PenstockMiddleware(hello_wsgi, limits=LIMITS, limit=["Requests", "Open"])
+    )
+
+
 def in_asgi(_: DjangoSite, loop: asyncio.AbstractEventLoop) -> Serve:
     return serve_asgi(
         penstock.asgi.PenstockMiddleware(hello_asgi, limits=LIMITS, limit="Requests"), loop
@@ -143,6 +149,7 @@ def in_rest_framework(site: DjangoSite, _: asyncio.AbstractEventLoop) -> Serve:
 SITES = {
     "WSGI": in_wsgi,
     "WSGI, `methods=`": in_wsgi_by_method,
+    "WSGI, a rate and slots": in_wsgi_with_slots,
     "ASGI": in_asgi,
     "Flask": in_flask,
     "FastAPI": in_fastapi,

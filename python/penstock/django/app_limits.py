@@ -282,7 +282,7 @@ class DjangoLimits(RouteTable):
                 del response.headers[name]
         if not state.is_decided:
             return response
-        if state.entered is not None:
+        if state.entered is not None or state.slots is not None:
             if state.is_open:
                 state.respond(response)
                 state.show(http)

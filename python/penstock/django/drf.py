@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from django.core.exceptions import ImproperlyConfigured
@@ -310,20 +311,15 @@ def _evaluate(
     app_limits = conf.current()
     http = request._request  # noqa: SLF001  as above
 
-    def rules() -> tuple[Rule, ...]:
-        check_view_class(type(view))
-        scope = getattr(view, "throttle_scope", None)
-        found = (throttle.penstock_rule(scope, type(view)) for throttle in throttles)
-        return tuple({rule: None for rule in found if rule is not None})
-
     try:
+        # A function within this one would be created for each request, with its variables.
+        rules = partial(_rules_of, throttles, view)
         limits = app_limits.limits_for_throttles(keys, rules, http, state)
     except (ConfigError, LimitError) as error:
         raise ImproperlyConfigured(f"{type(view).__name__}: {error}") from error
     if limits is None:
         return None
-    needs_end = limits.needs_response or any(limit.holds for limit in limits.limits)
-    if needs_end and not (state.has_writer or isinstance(view, PenstockMixin)):
+    if limits.needs_end and not (state.has_writer or isinstance(view, PenstockMixin)):
         raise ImproperlyConfigured(
             f"{type(view).__name__}: a limit depends on the response, which is not known here; "
             f"add PenstockMiddleware, or PenstockMixin to the view"
@@ -339,6 +335,13 @@ def _evaluate(
     if outcome is not None and outcome.refusal == "store":
         raise _Unavailable(outcome.problem.detail)
     return outcome
+
+
+def _rules_of(throttles: Sequence[PenstockThrottle], view: APIView) -> tuple[Rule, ...]:
+    check_view_class(type(view))
+    scope = getattr(view, "throttle_scope", None)
+    found = (throttle.penstock_rule(scope, type(view)) for throttle in throttles)
+    return tuple({rule: None for rule in found if rule is not None})
 
 
 def _own_id(key: _Key, request: Request) -> Id | None:

@@ -114,7 +114,7 @@ class FlaskLimits(RouteTable):
             try:
                 body = serve(environ, start)
                 state: FlaskVisit | None = environ[_STATE_KEY]
-                if state is not None and state.entered is not None and state.needs_end:
+                if state is not None and state.needs_end:
                     return state.watched(body, environ)
                 return body
             finally:

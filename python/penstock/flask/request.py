@@ -103,11 +103,8 @@ class FlaskVisit(Visit):
 
     __slots__ = ("covered",)
 
-    # Flask's request keeps it. A reference in return would be a cycle that waits for the garbage
-    # collector.
-    def __init__(self, environ: dict[str, Any]) -> None:
-        super().__init__(environ, environ.get("REMOTE_ADDR"))
-        self.covered: tuple[ViewLimits, ...] = ()
+    # Set by `state_of`: a constructor of this class would be one call more for each request.
+    covered: tuple[ViewLimits, ...]
 
     def read(self) -> FlaskRequest:
         """Return the request."""
@@ -118,7 +115,10 @@ def state_of(native: Request) -> FlaskVisit:
     """Return the state of a request, which is created if necessary."""
     state: FlaskVisit | None = getattr(native, "_penstock_state", None)
     if state is None:
-        state = FlaskVisit(native.environ)
+        # Not the request, which keeps it: the cycle would wait for the garbage collector.
+        environ = native.environ
+        state = FlaskVisit(environ, environ.get("REMOTE_ADDR"))
+        state.covered = ()
         native._penstock_state = state  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
     return state
 

@@ -66,6 +66,11 @@ class HeldSlots:
     def __init__(self, reservations: Sequence[Reservation]) -> None:
         self._reservations = reservations
 
+    def add(self, other: HeldSlots) -> None:
+        """Hold what `other` holds, too."""
+        self._reservations = (*other._reservations, *self._reservations)
+        other._reservations = ()
+
     def release(self, *, waits: bool) -> None:
         """Return the slots, once.
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from penstock.errors import Error, RateLimited
 from penstock.validation import slots_error
 from penstock.web.enforce import NOTHING, UNLIMITED, take, take_async
+from penstock.web.fallback import HeldSlots
 from penstock.web.request import Response
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Visit:
         decision: The decision over all of them, for the view.
         entered: The outcome of `limits` and those before; `None` for an ordinary decision, from
             which `outcome` makes one if something asks.
+        slots: What the request holds until its response has been sent; `None` for nothing.
     """
 
     # One is created for each request, which is faster without a dictionary of its own.
@@ -55,6 +57,7 @@ class Visit:
         "limits",
         "native",
         "peer",
+        "slots",
     )
 
     # Of the last decision that was not taken step by step.
@@ -69,6 +72,7 @@ class Visit:
         self.limits: RouteLimits | None = None
         self.decision: Decision = NOTHING
         self.entered: Outcome | None = None
+        self.slots: HeldSlots | None = None
         self._request: Request | None = None
 
     def read(self) -> Request:
@@ -100,35 +104,32 @@ class Visit:
         return self.entered is not None and self.entered.needs_response
 
     @property
-    def is_holding(self) -> bool:
-        """Whether the request holds slots until its response has been sent."""
-        return self.entered is not None and self.entered.is_holding
+    def is_refundable(self) -> bool:
+        """Whether a limit is refunded if the body of the response fails."""
+        return self.is_open and self.entered is not None and self.entered.refunds_on_error
 
     @property
     def needs_end(self) -> bool:
         """Whether something follows from how and when the body of the response ends."""
-        outcome = self.entered
-        if outcome is None or outcome.is_holding:
-            return outcome is not None
-        return outcome.needs_response and outcome.refunds_on_error
+        return self.slots is not None or (self.entered is not None and self.is_refundable)
 
     def enter(self, limits: RouteLimits) -> Outcome | None:
         """Decide limits, together.
 
         Returns:
-            `None` if the request may proceed, and needs nothing but header fields; the outcome if
-            it is refused, its response settles or refunds something, or it holds slots.
+            `None` if the request may proceed, and needs nothing but header fields, and the release
+            of `slots`; the outcome if it is refused, or its response settles or refunds something.
 
         Raises:
             StoreError: The store fails, and a limit has the policy `"raise"`.
         """
         try:
-            decision = self._ask(limits, limits.spend)
+            decided = self._ask(limits, limits.spend)
         except Error as error:
             steps = limits.recover(self.request, self._id, error)
         else:
-            if decision is not None:
-                return self._followed(limits, decision)
+            if decided is not None:
+                return self._followed(limits, decided)
             steps = limits.steps(self.request, self.outcome)
         return self._took(limits, take(limits.limiter, steps))
 
@@ -137,14 +138,14 @@ class Visit:
         if not limits.may_wait:
             return self.enter(limits)
         try:
-            decision = self._ask(limits, limits.spend_async)
-            if isawaitable(decision):
-                decision = await decision
+            decided = self._ask(limits, limits.spend_async)
+            if isawaitable(decided):
+                decided = await decided
         except Error as error:
             steps = limits.recover(self.request, self._id, error)
         else:
-            if decision is not None:
-                return self._followed(limits, decision)
+            if decided is not None:
+                return self._followed(limits, decided)
             steps = limits.steps(self.request, self.outcome)
         return self._took(limits, await take_async(limits.limiter, steps))
 
@@ -165,14 +166,20 @@ class Visit:
         self._id = id
         return spend(id)
 
-    def _followed(self, limits: RouteLimits, decision: Decision) -> Outcome | None:
-        """Keep a decision, do what follows from it, and return its outcome as `enter` does."""
-        self.limits, self.decision, self.is_decided = limits, decision, True
+    def _followed(self, limits: RouteLimits, decided: Any) -> Outcome | None:
+        """Keep what `spend` decided, do what follows from it, and return as `enter` does."""
+        self.limits, self.decision, self.is_decided = limits, decided, True
         if limits.watch.is_awake:
             limits.watch.look(self.request)
-        if limits.is_followed or not decision:
-            return self.keep(limits.follow(self.request, self._id, decision))
-        return None
+        if not limits.is_followed and decided:
+            return None
+        if limits.holds:
+            self.decision = decided.decision
+            if decided:
+                self.slots = HeldSlots((decided,))
+                if not limits.has_outcome:
+                    return None
+        return self.keep(limits.follow(self.request, self._id, self.decision))
 
     def _took(self, limits: RouteLimits, outcome: Outcome) -> Outcome | None:
         """Keep an outcome that was found step by step."""
@@ -188,8 +195,11 @@ class Visit:
         self.entered, self.is_decided = outcome, True
         if outcome.decision is not None:
             self.decision = outcome.decision
-        is_followed = outcome.needs_response or outcome.slots is not None
-        return outcome if is_followed or outcome.refusal is not None else None
+        if outcome.slots is not None:
+            if self.slots is not None:
+                outcome.slots.add(self.slots)
+            self.slots, outcome.slots = outcome.slots, None
+        return outcome if outcome.needs_response or outcome.refusal is not None else None
 
     def respond(self, head: Any) -> None:
         """Settle what the head of the response decides; nothing is settled twice.
@@ -261,19 +271,19 @@ class Visit:
         Raises:
             ConfigError: Slots are held; they are returned.
         """
-        outcome = self.entered
-        if outcome is not None and outcome.is_holding:
-            outcome.release(waits=False)
-            raise slots_error(next(x.name for x, _, _ in outcome.entries if x.holds))
+        if self.slots is not None and self.outcome is not None:
+            self.release(waits=False)
+            raise slots_error(next(x.name for x, _, _ in self.outcome.entries if x.holds))
 
     def release(self, *, waits: bool | None = None) -> None:
-        """Return slots, because the response has been sent to its end, or never will be.
+        """Return slots, once, because the response has been sent, or never will be.
 
         Args:
             waits: Whether to wait for the store; `None` for the `waits` of the class.
         """
-        if self.entered is not None:
-            self.entered.release(waits=self.waits if waits is None else waits)
+        slots, self.slots = self.slots, None
+        if slots is not None:
+            slots.release(waits=self.waits if waits is None else waits)
 
     def watched(self, body: Iterable[Any], environ: Mapping[str, Any]) -> Iterable[Any]:
         """Return a WSGI body that calls `failed` if it breaks, and `finished` at its end."""
@@ -329,7 +339,10 @@ class _Body:
         self._request: Final = request
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the parts of the body."""
+        """Return an iterator over the parts of the body."""
+        return self._parts() if self._request.is_refundable else iter(self._body)
+
+    def _parts(self) -> Iterator[Any]:
         try:
             yield from self._body
         except Exception:

@@ -73,7 +73,7 @@ class Outcome:
         is_blocked: Whether the client was blocked already, so that nothing was decided or taken.
         is_degraded: Whether the store failed and `on_store_error` decided.
         needs_response: Whether a limit is settled or refunded after the response.
-        slots: What the request holds until its response has been sent; `None` for nothing.
+        slots: What has been held, until the request keeps it; `None` for nothing.
     """
 
     # Defaults that most outcomes keep are on the class: creating an outcome is on the hot path.
@@ -313,17 +313,6 @@ class Outcome:
         """Leave everything taken: there is no response, because the client has disconnected."""
         for outcome in self.history:
             outcome._close()  # noqa: SLF001  the same class
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether the request holds slots until its response has been sent."""
-        return self.slots is not None or any(each.slots is not None for each in self._earlier)
-
-    def release(self, *, waits: bool = True) -> None:
-        """Return the slots of the request, once; on an event loop, without waiting."""
-        for outcome in self.history:
-            if outcome.slots is not None:
-                outcome.slots.release(waits=waits)
 
     def refund(self) -> None:
         """Return, once, the tokens that this outcome spent under limits with `refund_on_error`.

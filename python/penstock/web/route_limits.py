@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock._core import Decision, try_spend
+from penstock._core import try_spend
 from penstock.aio import AsyncLimiter, ask, ask_all
 from penstock.errors import (
     CostTooHigh,
@@ -21,7 +21,6 @@ from penstock.messages import COST_TOO_HIGH, MALFORMED_COST, MALFORMED_ID, MISSI
 from penstock.validation import has_slots
 from penstock.web.address import PeerIds
 from penstock.web.enforce import transaction
-from penstock.web.fallback import HeldSlots
 from penstock.web.outcome import Outcome
 from penstock.web.request import MissingCost, MissingId
 from penstock.web.rule import CompiledLimit
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from penstock._core import Reservation
+    from penstock._core import Decision, Reservation
     from penstock.types import Id
     from penstock.web.enforce import Enforcer, Steps
     from penstock.web.per_request import PerRequestLimit
@@ -56,23 +55,25 @@ class RouteLimits:
         spend_async: Does the same on an event loop; returns a future if that has to wait.
         fields: Returns the header fields of such a decision.
         encoded_fields: Returns the same as bytes.
-        is_followed: Whether a decision has consequences beyond its header fields.
+        holds: Whether `spend` returns a reservation.
+        has_outcome: Whether a decision has consequences beyond its header fields and its slots.
+        is_followed: Whether one of the two is true.
         watch: Looks at decided requests, while it is awake.
         limiter: The limiter that decides.
         may_wait: Whether a decision may wait for a server or for another process, so that an event
             loop must not call `spend`.
         needs_response: Whether a limit is settled or refunded after the response.
-        refunds_on_error: Whether a limit is refunded if the view raises.
+        needs_end: Whether this is so, or a limit has slots that its end returns.
     """
 
     def __init__(
         self, enforcer: Enforcer, limits: Sequence[CompiledLimit | PerRequestLimit]
     ) -> None:
         self.limits: Final = tuple(limits)
-        self.refunds_on_error: Final = any(limit.rule.refund_on_error for limit in limits)
-        self.needs_response: Final = self.refunds_on_error or any(
-            limit.rule.is_settled for limit in limits
+        self.needs_response: Final = any(
+            limit.rule.refund_on_error or limit.rule.is_settled for limit in limits
         )
+        self.needs_end = self.needs_response or any(limit.holds for limit in limits)
         self._penalizes: Final = any(
             limit.rule.count_denied or limit.rule.blocks for limit in limits if not limit.is_shadow
         )
@@ -94,6 +95,7 @@ class RouteLimits:
         self.known: Final[Mapping[str | None, Id | None]] = peers.ids
         self.learn: Final[Callable[[str | None], Id | None]] = peers.learn
         self.id_of: Final = self._plain[0].id_of if len(self._plain) == 1 else None
+        self.holds: Final = any(limit.holds for limit in self._plain)
         self.spend: Final = self._spend_of(self._plain)
         self.spend_async: Final = self._spend_async_of(self._plain)
         writer = self.settings.writer
@@ -101,34 +103,28 @@ class RouteLimits:
         self.encoded_fields: Final = writer.encoded_fields
         # Fields that have one value, or come with further ones, are merged with the response's.
         is_merged = self.settings.exposed is not None or writer.has_single_fields
-        self.is_followed: Final = (
-            is_merged
-            or self.needs_response
-            or self._observers.is_observed
-            or any(limit.holds for limit in limits)
-        )
+        self.has_outcome: Final = is_merged or self.needs_response or self._observers.is_observed
+        self.is_followed: Final = self.holds or self.has_outcome
 
     def _spend_of(self, plain: tuple[CompiledLimit, ...]) -> Callable[[Id], Any]:
-        if any(limit.holds for limit in plain):
-            if len(plain) == 1:
-                return lambda id: plain[0].bound.reserve(id, plain[0].cost)
-            reserve_all = self.limiter.reserve_all
-            return lambda id: reserve_all([transaction((x, id, x.cost)) for x in plain])
         if len(plain) == 1:
             (limit,) = plain
+            if self.holds:
+                return lambda id: limit.bound.reserve(id, limit.cost)
             # The core reads an argument more slowly than it takes the default.
             spend = limit.bound.spend
             return spend if limit.cost == 1 else partial(spend, cost=limit.cost)
-        spend_all, calls = self.limiter.spend_all, [(limit.name, limit.cost) for limit in plain]
+        decide = self.limiter.reserve_all if self.holds else self.limiter.spend_all
         if any(limit.bound is not limit.unadjusted for limit in plain):
-            return lambda id: spend_all([transaction((x, id, x.cost)) for x in plain])
-        return lambda id: spend_all([(name, id, cost, "spend") for name, cost in calls])
+            return lambda id: decide([transaction((x, id, x.cost)) for x in plain])
+        calls = [(limit.name, limit.cost) for limit in plain]
+        return lambda id: decide([(name, id, cost, "spend") for name, cost in calls])
 
     def _spend_async_of(
         self, plain: tuple[CompiledLimit, ...]
     ) -> Callable[[Id], Decision | Awaitable[Any]]:
         limiter = self.limiter
-        if any(limit.holds for limit in plain):
+        if self.holds:
 
             async def hold(id: Id) -> Reservation:
                 batch = [transaction((x, id, x.cost)) for x in plain]
@@ -158,15 +154,11 @@ class RouteLimits:
         """Return the outcome of a decision of `spend`."""
         return Outcome(self.settings, request, decision, self._entries(id))
 
-    def follow(self, request: Request, id: Id, decided: Decision | Reservation) -> Outcome:
-        """Return the outcome of what `spend` decided, and do what follows from it."""
-        if isinstance(decided, Decision):
-            outcome = self.outcome_of(request, id, decided)
-        else:
-            outcome = self.outcome_of(request, id, decided.decision)
-            outcome.slots = HeldSlots((decided,))
-        if not decided:
-            outcome.refusal, outcome.slots = "denied", None
+    def follow(self, request: Request, id: Id, decision: Decision) -> Outcome:
+        """Return the outcome of a decision of `spend`, and do what follows from it."""
+        outcome = self.outcome_of(request, id, decision)
+        if not decision:
+            outcome.refusal = "denied"
         return self._reported(self._conclude(outcome), None)
 
     def _reported(self, outcome: Outcome, earlier: Outcome | None) -> Outcome:
@@ -264,6 +256,7 @@ class RouteLimits:
         found = [x for x, id, _ in entries if not x.holds and has_slots(limits.resolve(x.name, id))]
         for limit in found:
             limit.hold()
+            self.needs_end = True
         return bool(found)
 
     def _conclude(self, outcome: Outcome) -> Outcome:
