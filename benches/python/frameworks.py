@@ -59,6 +59,9 @@ FIELDS = {
 
 # Large enough that no request is refused and no window ends during a run.
 PLENTY = "1000000/hour"
+LIMITS = {"Requests": PLENTY, "Others": "2000000/hour", "Open": "1000 in flight"}
+TWO_RATES = ("Requests", "Others")
+RATE_AND_SLOT = ("Requests", "Open")
 CLIENTS = 1_000
 
 settings.configure(
@@ -70,7 +73,7 @@ settings.configure(
         }
     },
     INSTALLED_APPS=["penstock.django", "rest_framework"],
-    PENSTOCK={"LIMITS": {"Requests": PLENTY}},
+    PENSTOCK={"LIMITS": LIMITS},
     REST_FRAMEWORK={
         "DEFAULT_AUTHENTICATION_CLASSES": [],
         "DEFAULT_PERMISSION_CLASSES": [],
@@ -205,8 +208,12 @@ def flask_app(decorate: Callable[[flask.Flask], Callable[[Any], Any]] | None = N
     return app
 
 
-def flask_penstock(app: flask.Flask) -> Callable[[Any], Any]:
-    return penstock.flask.Penstock(app, limits={"Requests": PLENTY}).limit("Requests")
+def flask_penstock(app: flask.Flask, *names: str) -> Callable[[Any], Any]:
+    return penstock.flask.Penstock(app, limits=LIMITS).limit(*(names or ["Requests"]))
+
+
+def wsgi_penstock(app: Wsgi, *names: str) -> Wsgi:
+    return penstock.wsgi.PenstockMiddleware(app, limits=LIMITS, limit=names)
 
 
 def flask_fields(app: flask.Flask) -> Callable[[Any], Any]:
@@ -254,11 +261,14 @@ def in_flask(table: harness.Table, addresses: Sequence[str], rounds: int) -> Non
             "two fields": served(flask_app(flask_fields), addresses),
             "middleware, two fields": served(with_fields(bare.wsgi_app), addresses),
             "penstock": served(flask_app(flask_penstock), addresses),
-            "middleware": served(
-                penstock.wsgi.PenstockMiddleware(
-                    bare.wsgi_app, limit="Requests", limits={"Requests": PLENTY}
-                ),
-                addresses,
+            "middleware": served(wsgi_penstock(bare.wsgi_app, "Requests"), addresses),
+            "two rates": served(flask_app(lambda app: flask_penstock(app, *TWO_RATES)), addresses),
+            "rate and slot": served(
+                flask_app(lambda app: flask_penstock(app, *RATE_AND_SLOT)), addresses
+            ),
+            "middleware, two rates": served(wsgi_penstock(bare.wsgi_app, *TWO_RATES), addresses),
+            "middleware, rate and slot": served(
+                wsgi_penstock(bare.wsgi_app, *RATE_AND_SLOT), addresses
             ),
             "flask-limiter": served(flask_app(flask_limiter_of(headers=False)), addresses),
             "flask-limiter, headers": served(flask_app(flask_limiter_of(headers=True)), addresses),
@@ -274,6 +284,8 @@ def in_flask(table: harness.Table, addresses: Sequence[str], rounds: int) -> Non
     see_added(table, "WSGI, two fields", took, "middleware, two fields")
     check_added(table, "Flask, decorator and headers", took, "penstock", 8)
     check_added(table, "WSGI, middleware and headers", took, "middleware", 2.5)
+    check_slots(table, "Flask", took)
+    check_slots(table, "WSGI", took, "middleware, ")
     check_peer(table, "Flask, flask-limiter with headers", took, "flask-limiter, headers", 12)
 
 
@@ -333,6 +345,8 @@ def in_django(table: harness.Table, addresses: Sequence[str], rounds: int) -> No
         "bare": hello,
         "two fields": hello_with_fields,
         "penstock": penstock.django.limit("Requests")(hello),
+        "two rates": penstock.django.limit(*TWO_RATES)(hello),
+        "rate and slot": penstock.django.limit(*RATE_AND_SLOT)(hello),
         "django-ratelimit": ratelimit(key="ip", rate="1000000/h")(hello),
     }
     runs = {name: routed(app, addresses, view) for name, view in views.items()}
@@ -346,6 +360,7 @@ def in_django(table: harness.Table, addresses: Sequence[str], rounds: int) -> No
     for_users(table, "Django", took, "penstock", without)
     see_added(table, "Django, two fields", took, "two fields")
     check_added(table, "Django, decorator and headers", took, "penstock", 8)
+    check_slots(table, "Django", took)
     check_peer(table, "Django, django-ratelimit (no headers)", took, "django-ratelimit", 6)
     classes = {
         "bare": Hello,
@@ -466,6 +481,10 @@ def slowapi_app(*, headers: bool) -> Starlette:
     return app
 
 
+def asgi_penstock(app: Asgi, names: Sequence[str]) -> Asgi:
+    return penstock.asgi.PenstockMiddleware(app, limits=LIMITS, limit=names)
+
+
 def in_starlette(
     table: harness.Table,
     addresses: Sequence[str],
@@ -473,12 +492,14 @@ def in_starlette(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     bare = Starlette(routes=[Route("/", greet)])
-    limited = penstock.asgi.PenstockMiddleware(bare, limit="Requests", limits={"Requests": PLENTY})
+    limited = asgi_penstock(bare, ["Requests"])
     took = harness.alternate(
         {
             "bare": awaited(bare, addresses, loop),
             "two fields": awaited(with_encoded_fields(bare), addresses, loop),
             "penstock": awaited(limited, addresses, loop),
+            "two rates": awaited(asgi_penstock(bare, TWO_RATES), addresses, loop),
+            "rate and slot": awaited(asgi_penstock(bare, RATE_AND_SLOT), addresses, loop),
             "slowapi": awaited(slowapi_app(headers=False), addresses, loop),
             "slowapi, headers": awaited(slowapi_app(headers=True), addresses, loop),
         },
@@ -491,6 +512,7 @@ def in_starlette(
     for_users(table, "Starlette and any ASGI application", took, "penstock", slow)
     see_added(table, "ASGI, two fields", took, "two fields")
     check_added(table, "ASGI, middleware and headers", took, "penstock", 2.5)
+    check_slots(table, "ASGI", took)
     check_peer(table, "Starlette, slowapi with headers", took, "slowapi, headers", 12)
 
 
@@ -532,14 +554,20 @@ def in_fastapi(
     bare, idling = fastapi.FastAPI(), fastapi.FastAPI()
     bare.get("/")(hello)
     idling.get("/", dependencies=[fastapi.Depends(idle)])(hello)
-    limited = fastapi.FastAPI()
-    penstock.fastapi.install(limited, limits={"Requests": PLENTY})
-    dependency = fastapi.Depends(penstock.fastapi.RateLimit("Requests"))
-    limited.get("/", dependencies=[dependency])(hello)
+
+    def limited(*names: str) -> fastapi.FastAPI:
+        app = fastapi.FastAPI()
+        penstock.fastapi.install(app, limits=LIMITS)
+        dependency = fastapi.Depends(penstock.fastapi.RateLimit(*names))
+        app.get("/", dependencies=[dependency])(hello)
+        return app
+
     apps = {
         "bare": bare,
         "idle dependency": idling,
-        "penstock": limited,
+        "penstock": limited("Requests"),
+        "two rates": limited(*TWO_RATES),
+        "rate and slot": limited(*RATE_AND_SLOT),
         "slowapi": fastapi_slowapi(),
         "fastapi-limiter": fastapi_limiter_app(hello),
     }
@@ -550,6 +578,7 @@ def in_fastapi(
     for_users(table, "FastAPI", took, "penstock", without)
     see_added(table, "FastAPI, dependency that does nothing", took, "idle dependency")
     check_added(table, "FastAPI, dependency and headers", took, "penstock", 9)
+    check_slots(table, "FastAPI", took)
     check_peer(table, "FastAPI, slowapi with headers", took, "slowapi", 4)
     check_peer(table, "FastAPI, fastapi-limiter (no headers)", took, "fastapi-limiter", 3)
 
@@ -590,6 +619,18 @@ def check_added(
     added = harness.over(took, name, "bare") / 1000
     sides = harness.sides(took, name, floor="bare", unit="us")
     table.at_most("1", f"{what}, added", maximum, added, " us", sides=sides)
+
+
+def check_slots(
+    table: harness.Table, adapter: str, took: dict[str, list[float]], prefix: str = ""
+) -> None:
+    """Compare what a rate with a slot adds to a request with what two rates add."""
+    one, other = f"{prefix}rate and slot", f"{prefix}two rates"
+    ratio = harness.over(took, one, "bare") / harness.over(took, other, "bare")
+    sides = harness.sides(took, one, floor="bare", unit="us")
+    table.at_most(
+        "17", f"{adapter}, a rate and a slot against two rates", 1.5, ratio, " x", sides=sides
+    )
 
 
 def check_peer(
