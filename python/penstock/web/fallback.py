@@ -85,7 +85,8 @@ class HeldSlots:
                 reservation.release_nowait()
 
     def __del__(self) -> None:
-        self.release(waits=False)
+        if self._reservations:
+            self.release(waits=False)
 
 
 class LocalLimiter:

@@ -340,7 +340,9 @@ class _Body:
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the parts of the body."""
-        return self._parts() if self._request.is_refundable else iter(self._body)
+        visit = self._request
+        is_watched = visit.entered is not None and visit.is_refundable
+        return self._parts() if is_watched else iter(self._body)
 
     def _parts(self) -> Iterator[Any]:
         try:
