@@ -258,7 +258,8 @@ async def _serve_async(  # noqa: PLR0917  as above
                 state.release(waits=False)
                 raise
             except Exception as error:
-                waits = outcome is not None and outcome.is_remote
+                is_followed = state.is_open or state.slots is not None
+                waits = app_limits.may_wait and is_followed
                 await on_loop(partial(_fail, is_inner=is_inner), outcome, error, state, waits=waits)
                 raise
             if state.deferred is not None and compiled is None:
