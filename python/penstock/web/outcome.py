@@ -197,10 +197,6 @@ class Outcome:
         # Of one decision that refuses nothing, which is most of them.
         return settings.writer.fields(decision)
 
-    def encoded_headers(self) -> EncodedFields:
-        """Return `headers` as ASGI servers take them: bytes, with names in lower case."""
-        return encoded(self.headers())
-
     def _all_fields(self) -> Fields:
         settings, decision = self._settings, self.decision
         refused = self.refusal is not None
@@ -233,7 +229,7 @@ class Outcome:
     def add_encoded_to(self, own: Sequence[tuple[bytes, bytes]], status: int) -> EncodedFields:
         """Do as `add_to` with fields as ASGI servers take them."""
         if self.refusal is None and not self._settings.writer.has_single_fields:
-            return [*own, *self.encoded_headers()]
+            return [*own, *encoded(self.headers())]
         stays, merged = self._merge([name.decode("latin-1") for name, _ in own], status)
         kept, fields = [*compress(own, stays)], encoded(merged)
         if self.refusal is not None:
@@ -323,7 +319,7 @@ class Outcome:
         if self.refusal is not None or self._is_refunded:
             return
         self._is_refunded = True
-        if not self._is_client_gone:
+        if not self.request.is_disconnected:
             changes = [
                 (index, self._taken(index), 0)
                 for index, (limit, _, _) in enumerate(self.entries)
@@ -343,7 +339,7 @@ class Outcome:
     def _settle(self, response: Any) -> None:
         if self.refusal is not None or self._is_settled:
             return
-        if self._is_client_gone:
+        if self.request.is_disconnected:
             self._close()
             return
         used = None if self._view_cost is None else self._view_cost.actual
@@ -386,10 +382,6 @@ class Outcome:
 
     def _taken(self, index: int) -> int:
         return self.entries[index][2] if self._has_taken(index) else 0
-
-    @property
-    def _is_client_gone(self) -> bool:
-        return self.request.is_disconnected
 
     def _apply(self, changes: list[tuple[int, int, int]]) -> None:
         """Replace what entries have taken; their decisions replace the first ones in the headers.

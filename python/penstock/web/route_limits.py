@@ -233,7 +233,8 @@ class RouteLimits:
         """Do what follows from an error of the store or of a callable; nothing was taken."""
         match error:
             case StoreError():
-                return self._decide_without_store(request, entries, error, earlier)
+                outcome = self._enforcer.decide_without_store(request, entries, error)
+                return self._conclude(outcome).merge_earlier(earlier)
             case UnknownLimit() if self._store.restore([limit.name for limit, _, _ in entries]):
                 return (yield from self._decide(request, entries, earlier))
             case TransactionError():
@@ -266,21 +267,6 @@ class RouteLimits:
             outcome.needs_response = True
             outcome.reserve()
         return outcome
-
-    def _decide_without_store(
-        self,
-        request: Request,
-        entries: tuple[Entry, ...],
-        error: StoreError,
-        earlier: Outcome | None,
-    ) -> Outcome:
-        outcome = self._enforcer.decide_without_store(request, entries, error)
-        if self._has_shadow:
-            outcome.mark_shadow()
-        if self.needs_response:
-            outcome.needs_response = True
-            outcome.reserve()
-        return outcome.merge_earlier(earlier)
 
     def _bad_request(
         self,
