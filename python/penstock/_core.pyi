@@ -1949,7 +1949,10 @@ class Totals:
         """The most requests in flight at once, of all clients together; 0 without durations."""
 
     def clients(self) -> list[Buffer]:
-        """Return columns of clients: events, denied events, longest wait, most in flight."""
+        """Return columns of clients: events, denied events, longest wait, and most in flight.
+
+        The last one is empty without durations.
+        """
 
 _LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]]]
 

@@ -57,7 +57,7 @@ impl Totals {
             Column::from(totals.events().to_vec()),
             column(|client| client.denied),
             column(|client| client.longest),
-            column(|client| client.most_in_flight),
+            Column::from(totals.most_in_flight_by_client().collect::<Vec<_>>()),
         ]
     }
 

@@ -9,6 +9,7 @@ mod ids;
 mod routes;
 mod totals;
 
+use std::hint::select_unpredictable;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -304,9 +305,14 @@ impl Simulator {
             // One loop for each algorithm, so that it is chosen once.
             [limit] => dispatch!(
                 limit,
-                rules => walk.each(events, words, columns, |_, tokens, state, now, is_wanted| {
-                    Some(spend(rules, limit.cost(tokens).ok()?, state, now, is_wanted))
-                }),
+                rules => {
+                    // Copied, and not taken from `limit`, so that both stay in registers.
+                    let (rules, most) = (*rules, rules.max_cost());
+                    walk.each(events, words, columns, |_, tokens, state, now, is_wanted| {
+                        let cost = Cost::new(tokens, most).ok()?;
+                        Some(spend(&rules, cost, state, now, is_wanted))
+                    })
+                },
                 walk.each(events, words, columns, |_, tokens, _, now, _| {
                     limit.cost(tokens).ok()?;
                     Some((Decision::unlimited(now), Write::Keep))
@@ -380,7 +386,7 @@ impl Walk<'_> {
     /// Calls `decide` for each event and writes the requested columns. Returns whether all are valid.
     #[inline(always)]
     fn each<T, N, C, A, S>(
-        self,
+        mut self,
         events: &Events<T, N, C>,
         words: &mut [u64],
         columns: &mut Columns<A, S>,
@@ -393,41 +399,70 @@ impl Walk<'_> {
         A: Sink<bool>,
         S: Sink<i64>,
     {
-        let (mut last, end) = (self.last, events.times.len());
-        let needs_prefetch = words.len() >= PREFETCH_THRESHOLD;
-        let Columns { remaining, retry_after, reset_after, .. } = columns;
-        let is_wanted = remaining.is_some() || retry_after.is_some() || reset_after.is_some();
-        for index in 0..end {
-            if needs_prefetch
-                && index + prefetch::DISTANCE < end
-                && let Some(clients) = &events.clients
-            {
-                let client = clients.get(index + prefetch::DISTANCE) as usize;
-                let bucket =
-                    self.map.map_or(client, |map| map.get(client).map_or(0, |&at| at as usize));
-                prefetch(words.as_ptr().wrapping_add(bucket));
-            }
-            let time = events.times.get(index);
-            let client = events.clients.as_ref().map_or(0, |clients| clients.get(index) as usize);
-            let bucket = self.map.map_or(Some(client), |map| Some(*map.get(client)? as usize));
-            let Some((bucket, word)) = bucket.and_then(|at| Some((at, words.get_mut(at)?))) else {
-                return false;
+        let end = events.times.len();
+        let mut all = || {
+            let Some(clients) = &events.clients else {
+                let bucket = self.bucket_of(0)?;
+                // Not written to memory for each event, as the next one would have to wait for it.
+                let mut word = *words.get(bucket)?;
+                for index in 0..end {
+                    word = self.next(events, index, bucket, word, columns, &decide)?;
+                }
+                words[bucket] = word;
+                return Some(());
             };
-            if time < last {
-                return false;
+            let needs_prefetch = words.len() >= PREFETCH_THRESHOLD;
+            for index in 0..end {
+                if needs_prefetch && index + prefetch::DISTANCE < end {
+                    let bucket = self.bucket_of(clients.get(index + prefetch::DISTANCE));
+                    prefetch(words.as_ptr().wrapping_add(bucket.unwrap_or(0)));
+                }
+                let bucket = self.bucket_of(clients.get(index))?;
+                let word = *words.get(bucket)?;
+                words[bucket] = self.next(events, index, bucket, word, columns, &decide)?;
             }
-            last = time;
-            let tokens = events.costs.as_ref().map_or(1, |costs| costs.get(index));
-            let (state, now) = (State::from_word(*word), Timestamp::clamped(time));
-            let Some((decision, write)) = decide(bucket, tokens, state, now, is_wanted) else {
-                return false;
-            };
-            if let Some((after, _)) = write.state() {
-                *word = after.word();
-            }
-            put(&decision, index, columns);
+            Some(())
+        };
+        all().is_some()
+    }
+
+    #[inline(always)]
+    fn bucket_of(&self, client: u32) -> Option<usize> {
+        let client = client as usize;
+        self.map.map_or(Some(client), |map| Some(*map.get(client)? as usize))
+    }
+
+    /// Evaluates one event and returns the new word of its bucket; `None` if it is not valid.
+    #[inline(always)]
+    fn next<T, N, C, A, S>(
+        &mut self,
+        events: &Events<T, N, C>,
+        index: usize,
+        bucket: usize,
+        word: u64,
+        columns: &mut Columns<A, S>,
+        decide: &impl Fn(usize, i64, Option<State>, Timestamp, bool) -> Option<(Decision, Write)>,
+    ) -> Option<u64>
+    where
+        T: Source<i64>,
+        C: Source<i64>,
+        A: Sink<bool>,
+        S: Sink<i64>,
+    {
+        let time = events.times.get(index);
+        if time < self.last {
+            return None;
         }
-        true
+        self.last = time;
+        let tokens = events.costs.as_ref().map_or(1, |costs| costs.get(index));
+        let (state, now) = (State::from_word(word), Timestamp::clamped(time));
+        let Columns { remaining, retry_after, reset_after, .. } = &*columns;
+        let is_wanted = remaining.is_some() || retry_after.is_some() || reset_after.is_some();
+        let (decision, write) = decide(bucket, tokens, state, now, is_wanted)?;
+        put(&decision, index, columns);
+        let after = write.state().map(|(after, _)| after.word());
+        // A branch would often be predicted wrongly.
+        Some(select_unpredictable(after.is_some(), after.unwrap_or_default(), word))
     }
 }
 

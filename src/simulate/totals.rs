@@ -2,11 +2,16 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
+use crate::prefetch::{DISTANCE, prefetch};
 use crate::simulate::{Events, Source};
 
 /// The number of events that are added together, so that what is read of them stays in the cache.
 const STRIDE: usize = 4096;
+
+/// The number of admitted events that are compared with a peak together first.
+const RUN: usize = 64;
 
 /// The totals of one client, except its number of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,9 +20,6 @@ pub struct ClientTotals {
     pub denied: i64,
     /// The longest wait of a denied event, in nanoseconds.
     pub longest: i64,
-    /// The most requests that were in flight at once.
-    pub most_in_flight: i64,
-    in_flight: i64,
 }
 
 /// The admitted requests that have not ended.
@@ -26,50 +28,91 @@ struct OpenRequests {
     /// The end and the client of each one, the next end first.
     ends: BinaryHeap<Reverse<(i64, u32)>>,
     most: i64,
+    clients: Vec<ClientInFlight>,
 }
 
-/// An event that was admitted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
+struct ClientInFlight {
+    now: i64,
+    most: i64,
+}
+
+/// Admitted events with a cost above 0, in order of time.
+#[derive(Debug, Default)]
 struct Admitted {
-    time: i64,
-    tokens: i64,
+    times: Vec<i64>,
+    /// The tokens before each event, and those before the next one; empty as long as each costs 1.
+    before: Vec<u128>,
+}
+
+impl Admitted {
+    /// Adds events. Without `tokens`, each costs 1.
+    fn extend(&mut self, times: &[i64], tokens: Option<&[i64]>) {
+        if tokens.is_some() && self.before.is_empty() {
+            self.before.extend(0..=self.times.len() as u128);
+        }
+        self.times.extend_from_slice(times);
+        if let Some(mut sum) = self.before.last().copied() {
+            self.before.extend((0..times.len()).map(|index| {
+                sum += tokens.map_or(1, |tokens| tokens[index].unsigned_abs().into());
+                sum
+            }));
+        }
+    }
+
+    fn remove_first(&mut self, count: usize) {
+        self.times.drain(..count);
+        self.before.drain(..count.min(self.before.len()));
+    }
 }
 
 /// The most tokens that were admitted within any interval of one width, which excludes its end.
 #[derive(Clone, Copy, Debug)]
 struct Peak {
     width: i64,
-    largest: i128,
+    largest: u64,
     /// The first event of the shortest run up to the last event with more than `largest` tokens, or
     /// of the interval that has just become the largest.
     first: usize,
-    /// The tokens of this run.
-    within: i128,
 }
 
 impl Peak {
-    /// Adds the events of `recent` from `added` on.
+    /// Adds the events from `added` on. `tokens` are those of a range of events.
     ///
     /// An interval that ends with an event can only be larger if the shortest run with more tokens fits
     /// into it. That run begins one event later for each event, and nothing else has to be searched.
-    fn add(&mut self, recent: &[Admitted], added: usize) {
-        for &Admitted { time, tokens } in &recent[added..] {
-            self.within += i128::from(tokens);
-            while self.within - i128::from(recent[self.first].tokens) > self.largest {
-                self.within -= i128::from(recent[self.first].tokens);
-                self.first += 1;
+    #[inline(always)]
+    fn add(&mut self, times: &[i64], added: usize, tokens: impl Fn(Range<usize>) -> u128) {
+        for start in (added..times.len()).step_by(RUN) {
+            let end = times.len().min(start + RUN);
+            // If the shortest run up to the last of these events does not fit, not even as seen from the
+            // first one, none of them ends a larger interval.
+            let first = self.first_of_larger(end, &tokens);
+            if times[start].saturating_sub(times[first]) >= self.width {
+                self.first = first;
+                continue;
             }
-            let fits = |event: &Admitted| time.saturating_sub(event.time) < self.width;
-            if self.within > self.largest && fits(&recent[self.first]) {
-                let earlier = recent[..self.first].iter().rev().take_while(|event| fits(event));
-                let (count, tokens) = earlier.fold((0, 0), |(count, sum), event| {
-                    (count + 1, sum + i128::from(event.tokens))
-                });
-                self.first -= count;
-                self.within += tokens;
-                self.largest = self.within;
+            for end in start + 1..=end {
+                self.first = self.first_of_larger(end, &tokens);
+                let fits = |time: i64| times[end - 1].saturating_sub(time) < self.width;
+                if tokens(self.first..end) > self.largest.into() && fits(times[self.first]) {
+                    let earlier = times[..self.first].iter().rev();
+                    self.first -= earlier.take_while(|&&time| fits(time)).count();
+                    self.largest = u64::try_from(tokens(self.first..end)).unwrap_or(u64::MAX);
+                }
             }
         }
+    }
+
+    /// Returns the first event of the shortest run up to the event before `end` with more than `largest`
+    /// tokens; an earlier result if there is none.
+    #[inline(always)]
+    fn first_of_larger(&self, end: usize, tokens: &impl Fn(Range<usize>) -> u128) -> usize {
+        let mut first = self.first;
+        while tokens(first + 1..end) > self.largest.into() {
+            first += 1;
+        }
+        first
     }
 }
 
@@ -87,7 +130,7 @@ pub struct Totals {
     waits: Vec<i64>,
     peaks: Vec<Peak>,
     /// The admitted events that an interval may still include.
-    recent: Vec<Admitted>,
+    recent: Admitted,
     in_flight: OpenRequests,
 }
 
@@ -95,14 +138,14 @@ impl Totals {
     /// Creates totals with the upper bounds of the ranges of waits, and the widths of the intervals,
     /// both in nanoseconds and ascending.
     pub fn new(bounds: Vec<i64>, widths: &[i64]) -> Totals {
-        let peak = |&width: &i64| Peak { width, largest: 0, first: 0, within: 0 };
+        let peak = |&width: &i64| Peak { width, largest: 0, first: 0 };
         Totals {
             events: Vec::new(),
             clients: Vec::new(),
             waits: vec![0; bounds.len() + 1],
             bounds,
             peaks: widths.iter().map(peak).collect(),
-            recent: Vec::new(),
+            recent: Admitted::default(),
             in_flight: OpenRequests::default(),
         }
     }
@@ -122,33 +165,49 @@ impl Totals {
         C: Source<i64>,
     {
         let client = |index| events.clients.as_ref().map_or(0, |all| all.get(index)) as usize;
-        let (mut admitted, mut denied) = ([0; STRIDE], [0; STRIDE]);
+        let (mut times, mut tokens, mut denied) = ([0; STRIDE], [0; STRIDE], [0; STRIDE]);
         for start in (0..events.times.len()).step_by(STRIDE) {
+            let indices = start..events.times.len().min(start + STRIDE);
             let (mut admissions, mut denials) = (0, 0);
-            for index in start..events.times.len().min(start + STRIDE) {
+            for index in indices.clone() {
+                // Read a second time, but from the cache.
+                if index + DISTANCE < indices.end {
+                    prefetch(self.events.as_ptr().wrapping_add(client(index + DISTANCE)));
+                }
                 let client = client(index);
                 if client >= self.events.len() {
                     self.events.resize(client + 1, 0);
                 }
                 self.events[client] += 1;
+            }
+            self.clients.resize(self.events.len(), ClientTotals::default());
+            for index in indices.clone() {
                 // Both are written, because a branch would often be predicted wrongly.
                 let is_allowed = allowed.get(index) != 0;
-                admitted[admissions] = index;
-                admissions += usize::from(is_allowed);
+                let cost = events.costs.as_ref().map_or(1, |costs| costs.get(index));
+                times[admissions] = events.times.get(index);
+                tokens[admissions] = cost;
+                admissions += usize::from(is_allowed && cost > 0);
                 denied[denials] = index;
                 denials += usize::from(!is_allowed);
             }
-            self.clients.resize(self.events.len(), ClientTotals::default());
-            let admitted = &admitted[..admissions];
-            self.admit(admitted.iter().map(|&index| Admitted {
-                time: events.times.get(index),
-                tokens: events.costs.as_ref().map_or(1, |costs| costs.get(index)),
-            }));
-            for &index in &denied[..denials] {
+            let tokens = events.costs.as_ref().map(|_| &tokens[..admissions]);
+            self.admit(&times[..admissions], tokens);
+            for (position, &index) in denied[..denials].iter().enumerate() {
+                if let Some(&later) = denied[..denials].get(position + DISTANCE) {
+                    prefetch(self.clients.as_ptr().wrapping_add(client(later)));
+                }
                 self.deny(client(index), retry_after.get(index));
             }
-            for (&index, durations) in admitted.iter().flat_map(|index| Some((index, durations?))) {
-                self.begin(events.times.get(index), client(index), durations.get(index));
+            if let Some(durations) = durations {
+                self.in_flight.clients.resize(self.events.len(), ClientInFlight::default());
+                for index in indices.filter(|&index| allowed.get(index) != 0) {
+                    self.in_flight.begin(
+                        events.times.get(index),
+                        client(index),
+                        durations.get(index),
+                    );
+                }
             }
         }
     }
@@ -161,41 +220,35 @@ impl Totals {
         self.waits[self.bounds.iter().filter(|&&bound| bound < wait).count()] += 1;
     }
 
-    fn admit(&mut self, events: impl Iterator<Item = Admitted>) {
-        let added = self.recent.len();
-        self.recent.extend(events.filter(|event| event.tokens > 0));
+    fn admit(&mut self, times: &[i64], tokens: Option<&[i64]>) {
+        let added = self.recent.times.len();
+        self.recent.extend(times, tokens);
+        let Admitted { times, before } = &self.recent;
         for peak in &mut self.peaks {
-            peak.add(&self.recent, added);
+            if before.is_empty() {
+                peak.add(times, added, |events| (events.end - events.start) as u128);
+            } else {
+                peak.add(times, added, |events| before[events.end] - before[events.start]);
+            }
         }
-        let unused = self.peaks.iter().map(|peak| peak.first).min().unwrap_or(self.recent.len());
+        let unused = self.peaks.iter().map(|peak| peak.first).min().unwrap_or(times.len());
         // Moved only if it is as much as what is kept, so that no event is moved twice.
-        if unused >= self.recent.len() / 2 {
-            self.recent.drain(..unused);
+        if unused >= times.len() / 2 {
+            self.recent.remove_first(unused);
             for peak in &mut self.peaks {
                 peak.first -= unused;
             }
         }
     }
 
-    /// Counts a request that begins.
-    fn begin(&mut self, time: i64, client: usize, duration: i64) {
-        let OpenRequests { ends, most } = &mut self.in_flight;
-        while let Some(&Reverse((end, ended))) = ends.peek()
-            && end <= time
-        {
-            self.clients[ended as usize].in_flight -= 1;
-            ends.pop();
-        }
-        ends.push(Reverse((time.saturating_add(duration), client as u32)));
-        *most = (*most).max(ends.len() as i64);
-        let totals = &mut self.clients[client];
-        totals.in_flight += 1;
-        totals.most_in_flight = totals.most_in_flight.max(totals.in_flight);
-    }
-
     /// The most requests in flight at once, of all clients together; 0 without durations.
     pub fn most_in_flight(&self) -> i64 {
         self.in_flight.most
+    }
+
+    /// The most requests in flight at once of each client, by number; none without durations.
+    pub fn most_in_flight_by_client(&self) -> impl Iterator<Item = i64> {
+        self.in_flight.clients.iter().map(|client| client.most)
     }
 
     /// The number of events of each client, by number.
@@ -216,6 +269,23 @@ impl Totals {
     /// The most tokens admitted within any interval, for each width.
     pub fn peaks(&self) -> impl Iterator<Item = i64> {
         self.peaks.iter().map(|peak| i64::try_from(peak.largest).unwrap_or(i64::MAX))
+    }
+}
+
+impl OpenRequests {
+    /// Counts a request that begins.
+    fn begin(&mut self, time: i64, client: usize, duration: i64) {
+        while let Some(&Reverse((end, ended))) = self.ends.peek()
+            && end <= time
+        {
+            self.clients[ended as usize].now -= 1;
+            self.ends.pop();
+        }
+        self.ends.push(Reverse((time.saturating_add(duration), client as u32)));
+        self.most = self.most.max(self.ends.len() as i64);
+        let own = &mut self.clients[client];
+        own.now += 1;
+        own.most = own.most.max(own.now);
     }
 }
 
@@ -261,7 +331,7 @@ mod tests {
         };
         let (allowed, waits) = (&[1_u8, 0, 0, 0, 0][..], &[99_i64, 10, 11, 20, 21][..]);
         totals.add(&events, &allowed, &waits, None::<&&[i64]>);
-        let client = |denied, longest| ClientTotals { denied, longest, ..ClientTotals::default() };
+        let client = |denied, longest| ClientTotals { denied, longest };
         assert_eq!(totals.events(), [2, 0, 3]);
         assert_eq!(totals.clients(), [client(2, 21), client(0, 0), client(2, 20)]);
         assert_eq!(totals.waits(), [1, 2, 1]);
@@ -283,10 +353,7 @@ mod tests {
             totals.add(&events, &allowed, &durations, Some(&durations));
         }
         // The first request ends when the fourth begins, and a denied one is never in flight.
-        assert_eq!(
-            totals.clients().iter().map(|each| each.most_in_flight).collect::<Vec<_>>(),
-            [2, 1]
-        );
+        assert_eq!(totals.most_in_flight_by_client().collect::<Vec<_>>(), [2, 1]);
         assert_eq!(totals.most_in_flight(), 3);
     }
 }

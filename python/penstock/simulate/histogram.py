@@ -62,7 +62,7 @@ class TimeHistogram:
         # The start of the first bin, in bin widths.
         self._first = 0
         self._arrivals: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._allowed: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._denied: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def add(self, times: NDArray[np.int64], allowed: NDArray[np.bool_]) -> None:
         """Count sorted events, none of them earlier than the events already counted."""
@@ -79,28 +79,29 @@ class TimeHistogram:
             self._first = first
         added = last - self._first + 1 - len(self._arrivals)
         self._arrivals = np.pad(self._arrivals, (0, added))
-        self._allowed = np.pad(self._allowed, (0, added))
+        self._denied = np.pad(self._denied, (0, added))
         # The events are sorted, so only the bin edges are searched for.
         edges = np.arange(first + 1, last + 1, dtype=np.int64) * self.width_ns
         indices = np.concatenate([[0], np.searchsorted(times, edges), [len(times)]])
-        allowed_before = np.searchsorted(np.flatnonzero(allowed), indices)
+        # Usually far fewer than the allowed ones.
+        denied_before = np.searchsorted(np.flatnonzero(~allowed), indices)
         changed = slice(first - self._first, last - self._first + 1)
         self._arrivals[changed] += np.diff(indices)
-        self._allowed[changed] += np.diff(allowed_before)
+        self._denied[changed] += np.diff(denied_before)
 
     def bins(self, max_bins: int) -> Bins:
         """Return at most `max_bins` bins, as narrow as the round widths allow."""
         merged = TimeHistogram()
         merged.width_ns, merged._first = self.width_ns, self._first
-        merged._arrivals, merged._allowed = self._arrivals, self._allowed
+        merged._arrivals, merged._denied = self._arrivals, self._denied
         while len(merged._arrivals) > max_bins and merged._widen():
             pass
         # A single instant is shown as one second: an axis of a microsecond is hard to read.
         while len(merged._arrivals) == 1 and merged.width_ns < _SECOND and merged._widen():
             pass
-        arrivals, allowed = merged._arrivals, merged._allowed
+        arrivals, denied = merged._arrivals, merged._denied
         start = (merged._first + np.arange(len(arrivals), dtype=np.int64)) * merged.width_ns
-        return Bins(start, merged.width_ns, arrivals, allowed, arrivals - allowed)
+        return Bins(start, merged.width_ns, arrivals, arrivals - denied, denied)
 
     def _widen(self) -> bool:
         index = _WIDTHS.index(self.width_ns) + 1
@@ -109,7 +110,7 @@ class TimeHistogram:
         factor = _WIDTHS[index] // self.width_ns
         missing = self._first % factor
         self._arrivals = _merge(self._arrivals, missing, factor)
-        self._allowed = _merge(self._allowed, missing, factor)
+        self._denied = _merge(self._denied, missing, factor)
         self._first //= factor
         self.width_ns = _WIDTHS[index]
         return True
