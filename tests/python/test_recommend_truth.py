@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from truth import DAY, Traffic, denied_shares
 
-from penstock import Limits
+from penstock import Limit, LimitError, Limits
 from penstock.simulate import Trace, recommend, simulate
 
 if TYPE_CHECKING:
@@ -244,3 +244,84 @@ def test_a_hold_out_counts_events_that_cost_too_much_as_denied() -> None:
     assert found.holdout is not None
     assert (found.holdout.events, found.holdout.denied) == (1, 1)
     assert found.summary.denied == 0
+
+
+def connections(seed: int) -> Trace:
+    """Return a day of requests with durations: a scraper in parallel, and a client that never ends.
+
+    The people have a few requests in flight, and an office sometimes more.
+    """
+    made = Traffic(seed, is_whole_seconds=False)
+    made.people(400, assets=6)
+    made.office(30)
+    made.steady("scraper", 25, 30_000, 1_000)
+    made.steady("storm", 2, 50_000, 600)
+    trace = made.trace()
+    assert trace.ids is not None
+    kinds = np.array([str(id).partition("-")[0] for id in trace.ids])
+    lasts = made.random.lognormal(-1.5, 0.7, len(trace))
+    lasts[kinds == "scraper"] = made.random.uniform(1, 3, np.count_nonzero(kinds == "scraper"))
+    lasts[kinds == "storm"] = 60
+    return Trace(trace.times, trace.ids, unit="ns", durations=lasts)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_slots_suffice_for_all_but_the_clients_that_hold_many(seed: int) -> None:
+    trace = connections(seed)
+    found = recommend(trace, algorithm="in-flight")
+    assert found.limit == Limit.in_flight(found.count)
+    assert {id.partition("-")[0] for id in found.unusual["id"]} == {"scraper", "storm"}
+    shares = denied_shares(found, trace)
+    assert shares_of(shares, "scraper", "storm").min() > 0.5
+    assert shares_of(shares, "person").mean() < 0.001
+    assert shares_of(shares, "office").max() < 0.02
+    assert found.summary.denied_share <= 0.001
+    assert recommend(trace, algorithm="in-flight", fit_all=True).count > 3 * found.count
+    said = found.explain()
+    assert "in flight" in said
+    assert "period" not in said
+    assert "a day" not in said
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_slots_for_everyone_are_the_most_that_a_client_holds(seed: int) -> None:
+    trace = connections(seed)
+    everything = simulate(Limit.in_flight(10_000), trace).by_client()
+    most = dict(zip(everything["id"], everything["most_in_flight"], strict=True))
+    found = recommend(trace, 0, algorithm="in-flight", fit_all=True)
+    assert found.count == max(most.values())
+    assert found.is_smallest
+    assert found.summary.denied == 0
+    rounded = recommend(trace, 0, limits=Limit.in_flight(1, lease="5m"), round_up=True)
+    assert rounded.limit == Limit.in_flight(rounded.count, lease="5m")
+    assert rounded.fitted.max_cost <= rounded.count
+    # With a share for one client, only the one that holds most is denied something.
+    share = 1 / len(most)
+    fewer = recommend(trace, share, algorithm="in-flight", objective="clients", fit_all=True)
+    assert [most[id] for id in fewer.hit["id"]] == [found.count]
+    assert fewer.count == sorted(most.values())[-2]
+
+
+def test_slots_are_recommended_for_a_limit_of_a_route() -> None:
+    trace = connections(1)
+    assert trace.ids is not None
+    ids = {"address": trace.ids, "path": np.where(np.arange(len(trace)) % 2, "/a", "/b")}
+    both = Trace(trace.times, ids, unit="ns", durations=trace.durations)
+    routes = [{"path": "/a", "limits": ["Slots"]}]
+    limits = {"Slots": Limit.in_flight(3)}
+    found = recommend(both, limits=limits, name="Slots", routes=routes)
+    expected = recommend(trace[np.arange(len(trace)) % 2 == 1], algorithm="in-flight")
+    assert (found.count, found.unusual["id"]) == (expected.count, expected.unusual["id"])
+
+
+def test_slots_need_durations_and_have_no_period() -> None:
+    trace = Trace([0.0, 1.0], ["a", "b"])
+    with pytest.raises(ValueError, match="durations="):
+        recommend(trace, algorithm="in-flight")
+    with pytest.raises(ValueError, match="no period"):
+        recommend(trace, 0, "1m", algorithm="in-flight")
+    many = Trace(np.zeros(20_000, np.int64), durations=np.ones(20_000))
+    with pytest.raises(LimitError, match="16,383"):
+        recommend(many, 0, algorithm="in-flight")
+    # A limit with a period may replace slots, and is fitted to a minute if it is not named.
+    assert recommend(trace, limits=Limit.in_flight(3), algorithm="token-bucket").period_ns == 60e9

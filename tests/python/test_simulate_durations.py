@@ -211,3 +211,21 @@ def test_replay_counts_requests_in_flight(command: Command, tmp_path: Path) -> N
     assert found["clients"][0]["most_in_flight"] == 3
     assert command.run("replay", str(log), "--limit", "9/second", *options) == 0
     assert "most in flight    3" in command.out
+
+
+def test_replay_recommends_slots(command: Command, tmp_path: Path) -> None:
+    log, limits = tmp_path / "access.log", tmp_path / "limits.yaml"
+    rows = [("a", second, 11_500_000) for second in range(60)]
+    log.write_text("".join(LINE.format(*row) for row in rows), encoding="utf-8")
+    options = ("--format", FORMAT.format("%D"), "--duration", "duration", "--duration-unit", "us")
+    sought = ("--limit", "3 in flight, lease 2m", "--recommend", "--max-denied", "0")
+    assert command.run("replay", str(log), *sought, *options, "--write", str(limits)) == 0
+    assert "Count 12: " in command.out
+    assert "No smaller count suffices." in command.out
+    found = penstock.Limits.load(limits).resolve("Limit", "a")
+    assert found == penstock.Limit.in_flight(12, lease="2m")
+    assert command.run("replay", str(log), *sought, *options, "--json") == 0
+    (recommended,) = command.json()["recommendations"].values()
+    assert (recommended["count"], recommended["period_ns"]) == (12, 0)
+    assert command.run("replay", str(log), *sought, "--format", FORMAT.format("%D")) == 2
+    assert "--duration" in command.err

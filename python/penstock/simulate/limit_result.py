@@ -122,7 +122,7 @@ class RecommendedLimit:
             not fitted to them.
         burst: Tokens a full bucket holds; for windows, those that are admitted early, or 0.
         count: Tokens added in each period.
-        period_ns: The period, in nanoseconds.
+        period_ns: The period, in nanoseconds; 0 for requests in flight.
         max_denied: The share of the objective that may be denied, 0 to 1.
         objective: What was counted, `events` or `clients`.
         left_out: Events of excluded clients and of those with overrides.
@@ -168,9 +168,9 @@ class RecommendedLimit:
         summary = self.summary
         max_share = format_value("denied_share", self.max_denied)
         requested = f"at most {max_share} of {self.objective} requested"
-        per = format_duration(self.period_ns)
         found = f"Burst {self.burst:,} and count" if self.burst else "Count"
-        sentences = [f"{found} {self.count:,} per {per}: {explain_limit(self.limit)}."]
+        per = f" per {format_duration(self.period_ns)}" if self.period_ns else ""
+        sentences = [f"{found} {self.count:,}{per}: {explain_limit(self.limit)}."]
         sentences += self._unusual_sentences()
         others = "other " if len(self.unusual) else ""
         sentences.append(f"It denies {_denied(summary, others)} ({requested}).")
@@ -186,7 +186,7 @@ class RecommendedLimit:
             sentences.append(f"Protected, but not in the trace: {missing}.")
         if self.holdout is not None:
             sentences.append(f"After the part it was chosen on, it denies {_denied(self.holdout)}.")
-        if summary.denied:
+        if summary.denied and self.period_ns:
             wait = format_value("longest_wait", summary.longest_wait)
             sentences.append(f"A denied client waits at most {wait}.")
         sentences += self._size_sentences()
@@ -229,9 +229,13 @@ class RecommendedLimit:
     def _size_sentences(self) -> list[str]:
         """Return whether a smaller limit may exist, and what rounding costs."""
         if self.limit != self.fitted:
-            more = self.limit.worst_in(_DAY) - self.fitted.worst_in(_DAY)
+            more = f"{self.limit.max_cost - self.fitted.max_cost:,} more at once"
+            if self.period_ns:
+                more = f"{self.limit.worst_in(_DAY) - self.fitted.worst_in(_DAY):,} more a day"
             smallest = f"The smallest limit that suffices is {describe_limit(self.fitted)}"
-            return [f"{smallest}; rounded up, it admits at most {more:,} more a day."]
+            return [f"{smallest}; rounded up, it admits at most {more}."]
+        if self.is_smallest and not self.period_ns:
+            return ["No smaller count suffices."]
         if self.is_smallest:
             return ["No limit with this period has a smaller sum of burst and count."]
         return ["A smaller sum of burst and count may exist: not all were tried."]

@@ -15,7 +15,7 @@ from penstock.simulate.limit_result import RecommendedLimit
 from penstock.simulate.result import Simulation
 from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace, simulate
-from penstock.simulate.search import SHAPES, Family, Point, Search
+from penstock.simulate.search import SHAPES, Family, Point, Search, Shape
 from penstock.simulate.table import Table
 from penstock.simulate.times import parse_span
 from penstock.simulate.unusual import MIN_CLIENTS, find_unusual
@@ -95,7 +95,8 @@ def recommend(
     `unusual` of the result names them and says what the limit does to them. A client is one of
     these if it spends many times what a limit admits that suffices for nine of ten clients, and far
     more than their median: eight times within one period, four times within ten, or twice within
-    sixty. Fewer than five clients are never unlike each other.
+    sixty; or if it has four times as many requests in flight. Fewer than five clients are never
+    unlike each other.
 
     A client that is not left out, but busy enough to be most of what may be denied, such as an
     office behind one address, is denied at most one per cent of its own events.
@@ -121,8 +122,9 @@ def recommend(
         fit_all: Whether to leave out no client, and to look at all events together only.
         round_up: Whether to round burst and count up, such as 26 to 30; `fitted` of the result is
             the limit before.
-        algorithm: `token-bucket`, `leaky-bucket`, `fixed-window`, `fixed-rate-window` or
-            `calendar-window`, which keeps the period and zone of `limits`. None: that of `limits`;
+        algorithm: `token-bucket`, `leaky-bucket`, `fixed-window`, `fixed-rate-window`,
+            `calendar-window`, which keeps the period and zone of `limits`, or `in-flight`, which
+            has no period and needs the durations of the trace. None: that of `limits`;
             `token-bucket` if it has none of these.
         limits: Limits whose default is to be chosen. Their id format decides which ids are one
             client; clients with an override keep it, and their events do not count.
@@ -135,7 +137,8 @@ def recommend(
         sort: As for `simulate`.
 
     Raises:
-        ValueError: The trace is empty, or an argument is out of range.
+        ValueError: The trace is empty, an argument is out of range, or the trace has no durations,
+            which a limit on requests in flight needs.
         KeyError: The trace has no client of `exclude`.
         LimitError: The period is too short for the rate of the trace.
 
@@ -162,12 +165,15 @@ def recommend(
             algorithm = default.algorithm
     _check_name("algorithm", "one that can be fitted", algorithm, SHAPES)
     has_same_algorithm = default is not None and default.algorithm == algorithm
-    if SHAPES[algorithm].period is None and (period is not None or not has_same_algorithm):
+    shape = SHAPES[algorithm]
+    if not shape.has_periods and period is not None:
+        raise ValueError("a limit on requests in flight has no period; leave period= out")
+    if shape.has_periods and shape.period is None and (period or not has_same_algorithm):
         raise ValueError(
             "a calendar window keeps its period and its zone; pass limits= with a calendar window, "
             "and no period="
         )
-    period_ns = _period_of(default) if period is None else period
+    period_ns = _period_of(default, shape) if period is None else period
     # Parameters that are not searched for, such as the anchor of a window.
     rest = default.fields() if default is not None and has_same_algorithm else {}
     counted = _Counted.of(
@@ -186,7 +192,6 @@ def recommend(
     fitted = search.limit(best.burst, best.count)
     simulation = _simulation(limit, events[~is_unusual])
     chosen = simulation.between(None, end) if holdout else simulation
-    shape = SHAPES[algorithm]
     fields = limit.fields()
     return Recommendation(
         curve=search.curve(),
@@ -222,11 +227,13 @@ def _check_name(option: str, expected: str, found: str, known: Collection[str]) 
         raise ValueError(f"{option} must be {expected}, found {found!r}; {hint}")
 
 
-def _period_of(limit: Limit | None) -> int:
-    """Return the period of a limit; one minute if it has none."""
+def _period_of(limit: Limit | None, sought: Shape) -> int:
+    """Return the period of a limit; one minute if it has none, 0 if none is sought."""
+    if not sought.has_periods:
+        return 0
     shape = None if limit is None else SHAPES.get(limit.algorithm)
     facts = None if limit is None else limit.describe()
-    if limit is None or shape is None or facts is None:
+    if limit is None or shape is None or facts is None or not shape.has_periods:
         return parse_span("1m", "")
     if shape.period is None:
         return facts["refill_interval_ns"]
@@ -266,7 +273,7 @@ def _fit(
     unlike = np.zeros(len(counted.owners.clients))
     if fit_all:
         return *fitted(unlike), unlike
-    found = find_unusual(counted.owners[is_chosen_on], family.period_ns)
+    found = find_unusual(counted.owners[is_chosen_on], family)
     unlike = np.maximum(found.brief, found.lasting)
     unlike[np.unique(owners[counted.protected])] = 0
     search, best, limit = fitted(unlike)

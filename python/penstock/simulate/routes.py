@@ -212,8 +212,9 @@ class Routes:
         spending = trace[is_spending]
         numbers, costs = numbers[is_spending], costs[is_spending]
         own_costs = np.where(costs < 0, 1 if spending.costs is None else spending.costs, costs)
-        selected = Trace.from_codes(
-            spending.times, numbers, list(ids), own_costs, trace.name, unit="ns"
+        codes = Codes(numbers.astype(np.uint32), list(ids))
+        selected = Trace(
+            spending.times, codes, own_costs, trace.name, unit="ns", durations=spending.durations
         )
         return selected, is_spending, owner[spending.client_indices]
 

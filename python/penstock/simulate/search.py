@@ -42,6 +42,7 @@ class Shape(NamedTuple):
         period: The parameter for the period; None if it is not a length of time and stays as it is.
         min_burst: The smallest burst.
         is_monotone: Whether a larger burst or count never denies more, if all costs are equal.
+        has_periods: Whether tokens are added with time, not returned at the end of requests.
     """
 
     burst: str | None
@@ -49,6 +50,7 @@ class Shape(NamedTuple):
     period: str | None
     min_burst: int
     is_monotone: bool
+    has_periods: bool = True
 
 
 SHAPES: Final = {
@@ -57,6 +59,8 @@ SHAPES: Final = {
     "fixed-window": Shape(None, "count", "period", 0, is_monotone=True),
     "fixed-rate-window": Shape("burst", "count", "period", 0, is_monotone=False),
     "calendar-window": Shape(None, "count", None, 0, is_monotone=True),
+    # With one slot more, the requests of before are admitted, and at any time at most one other.
+    "in-flight": Shape(None, "count", None, 0, is_monotone=True, has_periods=False),
 }
 
 
@@ -167,7 +171,11 @@ class Search:
             if point is not None and (best is None or point.worst < best.worst):
                 best = point
         if best is None:
-            raise LimitError("the period is too short for this trace's rate; use a longer one")
+            raise LimitError(
+                "the period is too short for this trace's rate; use a longer one"
+                if self.shape.has_periods
+                else f"the trace needs more than {largest:,} requests in flight, the maximum"
+            )
         return self._narrow(best)
 
     def _narrow(self, best: Point) -> Point:

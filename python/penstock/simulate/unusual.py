@@ -5,14 +5,17 @@ Source: the modified z-score, Iglewicz and Hoaglin, "How to Detect and Handle Ou
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from penstock.errors import LimitError
-from penstock.simulate.search import Family, Search
+from penstock.simulate.search import SHAPES, Family, Search
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from penstock.simulate.trace import Trace
@@ -30,6 +33,9 @@ _FEW: Final = 5
 # longer it lasts, the less it can be a batch, or an office that opens.
 _BRIEF: Final = ((1, 8.0), (10, 4.0))
 _LASTING: Final = (60, 2.0)
+# The same for requests in flight, of which a client of the rest has a few at once.
+_BRIEFLY_HELD: Final = 8.0
+_HELD: Final = 4.0
 # Batches come again and again, with quiet periods between them, and may be larger.
 _MIN_BATCHES: Final = 5
 _QUIET: Final = 5
@@ -46,26 +52,27 @@ class Unusual(NamedTuple):
     """How unlike the rest each client of a trace's table is; 0 if it is not.
 
     Attributes:
-        brief: How many times as much as suffices for the rest it spends in one or ten periods.
-        lasting: The same in sixty periods.
+        brief: How many times as much as suffices for the rest it spends in one or ten periods, or
+            holds at once.
+        lasting: The same in sixty periods, or for fewer held at once.
     """
 
     brief: NDArray[np.float64]
     lasting: NDArray[np.float64]
 
 
-def find_unusual(trace: Trace, period_ns: int) -> Unusual:
+def find_unusual(trace: Trace, family: Family) -> Unusual:
     """Find the clients that behave unlike the rest.
 
     A client is unusual if it spends several times what a limit admits that suffices for nine of ten
     clients, and far more than their median. Both is looked at over one, ten and sixty periods:
     eight, four and two times are unusual. Batches that come again and again may be three times as
-    large.
+    large. Under a limit on requests in flight, four times as many at once are unusual.
 
     >>> from penstock.simulate import traffic
     >>> people = traffic.poisson(1, "1h", clients=50)
     >>> trace = traffic.mix(people, traffic.attack(5, "5m", bots=2))
-    >>> found = find_unusual(trace, 60 * 10**9).brief
+    >>> found = find_unusual(trace, Family("token-bucket", 60 * 10**9, {})).brief
     >>> [id for id, times in zip(trace.clients, found) if times]
     ['bot-1', 'bot-2']
     """
@@ -79,17 +86,19 @@ def find_unusual(trace: Trace, period_ns: int) -> Unusual:
     count = int(is_peer.sum())
     peers = trace if count == len(present) else trace[is_peer[trace.client_indices]]
     share = max(int(_MAX_SHARE * count), min(count // 4, _FEW)) / count
+    has_periods, period_ns = SHAPES[family.algorithm].has_periods, family.period_ns
+    sought = Family("token-bucket", period_ns, {}) if has_periods else family
     try:
-        rest = Search(peers, share, "clients", Family("token-bucket", period_ns, {})).smallest()
+        rest = Search(peers, share, "clients", sought).smallest()
     except LimitError:
         # No limit of this period suffices for the rest.
         return Unusual(none, none)
 
-    def times_of(periods: int, times: float, *, is_batch: bool = False) -> NDArray[np.float64]:
+    def times_of(
+        spend: Callable[[Trace], _Spent], admitted: float, times: float, quiet_ns: int = 0
+    ) -> NDArray[np.float64]:
         """Return how many times what suffices for the rest each client spends, if it is unusual."""
-        width = min(periods * period_ns, max(trace.duration_ns, period_ns))
-        admitted = rest.burst + rest.count * width / period_ns
-        logs = np.log(np.maximum(_Spent.of(peers, width).peaks(len(none))[is_peer], 1))
+        logs = np.log(np.maximum(spend(peers).peaks(len(none))[is_peer], 1))
         median = np.median(logs)
         spread = max(_SCALE * float(np.median(np.abs(logs - median))), _MIN_SPREAD)
         least = max(times * admitted, float(np.exp(median + _MIN_SCORE * spread)))
@@ -97,16 +106,25 @@ def find_unusual(trace: Trace, period_ns: int) -> Unusual:
         is_busy = _tokens(trace) >= least
         if not is_busy.any():
             return none
-        spent = _Spent.of(trace[is_busy[trace.client_indices]], width)
+        spent = spend(trace[is_busy[trace.client_indices]])
         found = spent.peaks(len(none)) / admitted
         is_found = found * admitted >= least
-        if is_batch:
-            batches = spent.occasions(least / 2, _QUIET * period_ns, len(none))
+        if quiet_ns:
+            batches = spent.occasions(least / 2, quiet_ns, len(none))
             is_found &= (batches < _MIN_BATCHES) | (found >= _TIMES_OF_BATCHES * times)
         return np.where(is_found, found, 0)
 
-    brief = np.maximum(*(times_of(*each, is_batch=True) for each in _BRIEF))
-    return Unusual(brief, times_of(*_LASTING))
+    if not has_periods:
+        held = partial(times_of, _Spent.held, float(rest.count))
+        return Unusual(held(_BRIEFLY_HELD), held(_HELD))
+
+    def within(periods: int, times: float, quiet: int = 0) -> NDArray[np.float64]:
+        width = min(periods * period_ns, max(trace.duration_ns, period_ns))
+        admitted = rest.burst + rest.count * width / period_ns
+        return times_of(partial(_Spent.of, width_ns=width), admitted, times, quiet * period_ns)
+
+    brief = np.maximum(*(within(*each, _QUIET) for each in _BRIEF))
+    return Unusual(brief, within(*_LASTING))
 
 
 def _tokens(trace: Trace) -> NDArray[np.float64]:
@@ -117,12 +135,12 @@ def _tokens(trace: Trace) -> NDArray[np.float64]:
 
 
 class _Spent(NamedTuple):
-    """The tokens that a client spent up to each event, within some time.
+    """The tokens that a client spent up to each event, within some time, or held at once.
 
     Attributes:
         clients: The client of each event, in ascending order.
         times: The time of each event, ascending for each client.
-        tokens: The tokens that its client spent in that time, up to the event.
+        tokens: The tokens that its client spent in that time, or held, up to the event.
     """
 
     clients: NDArray[np.int64]
@@ -144,6 +162,20 @@ class _Spent(NamedTuple):
             return cls(clients, times, np.arange(1, len(keys) + 1) - first)
         sums = np.concatenate([[0], np.cumsum(trace.costs[order])])
         return cls(clients, times, sums[1:] - sums[first])
+
+    @classmethod
+    def held(cls, trace: Trace) -> _Spent:
+        """Count the slots that requests hold: another event is the end of each one."""
+        tokens = np.ones(len(trace), np.int64) if trace.costs is None else trace.costs
+        # A request without a length holds its slots at its start.
+        durations = 0 if trace.durations is None else trace.durations.view(np.int64)
+        times = np.concatenate([trace.times + np.maximum(durations, 1), trace.times])
+        clients = np.tile(trace.client_indices, 2).astype(np.int64)
+        # Slots that are returned at an instant can be taken at the same one.
+        order = np.lexsort((times, clients))
+        steps = np.concatenate([-tokens, tokens])[order]
+        # Each client has returned all of its slots before the next one begins.
+        return cls(clients[order], times[order], np.cumsum(steps))
 
     def peaks(self, clients: int) -> NDArray[np.int64]:
         """Return the most tokens of each client of a table of this length."""

@@ -251,7 +251,9 @@ def _draw_shares_of_counts(axes: Axes, recommended: RecommendedLimit) -> None:
         axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylim(bottom=0)
-    axes.set_xlabel(f"count (tokens per {format_duration(recommended.period_ns)})")
+    period_ns = recommended.period_ns
+    tokens = f"tokens per {format_duration(period_ns)}" if period_ns else "requests in flight"
+    axes.set_xlabel(f"count ({tokens})")
     axes.set_ylabel(f"denied (% of {recommended.objective})")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="lower left", ncols=3, frameon=False, fontsize="small", bbox_to_anchor=(0, 1.0))
