@@ -29,6 +29,17 @@ def is_number(number: object, least: float, most: float) -> bool:
     return least <= number <= most
 
 
+def name_value(given: object) -> str:
+    """Return a value with its type, as error messages name what was found.
+
+    Examples:
+        >>> from penstock.validation import name_value
+        >>> name_value("ten"), name_value(None)
+        ("str 'ten'", 'None')
+    """
+    return "None" if given is None else f"{type(given).__name__} {given!r}"
+
+
 def is_name(given: object) -> bool:
     """Whether a value is a non-empty string."""
     return isinstance(given, str) and bool(given)

@@ -19,7 +19,7 @@ from penstock.simulate.search import SHAPES, Family, Point, Search, Shape
 from penstock.simulate.table import Table
 from penstock.simulate.times import parse_span
 from penstock.simulate.unusual import MIN_CLIENTS, find_unusual
-from penstock.validation import did_you_mean
+from penstock.validation import did_you_mean, name_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -215,8 +215,7 @@ def recommend(
 
 def _check_share(option: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        found = f"{type(value).__name__} {value!r}"
-        raise TypeError(f"{option} must be a number between 0 and 1, found {found}")
+        raise TypeError(f"{option} must be a number between 0 and 1, found {name_value(value)}")
     if not 0 <= value <= 1 or (option == "holdout" and value == 1):
         raise ValueError(f"{option} must be between 0 and 1, found {value}")
 

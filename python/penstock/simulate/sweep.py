@@ -17,6 +17,7 @@ from penstock.simulate.result import Simulation
 from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace
 from penstock.simulate.table import Table
+from penstock.validation import name_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +156,7 @@ def _settings(grid: Any) -> tuple[list[dict[str, Any]], list[Limit]]:
         entries: list[Any] = list(grid)
         for index, each in enumerate(entries):
             if not isinstance(each, (str, Limit)):
-                found = f"{type(each).__name__} {each!r} at position {index}"
+                found = f"{name_value(each)} at position {index}"
                 raise TypeError(
                     f"grid must be a mapping of parameters or a list of limits, found {found}"
                 )

@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock._core import parse_duration
 from penstock.simulate.arrow import as_numpy, is_arrow
+from penstock.validation import name_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,9 +125,7 @@ def parse_span(value: Any, what: str) -> int:
 
 def _array(value: Any) -> NDArray[Any]:
     if isinstance(value, (str, bytes)) or not (hasattr(value, "__iter__") or is_arrow(value)):
-        raise TypeError(
-            f"times must be a column of {_EXPECTED}, found {type(value).__name__} {value!r}"
-        )
+        raise TypeError(f"times must be a column of {_EXPECTED}, found {name_value(value)}")
     if not hasattr(value, "__len__") and not is_arrow(value):
         value = list(value)
     if getattr(getattr(value, "dtype", None), "tz", None) is not None:
@@ -228,7 +227,7 @@ def _one(value: Any) -> int:
         case _:
             pass
     texts = _TEXTS if isinstance(value, str) else ""
-    raise TypeError(f"times must be {_EXPECTED}, found {type(value).__name__} {value!r}{texts}")
+    raise TypeError(f"times must be {_EXPECTED}, found {name_value(value)}{texts}")
 
 
 _READERS: Final[dict[str, Callable[[NDArray[Any]], NDArray[np.int64]]]] = {

@@ -16,6 +16,7 @@ from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE, Codes, as_text, factorise
 from penstock.simulate.log.reader import concat_chunks, read_log
 from penstock.simulate.times import parse_instant, parse_times
+from penstock.validation import name_value
 
 if TYPE_CHECKING:
     import datetime
@@ -385,7 +386,7 @@ def _whole_numbers(costs: NDArray[Any]) -> NDArray[Any]:
         for position, cost in enumerate(costs.flat):
             is_bool = isinstance(cost, (bool, np.bool_))
             if is_bool or not isinstance(cost, (int, float, np.integer, np.floating)):
-                found = f"{type(cost).__name__} {cost!r}"
+                found = name_value(cost)
                 raise TypeError(f"costs must be integers, found {found} at position {position}")
         if not any(isinstance(cost, (float, np.floating)) for cost in costs.flat):
             return costs.astype(np.int64)
