@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,16 @@ def read(html: str) -> str:
     """Return the visible text of a page."""
     body = re.sub(r"<(script|style)>.*?</\1>", "", html, flags=re.DOTALL)
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes have no names here")
+def test_a_page_is_written_into_a_pipe_that_exists(trace: Trace, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(pipe.read_text, "utf-8")
+        simulate("10/minute", trace).report(pipe)
+        assert reader.result(10).rstrip().endswith("</html>")
 
 
 def test_page_shows_the_input_and_the_result(trace: Trace, tmp_path: Path) -> None:

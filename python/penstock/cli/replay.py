@@ -206,7 +206,8 @@ def _period(text: str) -> str:
     try:
         parse_duration(text, "--period")
     except penstock.Error as error:
-        raise ArgumentTypeError(str(error)) from error
+        # The name of the option is in front of it anyway.
+        raise ArgumentTypeError(str(error).removeprefix("--period: ")) from error
     return text
 
 
@@ -276,8 +277,9 @@ def _check_logs(logs: Sequence[str]) -> None:
     Raises:
         CommandError: A log is given twice, or is a limits file.
     """
+    files = [Path(log).resolve() for log in logs]
     for index, log in enumerate(logs):
-        if log in logs[:index]:
+        if files[index] in files[:index]:
             raise CommandError(f"{log} is given twice; its events would count twice", WRONG_USE)
         if log.endswith((".yaml", ".yml")):
             raise CommandError(f"{log} looks like a limits file; use --limits {log}", WRONG_USE)

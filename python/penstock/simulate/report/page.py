@@ -88,6 +88,10 @@ class Report:
         """
         html = self.html()
         file = Path(path)
+        if file.exists() and not file.is_file():
+            # A device or a pipe must not be replaced by a file.
+            file.write_text(html, encoding="utf-8")
+            return file
         # A full disk must not leave half a page.
         part = file.with_name(f"{file.name}.part")
         try:
