@@ -155,6 +155,13 @@ def test_a_limit_on_requests_in_flight_needs_durations() -> None:
         simulate({"Slots": limit}, Trace([0.0], {"address": ["a"]}), routes=[{"limits": ["Slots"]}])
 
 
+def test_a_limit_on_requests_in_flight_is_named_once() -> None:
+    found = simulate({"Slots": penstock.Limit.in_flight(2)}, [0.0], durations=[1.0])
+    assert found.limit_result().limit == "Slots: 2 in flight"
+    with pytest.raises(ValueError, match="no rate applies"):
+        found.level()
+
+
 LINE = '{} - - [20/Nov/2026:10:00:{:02} +0000] "GET / HTTP/1.1" 200 12 {}\n'
 FORMAT = '%h %l %u %t "%r" %>s %b {}'
 

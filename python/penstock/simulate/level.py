@@ -51,8 +51,9 @@ def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) 
     trace = evaluator.by_bucket(trace)
     client = _client_of(trace, None if id is None else evaluator.canonical_id(as_text(id)))
     limit = evaluator.limit_of(trace, client)
-    if limit.describe() is None:
-        raise ValueError(f"no limit applies to {trace.clients[client]!r}, so there is no level")
+    facts = limit.describe()
+    if facts is None:
+        raise ValueError(f"no rate applies to {trace.clients[client]!r}, so there is no level")
     mine = trace.client_indices == client
     events = trace.times[mine]
     costs = np.ones(len(events), np.int64) if trace.costs is None else trace.costs[mine]
@@ -76,7 +77,7 @@ def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) 
     interval_ns = getattr(limit, "emission_interval_ns", None)
     if interval_ns is not None:
         tokens = (limit.burst_offset_ns - result["reset_after_ns"]) / interval_ns
-    if limit.algorithm == "fixed-rate-window":
+    if facts["evenly_spaced"]:
         tokens = _open_tokens(limit, result["remaining"], result["reset_after_ns"])
     denied = (order >= len(instants)) & ~result["allowed"]
     return Level(trace.clients[client], limit, merged.times, tokens, merged.times[denied])

@@ -260,7 +260,7 @@ class Simulation(WithTotals):
         try:
             return self.level(clients[0])
         except ValueError:
-            # No limit applies to this client, and the caller did not ask for its bucket.
+            # No rate applies to this client, and the caller did not ask for its bucket.
             return None
 
     def _repr_html_(self) -> str:
