@@ -79,12 +79,17 @@ impl Operation<'_> {
 
     #[inline(never)]
     fn apply_other(&self, found: Option<State>, now: Timestamp) -> (bool, Write) {
-        // Most of the others are spends, too, which need none of the code for the other verbs.
-        if self.verb == Verb::Spend {
-            return self.limit.spend_state(self.cost, found, now);
+        match (self.verb, self.limit) {
+            // Most of the others are spends, too, which need none of the code for the other verbs.
+            (Verb::Spend, limit) => limit.spend_state(self.cost, found, now),
+            (Verb::Reserve | Verb::Release(_), Limit::InFlight(slots)) => {
+                slots.apply(self.verb, self.cost, found, now)
+            }
+            (verb, limit) => {
+                let (allowed, write) = limit.apply(verb, self.cost, found, now);
+                (allowed, if verb == Verb::Check { Write::Keep } else { write })
+            }
         }
-        let (allowed, write) = self.limit.apply(self.verb, self.cost, found, now);
-        (allowed, if self.verb == Verb::Check { Write::Keep } else { write })
     }
 
     /// Computes the decision from what a store found and did.
@@ -117,12 +122,14 @@ impl Operation<'_> {
     /// Returns the lease of the slots that the operation has taken or kept; `None` if it has none.
     pub fn lease(&self, answer: &Answer) -> Option<Lease> {
         let slots = self.limit.slots()?;
-        match (self.verb, answer.outcome) {
-            (Verb::Reserve, Outcome::Allowed)
-            | (Verb::Renew(_), Outcome::Allowed | Outcome::Denied) => {
-                let (_, write) = self.limit.apply(self.verb, self.cost, answer.found, answer.now);
-                let kept = if let Verb::Renew(lease) = self.verb { Some(lease) } else { None };
-                write.state().map(|(after, _)| slots.lease_of(after)).or(kept)
+        let Answer { found, now, outcome } = *answer;
+        match (self.verb, outcome) {
+            (Verb::Reserve, Outcome::Allowed) => {
+                (self.cost != Cost::ZERO).then(|| slots.lease_at(found, now))
+            }
+            (Verb::Renew(kept), Outcome::Allowed | Outcome::Denied) => {
+                let (_, write) = self.limit.apply(self.verb, self.cost, found, now);
+                Some(write.state().map_or(kept, |(after, _)| slots.lease_of(after)))
             }
             _ => None,
         }

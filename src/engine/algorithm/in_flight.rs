@@ -109,6 +109,12 @@ impl InFlight {
         Lease::new(after.slots().start, self.epoch)
     }
 
+    /// Returns the lease of slots that are taken at `now`.
+    #[inline]
+    pub fn lease_at(&self, found: Option<State>, now: Timestamp) -> Lease {
+        Lease::new(self.advance(found, now).start, self.epoch)
+    }
+
     /// Returns the slots at `now`. An earlier `now` changes nothing.
     #[inline]
     fn advance(&self, state: Option<State>, now: Timestamp) -> Slots {
@@ -116,10 +122,13 @@ impl InFlight {
         let Some(slots) = state.map(State::slots) else {
             return Slots { start: at, current: 0, previous: 0 };
         };
-        match (at - slots.start).div_euclid(self.epoch) {
-            ..=0 => slots,
-            1 => Slots { start: slots.start + self.epoch, current: 0, previous: slots.current },
-            _ => Slots { start: at, current: 0, previous: 0 },
+        let age = at - slots.start;
+        if age < self.epoch {
+            slots
+        } else if age < 2 * self.epoch {
+            Slots { start: slots.start + self.epoch, current: 0, previous: slots.current }
+        } else {
+            Slots { start: at, current: 0, previous: 0 }
         }
     }
 
