@@ -93,7 +93,22 @@ impl Operation<'_> {
     }
 
     /// Computes the decision from what a store found and did.
+    #[inline]
     pub fn numbers(&self, answer: &Answer) -> Decision {
+        match (self.verb, self.limit, answer.outcome) {
+            // Inlined for `spend_each`, which computes the numbers of each id.
+            (Verb::Spend, Limit::TokenBucket(bucket), Outcome::Allowed) => {
+                let Answer { found, now, .. } = *answer;
+                let (allowed, write) = bucket.spend(self.cost, found, now);
+                let after = write.state().map(|(state, _)| state).or(found);
+                bucket.numbers(self.verb, self.cost, allowed, after, now)
+            }
+            _ => self.other_numbers(answer),
+        }
+    }
+
+    #[inline(never)]
+    fn other_numbers(&self, answer: &Answer) -> Decision {
         let Answer { found, now, outcome } = *answer;
         let numbers =
             |verb, cost, allowed, after| self.limit.numbers(verb, cost, allowed, after, now);

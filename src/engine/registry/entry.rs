@@ -93,10 +93,18 @@ impl Entry {
     ///
     /// # Errors
     /// [`IdError`] if it is not valid in the limit's id format.
-    #[inline]
+    #[inline(always)]
     pub fn canonical<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
+        // Inlined into every call, because almost all ids are of this format.
+        if self.id_format == IdFormat::Any && !raw.is_empty() {
+            return Ok(Cow::Borrowed(raw));
+        }
+        self.canonical_in_format(raw)
+    }
+
+    #[inline(never)]
+    fn canonical_in_format<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
         match (&self.overrides, self.id_format) {
-            (_, IdFormat::Any) if !raw.is_empty() => Ok(Cow::Borrowed(raw)),
             (Some(overrides), IdFormat::DomainOrCidrExact) => overrides.host_or_covering(raw),
             _ => self.id_format.canonical(raw),
         }
