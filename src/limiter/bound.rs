@@ -30,10 +30,17 @@ pub struct BoundLimit {
     pub(super) keyspaces: [Keyspace; AlgorithmName::ALL.len()],
     /// The highest cost that the default and all overrides allow; below 0 if one of them has slots.
     max_cost_of_all: i64,
+    /// The limiter's [generation](crate::limiter::Limiter::generation) in which it is active.
+    pub(super) generation: u64,
 }
 
 impl BoundLimit {
-    fn new(entry: &Arc<Entry>, store: &impl Store, counters: Arc<Counters>) -> BoundLimit {
+    fn new(
+        entry: &Arc<Entry>,
+        store: &impl Store,
+        counters: Arc<Counters>,
+        generation: u64,
+    ) -> BoundLimit {
         let keyspaces =
             AlgorithmName::ALL.map(|algorithm| store.keyspace(algorithm, entry.prefix()));
         let overrides = entry.overrides().iter().map(|found| &*found.rule);
@@ -41,7 +48,7 @@ impl BoundLimit {
         let max_costs =
             limits.map(|limit| if limit.slots().is_some() { -1 } else { limit.max_cost() });
         let max_cost_of_all = max_costs.fold(i64::MAX, i64::min);
-        BoundLimit { entry: Arc::clone(entry), keyspaces, counters, max_cost_of_all }
+        BoundLimit { entry: Arc::clone(entry), keyspaces, counters, max_cost_of_all, generation }
     }
 
     /// Returns the entry of the registry.
@@ -182,10 +189,12 @@ impl Snapshot {
         registry: Registry,
         store: &impl Store,
         counters: &mut CountersByName,
+        generation: u64,
     ) -> Snapshot {
         counters.retain(&registry);
         let bound = registry.entries().iter().map(|entry| {
-            let bound = BoundLimit::new(entry, store, counters.get_or_insert(entry.name()));
+            let counters = counters.get_or_insert(entry.name());
+            let bound = BoundLimit::new(entry, store, counters, generation);
             (entry.name().clone(), Arc::new(bound))
         });
         Snapshot { by_name: bound.collect(), registry }

@@ -202,7 +202,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// Creates a limiter with the limits in `registry`.
     pub fn new(registry: Registry, store: S, clock: C) -> Limiter<S, C> {
         let mut counters = CountersByName::default();
-        let snapshot = Arc::new(Snapshot::new(registry, &store, &mut counters));
+        let snapshot = Arc::new(Snapshot::new(registry, &store, &mut counters, 0));
         Limiter {
             store,
             clock,
@@ -289,7 +289,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// Replaces the limits. Returns the previous snapshot and the new one.
     fn replace(&self, loaded: &mut Loaded, registry: Registry) -> [Arc<Snapshot>; 2] {
-        let after = Arc::new(Snapshot::new(registry, &self.store, &mut loaded.counters));
+        // If the limiter is closed meanwhile, no generation is that of these limits, and calls look them
+        // up again.
+        let generation = self.generation() + 1;
+        let after = Snapshot::new(registry, &self.store, &mut loaded.counters, generation);
+        let after = Arc::new(after);
         let before = std::mem::replace(&mut loaded.snapshot, Arc::clone(&after));
         self.invalidate();
         [before, after]

@@ -430,8 +430,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// Executes the end of a reservation on one bucket, as almost all are.
     fn end_one(&self, ending: &Ending, wait: Wait) -> Result<(), Failure> {
-        let snapshot = self.snapshot();
-        let bound = active(&snapshot, &ending.limit, ending.verb);
+        // Few limits are replaced while slots are held; the others need no look-up.
+        let is_active = ending.limit.generation == self.generation();
+        let snapshot = (!is_active).then(|| self.snapshot());
+        let bound = snapshot
+            .as_ref()
+            .map_or(&*ending.limit, |snapshot| active(snapshot, &ending.limit, ending.verb));
         let resolved = bound.resolve(ending.call())?;
         if let Some((bucket, operation)) = ending.operation(bound, &resolved) {
             let answer = self.store().update(bucket, &operation, self.clock().now(), wait);
