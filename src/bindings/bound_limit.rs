@@ -21,7 +21,7 @@ use crate::engine::factor::Adjustment;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Answered, Call};
-use crate::store::Store;
+use crate::store::{Store, Wait};
 
 /// The active limit, and the generation it belongs to.
 #[derive(Debug)]
@@ -149,6 +149,68 @@ impl BoundLimit {
         self.try_call_here(Call::new(fastcall::verb(VERB), text, 1), id)
     }
 
+    /// Takes tokens or slots. Waits up to `timeout_ns` in the queue of the bucket, if it is given.
+    pub(crate) fn reserve<'py>(
+        slf: &Bound<'py, Self>,
+        id: &Bound<'py, PyAny>,
+        cost: i64,
+        adjustment: Option<&Adjustment>,
+        timeout_ns: Option<i64>,
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let (py, handle) = (slf.py(), &slf.get().handle);
+        if let Some(timeout_ns) = timeout_ns {
+            let keep = adjustment.map_or(0, |adjustment| adjustment.keep);
+            let drivers = py.import("penstock.wait_queue")?;
+            let arguments = (slf, id, cost, timeout_ns, keep);
+            return Ok(drivers.call_method1("reserve", arguments)?.cast_into()?);
+        }
+        let text = id_text(id)?;
+        let (call, id) =
+            (Call { verb: Verb::Reserve, id: &text, cost, adjustment }, kept_id(id, &text));
+        if let Some(reserved) = slf.get().try_reserve(call, &id) {
+            return reserved.map_err(|error| *error);
+        }
+        let (bound, entry) = slf.get().snapshot(py)?;
+        let mut answered = Answered::default();
+        let slot = handle.run(py, |core| {
+            core.reserve(&bound, call, &handle.slots, Wait::Allowed, &mut answered)
+        })?;
+        let slot = slot.map(|slot| handle.renew_added(py, slot));
+        Bound::new(py, Reservation::of_one(handle, (&bound, &entry), call, &id, slot, answered))
+    }
+
+    /// Does the same as [`BoundLimit::reserve`] if the call is valid and need not wait. Otherwise takes
+    /// nothing and returns `None`. The error is boxed, because moving a result without a box is slower.
+    #[inline]
+    pub(crate) fn try_reserve<'py>(
+        &self,
+        call: Call<'_>,
+        id: &Bound<'py, PyAny>,
+    ) -> Option<Result<Bound<'py, Reservation>, Box<PyErr>>> {
+        let (py, handle) = (id.py(), &self.handle);
+        let (slot, reserved) = self.current.with(
+            py,
+            #[inline(always)]
+            |current| {
+                if current.generation != handle.core.generation() {
+                    return None;
+                }
+                let (bound, core) = (&current.bound, &handle.core);
+                // On its own: a copy of what was just written in parts stalls, as in `Outcome`.
+                let mut answered = Answered::default();
+                let slot = core.reserve(bound, call, &handle.slots, Wait::Never, &mut answered);
+                let (slot, active) = (slot.ok()?, (bound, &current.entry));
+                let key = slot.map(|slot| slot.key);
+                let reserved = Reservation::of_one(handle, active, call, id, key, answered);
+                Some((slot, Bound::new(py, reserved).map_err(Box::new)))
+            },
+        )?;
+        if let Some(slot) = slot {
+            handle.renew_added(py, slot);
+        }
+        Some(reserved)
+    }
+
     #[inline(always)]
     fn try_call_here<'py>(
         &self,
@@ -243,7 +305,7 @@ impl BoundLimit {
     }
 }
 
-// `fastcall.rs` adds `spend` and `check`.
+// `fastcall.rs` adds `spend`, `check` and `reserve`.
 #[pymethods]
 impl BoundLimit {
     #[doc = doc!(BoundLimit.name)]
@@ -320,29 +382,6 @@ impl BoundLimit {
         keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         spend_each(&self.handle, || self.snapshot(ids.py()), ids, costs, keep)
-    }
-
-    #[doc = doc!(BoundLimit.reserve)]
-    #[pyo3(signature = (id, estimate = Argument::Missing, *, factor = None, keep = None, timeout = None))]
-    #[pyo3(text_signature = "($self, id, estimate=1, *, factor=None, keep=0, timeout=None)")]
-    pub(crate) fn reserve<'py>(
-        slf: &Bound<'py, Self>,
-        id: &Bound<'py, PyAny>,
-        estimate: Argument<'py>,
-        factor: Option<&Bound<'py, PyAny>>,
-        keep: Option<&Bound<'py, PyAny>>,
-        timeout: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, Reservation>> {
-        let estimate = estimate.or_int("estimate", 1)?;
-        let adjustment = arguments::adjustment(factor, keep)?;
-        if let Some(timeout_ns) = arguments::reserve_timeout_ns(timeout, factor)? {
-            let keep = adjustment.map_or(0, |adjustment| adjustment.keep);
-            let drivers = slf.py().import("penstock.wait_queue")?;
-            let arguments = (slf, id, estimate, timeout_ns, keep);
-            return Ok(drivers.call_method1("reserve", arguments)?.cast_into()?);
-        }
-        let bound = slf.get();
-        Reservation::of_one(&bound.handle, bound.snapshot(id.py())?, id, estimate, adjustment)
     }
 
     #[doc = doc!(BoundLimit.acquire)]

@@ -244,23 +244,6 @@ impl Limiter {
         self.bound(name)?.get().refund(id, cost, factor)
     }
 
-    #[doc = doc!(Limiter.reserve)]
-    #[pyo3(signature = (
-        name, id, estimate = Argument::Missing, *, factor = None, keep = None, timeout = None
-    ))]
-    #[pyo3(text_signature = "($self, name, id, estimate=1, *, factor=None, keep=0, timeout=None)")]
-    fn reserve<'py>(
-        &self,
-        name: &Bound<'py, PyAny>,
-        id: &Bound<'py, PyAny>,
-        estimate: Argument<'py>,
-        factor: Option<&Bound<'py, PyAny>>,
-        keep: Option<&Bound<'py, PyAny>>,
-        timeout: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, Reservation>> {
-        BoundLimit::reserve(&self.bound(name)?, id, estimate, factor, keep, timeout)
-    }
-
     #[doc = doc!(Limiter.reserve_all)]
     #[pyo3(signature = (transactions, *, timeout = None))]
     fn reserve_all<'py>(

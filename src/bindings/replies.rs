@@ -34,7 +34,7 @@ use crate::engine::answer::Answer;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 use crate::limiter::{
-    self, Answered, AnsweredAll, Call, Ending, Submitted, SubmittedAll, Transaction,
+    self, Answered, AnsweredAll, Call, Endings, Submitted, SubmittedAll, Transaction,
 };
 use crate::store::StoreError;
 use crate::store::remote::RemoteCall;
@@ -133,7 +133,7 @@ enum Submission {
     /// The end of a reservation, whose future has the decision about it.
     End {
         decision: Py<Decision>,
-        endings: Vec<Ending>,
+        endings: Endings,
     },
 }
 
@@ -155,8 +155,14 @@ impl Submission {
             Submission::Reserve { call, active, id, cost, adjustment } => {
                 let answered = handle.core.conclude_reply(call, replies)?;
                 let id = id.bind(py);
-                let reserved =
-                    Reservation::of_answer(handle, active, id, cost, adjustment, answered);
+                let reserved = Reservation::of_answer(
+                    handle,
+                    &active,
+                    id,
+                    cost,
+                    adjustment.as_ref(),
+                    answered,
+                );
                 Ok(reserved?.into_any())
             }
             Submission::End { decision, endings } => {
@@ -359,14 +365,15 @@ impl Replies {
         let (bound, cost) = (bound.get(), estimate.or_int("estimate", 1)?);
         let adjustment = arguments::adjustment(factor, keep)?;
         let (handle, active) = (&bound.handle, bound.snapshot(id.py())?);
+        let text = id_text(id)?;
+        let id = kept_id(id, &text);
+        let call = Call { verb: Verb::Reserve, id: &text, cost, adjustment: adjustment.as_ref() };
         if handle.core.store().remote().is_none() {
-            let reserved = Reservation::try_one(handle, active, id, cost, adjustment)?;
+            let reserved = bound.try_reserve(call, &id).transpose().map_err(|error| *error)?;
             return Ok(reserved.map(Bound::into_any));
         }
-        let text = id_text(id)?;
-        let call = Call { verb: Verb::Reserve, id: &text, cost, adjustment: adjustment.as_ref() };
         let (remote, call) = handle.core.submission(&active.0, call)?;
-        let id = kept_id(id, &text).unbind();
+        let id = id.unbind();
         let call = Submission::Reserve { call, active, id, cost, adjustment };
         self.submit(event_loop, handle, remote, call, None).map(Some)
     }
@@ -385,7 +392,8 @@ impl Replies {
         }
         let future = event_loop.call_method0("create_future")?;
         let number = self.last.fetch_add(1, Ordering::Relaxed);
-        let endings = reserved.endings(py, is_cancelled).unwrap_or_default();
+        let mut endings = Endings::new();
+        reserved.add_endings(py, is_cancelled, &mut endings);
         let decision = reserved.decision(py)?.unbind();
         let call = Submission::End { decision, endings: endings.clone() };
         let (handle, kept) = (Arc::clone(reserved.handle()), future.clone().unbind());

@@ -6,17 +6,17 @@ use std::sync::{Arc, Weak};
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::bindings::arguments::{self, seconds};
 use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::{Decision, DecisionPart, several_data};
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::{not_picklable, raise};
-use crate::bindings::id_text::{id_text, kept_id};
+use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter::Limiter;
-use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
+use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
 use crate::bindings::wait_queues::Charge;
 use crate::clock::Clock;
@@ -28,10 +28,10 @@ use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 use crate::engine::time::Timestamp;
 use crate::limiter::{
-    self, Answered, AnsweredAll, Call, CallError, Ending, HeldSlotKey, Progress, Reserved, Stage,
-    Transaction, count_endings,
+    self, AddedSlot, Answered, AnsweredAll, Call, CallError, Ending, Endings, HeldSlotKey,
+    Progress, Stage, Transaction, count_endings,
 };
-use crate::store::{Store, StoreError, Wait};
+use crate::store::{Store, StoreError};
 use crate::sync::{AtomicBool, Mutex, Ordering, forks};
 
 /// How often a call that must not wait tries to get a lock of another process.
@@ -62,26 +62,67 @@ type Parts = SmallVec<[ReservedPart; 1]>;
 /// Tokens or slots of one bucket.
 #[derive(Debug)]
 struct ReservedPart {
+    entry: Py<LimitEntry>,
+    cost: i64,
+    taken: Taken,
+}
+
+/// What was taken from a bucket.
+#[derive(Debug)]
+enum Taken {
+    Slots(HeldSlotKey),
+    Tokens(TakenTokens),
+}
+
+/// Tokens that were taken from a bucket.
+#[derive(Debug)]
+struct TakenTokens {
     /// The limit at the time of the charge. A refund uses it even after a reload.
     bound: Arc<limiter::BoundLimit>,
-    entry: Py<LimitEntry>,
     id: Py<PyAny>,
-    cost: i64,
     adjustment: Option<Adjustment>,
-    /// The slots; `None` for tokens.
-    slot: Option<HeldSlotKey>,
     /// The actual cost, to be charged at the end; `None` before it is known.
     actual: Mutex<Option<i64>>,
+}
+
+impl Taken {
+    #[inline(always)]
+    fn new(
+        slot: Option<HeldSlotKey>,
+        bound: &Arc<limiter::BoundLimit>,
+        id: &Bound<'_, PyAny>,
+        adjustment: Option<&Adjustment>,
+    ) -> Taken {
+        slot.map_or_else(
+            || {
+                let adjustment = adjustment.cloned().and_then(Adjustment::after_spend);
+                let (bound, id) = (Arc::clone(bound), id.clone().unbind());
+                Taken::Tokens(TakenTokens { bound, id, adjustment, actual: Mutex::new(None) })
+            },
+            Taken::Slots,
+        )
+    }
 }
 
 impl ReservedPart {
     /// Returns the operation that ends this part; `None` if nothing changes.
     fn ending(&self, py: Python<'_>, handle: &LimiterHandle, is_cancelled: bool) -> Option<Ending> {
-        if let Some(slot) = self.slot {
-            return handle.slots.end(slot);
+        match &self.taken {
+            Taken::Slots(slot) => handle.slots.end(*slot),
+            Taken::Tokens(tokens) => tokens.ending(py, self.cost, is_cancelled),
         }
-        let actual = self.actual.lock().unwrap_or(if is_cancelled { 0 } else { self.cost });
-        let (verb, cost) = match actual.saturating_sub(self.cost) {
+    }
+
+    fn slot(&self) -> Option<HeldSlotKey> {
+        if let Taken::Slots(slot) = self.taken { Some(slot) } else { None }
+    }
+}
+
+impl TakenTokens {
+    #[inline(never)]
+    fn ending(&self, py: Python<'_>, estimate: i64, is_cancelled: bool) -> Option<Ending> {
+        let actual = self.actual.lock().unwrap_or(if is_cancelled { 0 } else { estimate });
+        let (verb, cost) = match actual.saturating_sub(estimate) {
             0 => return None,
             more @ 1.. => (Verb::ChargePartial, more),
             less => (Verb::Refund, -less),
@@ -98,93 +139,49 @@ impl ReservedPart {
 }
 
 impl Reservation {
-    fn create<'py>(
-        py: Python<'py>,
-        handle: &Arc<LimiterHandle>,
-        data: DecisionData,
-        parts: Parts,
-    ) -> PyResult<Bound<'py, Reservation>> {
+    #[inline(always)]
+    fn new(handle: &Arc<LimiterHandle>, data: DecisionData, parts: Parts) -> Reservation {
         let (handle, decision) = (Arc::clone(handle), Mutex::new(None));
         let (progress, is_handled) = (Progress::new(), AtomicBool::new(false));
-        let forks = forks();
-        Bound::new(py, Reservation { handle, data, decision, parts, progress, is_handled, forks })
+        Reservation { handle, data, decision, parts, progress, is_handled, forks: forks() }
     }
 
-    /// Makes a call on one bucket.
-    pub(crate) fn of_one<'py>(
+    /// Creates a reservation for the answer to one call, which has taken `slot`.
+    // Inlined, so that it is written where the caller needs it: it is large.
+    #[inline(always)]
+    pub(crate) fn of_one(
         handle: &Arc<LimiterHandle>,
-        active: ActiveLimit,
-        id: &Bound<'py, PyAny>,
-        cost: i64,
-        adjustment: Option<Adjustment>,
-    ) -> PyResult<Bound<'py, Reservation>> {
-        let (py, text) = (id.py(), id_text(id)?);
-        let call = Call { verb: Verb::Reserve, id: &text, cost, adjustment: adjustment.as_ref() };
-        let bound = &active.0;
-        let reserve = |core: &AnyLimiter, wait| core.reserve(bound, call, &handle.slots, wait);
-        let reserved = match reserve(&handle.core, Wait::Never) {
-            Ok(reserved) => reserved,
-            Err(_) => handle.run(py, |core| reserve(core, Wait::Allowed))?,
-        };
-        Reservation::of_reserved(handle, active, &kept_id(id, &text), cost, adjustment, reserved)
-    }
-
-    /// Makes a call on one bucket if it is valid and need not wait. Otherwise takes nothing and returns
-    /// `None`.
-    pub(crate) fn try_one<'py>(
-        handle: &Arc<LimiterHandle>,
-        active: ActiveLimit,
-        id: &Bound<'py, PyAny>,
-        cost: i64,
-        adjustment: Option<Adjustment>,
-    ) -> PyResult<Option<Bound<'py, Reservation>>> {
-        let text = id_text(id)?;
-        let call = Call { verb: Verb::Reserve, id: &text, cost, adjustment: adjustment.as_ref() };
-        let reserved = handle.core.reserve(&active.0, call, &handle.slots, Wait::Never).ok();
-        let id = kept_id(id, &text);
-        let reserved = reserved.map(|reserved| {
-            Reservation::of_reserved(handle, active, &id, cost, adjustment, reserved)
-        });
-        reserved.transpose()
+        (bound, entry): (&Arc<limiter::BoundLimit>, &Py<LimitEntry>),
+        Call { verb, cost, adjustment, .. }: Call<'_>,
+        id: &Bound<'_, PyAny>,
+        slot: Option<HeldSlotKey>,
+        answered: Answered,
+    ) -> Reservation {
+        let py = id.py();
+        let mut parts = Parts::new();
+        if answered.answer.outcome == Outcome::Allowed {
+            let taken = Taken::new(slot, bound, id, adjustment);
+            parts.push(ReservedPart { entry: entry.clone_ref(py), cost, taken });
+        }
+        let data = DecisionData::new(answered, verb, cost, id, entry.clone_ref(py));
+        Reservation::new(handle, data, parts)
     }
 
     /// Creates a reservation for a server's answer to one call.
     pub(crate) fn of_answer<'py>(
         handle: &Arc<LimiterHandle>,
-        active: ActiveLimit,
+        (bound, entry): &ActiveLimit,
         id: &Bound<'py, PyAny>,
         cost: i64,
-        adjustment: Option<Adjustment>,
+        adjustment: Option<&Adjustment>,
         answered: Answered,
     ) -> PyResult<Bound<'py, Reservation>> {
-        let (text, bound, answer) = (id_text(id)?, &active.0, &answered.answer);
-        let lease = bound.entry().lease(Verb::Reserve, &text, cost, answer);
-        let slot = lease.map(|lease| handle.hold(id.py(), bound, &text, cost, lease, answer.now));
-        let reserved = Reserved { answered, slot };
-        Reservation::of_reserved(handle, active, id, cost, adjustment, reserved)
-    }
-
-    fn of_reserved<'py>(
-        handle: &Arc<LimiterHandle>,
-        (bound, entry): ActiveLimit,
-        id: &Bound<'py, PyAny>,
-        cost: i64,
-        adjustment: Option<Adjustment>,
-        Reserved { answered, slot }: Reserved,
-    ) -> PyResult<Bound<'py, Reservation>> {
-        let py = id.py();
-        if slot.is_some() {
-            handle.start_renewal_once(py);
-        }
-        let is_taken = answered.answer.outcome == Outcome::Allowed;
-        let data = DecisionData::new(answered, Verb::Reserve, cost, id, entry.clone_ref(py));
-        let mut parts = Parts::new();
-        if is_taken {
-            let (id, actual) = (id.clone().unbind(), Mutex::new(None));
-            let adjustment = adjustment.and_then(Adjustment::after_spend);
-            parts.push(ReservedPart { bound, entry, id, cost, adjustment, slot, actual });
-        }
-        Reservation::create(py, handle, data, parts)
+        let (py, text) = (id.py(), id_text(id)?);
+        let call = Call { verb: Verb::Reserve, id: &text, cost, adjustment };
+        let answer = &answered.answer;
+        let lease = bound.entry().lease(call.verb, &text, cost, answer);
+        let slot = lease.map(|lease| handle.hold(py, bound, &text, cost, lease, answer.now));
+        Bound::new(py, Reservation::of_one(handle, (bound, entry), call, id, slot, answered))
     }
 
     /// Creates a reservation for a waiter that was served.
@@ -196,12 +193,12 @@ impl Reservation {
         charge: Charge,
     ) -> PyResult<Bound<'py, Reservation>> {
         let Charge { bound, entry, decided, cost, slot, .. } = charge;
-        let (adjustment, actual) = (None, Mutex::new(None));
         let mut parts = Parts::new();
         if decided.decision.allowed {
-            parts.push(ReservedPart { bound, entry, id, cost, adjustment, slot, actual });
+            let taken = Taken::new(slot, &bound, id.bind(py), None);
+            parts.push(ReservedPart { entry, cost, taken });
         }
-        Reservation::create(py, handle, decision.get().data.clone_ref(py), parts)
+        Bound::new(py, Reservation::new(handle, decision.get().data.clone_ref(py), parts))
     }
 
     /// Creates a reservation for the answer to one call about several buckets.
@@ -216,18 +213,17 @@ impl Reservation {
         let found = transactions.into_iter().zip(&shown).zip(&answered.parts);
         for ((transaction, (id, cost, entry)), Answered { answer, .. }) in found {
             let Transaction { limit: bound, id: text, kind, adjustment, .. } = transaction;
+            let cost = *cost;
             if answer.outcome != Outcome::Allowed || kind == Kind::Check {
                 continue;
             }
-            let lease = bound.entry().lease(Verb::Reserve, &text, *cost, answer);
-            let slot = lease.map(|lease| handle.hold(py, &bound, &text, *cost, lease, answer.now));
-            let (entry, id) = (entry.clone_ref(py), id.clone_ref(py));
-            let adjustment = adjustment.and_then(Adjustment::after_spend);
-            let (cost, actual) = (*cost, Mutex::new(None));
-            parts.push(ReservedPart { bound, entry, id, cost, adjustment, slot, actual });
+            let lease = bound.entry().lease(Verb::Reserve, &text, cost, answer);
+            let slot = lease.map(|lease| handle.hold(py, &bound, &text, cost, lease, answer.now));
+            let taken = Taken::new(slot, &bound, id.bind(py), adjustment.as_ref());
+            parts.push(ReservedPart { entry: entry.clone_ref(py), cost, taken });
         }
         let data = several_data(py, Verb::Reserve, answered, shown)?;
-        Reservation::create(py, handle, data, parts)
+        Bound::new(py, Reservation::new(handle, data, parts))
     }
 
     /// Replaces the charge of the estimate by one of `actual`. After an error, the reservation is open
@@ -236,36 +232,43 @@ impl Reservation {
         &self,
         py: Python<'py>,
         part: &ReservedPart,
+        TakenTokens { bound, id, adjustment, .. }: &TakenTokens,
         actual: i64,
     ) -> PyResult<Bound<'py, Decision>> {
-        let text = self.handle.check_open().and_then(|()| id_text(part.id.bind(py)));
+        let text = self.handle.check_open().and_then(|()| id_text(id.bind(py)));
         let text = text.inspect_err(|_| self.progress.reopen())?;
-        let adjustment = part.adjustment.as_ref();
+        let adjustment = adjustment.as_ref();
         let spend = Call { adjustment, ..Call::spend(&text, part.cost) };
-        let decided = self.handle.run(py, |core| core.settle(&part.bound, spend, actual));
+        let decided = self.handle.run(py, |core| core.settle(bound, spend, actual));
         let decided = decided.map_err(|error| {
             self.progress.fail(&error);
             PyErr::from(error)
         })?;
         let entry = part.entry.clone_ref(py);
-        let data = DecisionData::given(decided, actual, part.id.bind(py), entry);
+        let data = DecisionData::given(decided, actual, id.bind(py), entry);
         let decision = Bound::new(py, Decision::new(data))?;
-        self.handle.wake_after_refund(py, &part.bound, &text)?;
+        self.handle.wake_after_refund(py, bound, &text)?;
         Ok(decision)
     }
 
-    /// Ends the reservation, and returns the operations to execute; `None` if it is not open.
-    pub(crate) fn endings(&self, py: Python<'_>, is_cancelled: bool) -> Option<Vec<Ending>> {
+    /// Ends the reservation, and adds the operations to execute to `endings`. Returns whether it was open.
+    pub(crate) fn add_endings(
+        &self,
+        py: Python<'_>,
+        is_cancelled: bool,
+        endings: &mut Endings,
+    ) -> bool {
         let stage = if is_cancelled { Stage::Cancelled } else { Stage::Settled };
         if self.parts.is_empty() || !self.is_of_this_process() || self.progress.end(stage).is_err()
         {
-            return None;
+            return false;
         }
-        let mut endings = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
-            endings.extend(part.ending(py, &self.handle, is_cancelled));
+            if let Some(ending) = part.ending(py, &self.handle, is_cancelled) {
+                endings.push(ending);
+            }
         }
-        Some(endings)
+        true
     }
 
     pub(crate) fn handle(&self) -> &Arc<LimiterHandle> {
@@ -292,7 +295,7 @@ impl Reservation {
     }
 
     fn has_slots(&self) -> bool {
-        self.parts.iter().any(|part| part.slot.is_some())
+        self.parts.iter().any(|part| part.slot().is_some())
     }
 
     fn stage(&self) -> &'static str {
@@ -336,20 +339,22 @@ impl Reservation {
     fn settle_now<'py>(&self, actual: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         let py = actual.py();
         let actual = arguments::saturating("actual", actual)?;
-        let part = match self.parts.as_slice() {
+        let (part, tokens) = match self.parts.as_slice() {
             [] => return self.decision(py),
-            [part] if part.slot.is_none() => part,
-            [_] => {
-                let message = "slots are given back at the end; there is nothing to settle";
-                return Err(raise("ReservationError", message));
-            }
+            [part] => match &part.taken {
+                Taken::Tokens(tokens) => (part, tokens),
+                Taken::Slots(_) => {
+                    let message = "slots are given back at the end; there is nothing to settle";
+                    return Err(raise("ReservationError", message));
+                }
+            },
             _ => {
                 let message = "several limits are reserved; settle one with settle(name, actual)";
                 return Err(raise("ReservationError", message));
             }
         };
         match self.progress.end(Stage::Settled) {
-            Ok(()) => self.replace_charge(py, part, actual),
+            Ok(()) => self.replace_charge(py, part, tokens, actual),
             Err(stage) => Err(Reservation::ended(stage)),
         }
     }
@@ -364,7 +369,8 @@ impl Reservation {
         if self.parts.is_empty() {
             return Ok(());
         }
-        let mut named = self.parts.iter().filter(|part| part.bound.entry().name().as_str() == name);
+        let is_named = |part: &&ReservedPart| part.entry.get().entry.name().as_str() == name;
+        let mut named = self.parts.iter().filter(is_named);
         let message = match (named.next(), named.next()) {
             (None, _) => {
                 let decision = self.decision(py)?;
@@ -379,18 +385,42 @@ impl Reservation {
                 format!("{name} is not among the limits of this reservation")
             }
             (Some(_), Some(_)) => format!("{name} is reserved for several ids"),
-            (Some(part), None) if part.slot.is_some() => {
-                format!("{name}: slots are given back at the end; there is nothing to settle")
-            }
-            (Some(part), None) => match self.progress.stage() {
-                Stage::Open => {
-                    *part.actual.lock() = Some(actual);
+            (Some(part), None) => match (&part.taken, self.progress.stage()) {
+                (Taken::Slots(_), _) => {
+                    format!("{name}: slots are given back at the end; there is nothing to settle")
+                }
+                (Taken::Tokens(tokens), Stage::Open) => {
+                    *tokens.actual.lock() = Some(actual);
                     return Ok(());
                 }
-                stage => return Err(Reservation::ended(stage)),
+                (Taken::Tokens(_), stage) => return Err(Reservation::ended(stage)),
             },
         };
         Err(raise("ReservationError", &message))
+    }
+
+    /// Begins a block, which raises `RateLimited` if the reservation is denied.
+    #[inline]
+    pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<()> {
+        if self.data.allowed() {
+            return Ok(());
+        }
+        Decision::raise_if_denied(&self.decision(py)?)
+    }
+
+    /// Ends a block that raised `exception`, which is `None` if it did not raise.
+    #[inline]
+    pub(crate) fn exit(&self, exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = exception.py();
+        if exception.is_none() {
+            return self.end(py, false, true).map(|_| ());
+        }
+        if let Err(error) = self.end(py, true, true) {
+            // The exception of the block takes precedence.
+            let note = format!("the reservation could not be cancelled: {}", error.value(py));
+            exception.call_method1("add_note", (note,))?;
+        }
+        Ok(())
     }
 
     /// Returns slots, and charges what was settled. Returns whether the reservation was open.
@@ -398,7 +428,10 @@ impl Reservation {
     /// `is_cancelled`: whether tokens that were not settled are refunded. Without `waits`, never blocks.
     fn end(&self, py: Python<'_>, is_cancelled: bool, waits: bool) -> PyResult<bool> {
         self.is_handled.store(true, Ordering::Relaxed);
-        let Some(endings) = self.endings(py, is_cancelled) else { return Ok(false) };
+        let mut endings = Endings::new();
+        if !self.add_endings(py, is_cancelled, &mut endings) {
+            return Ok(false);
+        }
         let has_slots = self.has_slots();
         if !has_slots && !endings.is_empty() {
             self.handle.check_open().inspect_err(|_| self.progress.reopen())?;
@@ -414,6 +447,7 @@ impl Reservation {
     }
 }
 
+// `fastcall.rs` adds `__enter__` and `__exit__`.
 #[pymethods]
 impl Reservation {
     #[doc = doc!(Reservation.decision)]
@@ -470,7 +504,7 @@ impl Reservation {
     fn abandon(&self) {
         self.is_handled.store(true, Ordering::Relaxed);
         if self.progress.end(Stage::Cancelled).is_ok() {
-            let slots = self.parts.iter().filter_map(|part| part.slot);
+            let slots = self.parts.iter().filter_map(ReservedPart::slot);
             slots.for_each(|slot| self.handle.slots.abandon(slot));
         }
     }
@@ -479,35 +513,9 @@ impl Reservation {
         self.data.allowed()
     }
 
-    fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        if !slf.get().data.allowed() {
-            Decision::raise_if_denied(&slf.get().decision(slf.py())?)?;
-        }
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (exc_type, exc, traceback, /))]
-    fn __exit__(
-        &self,
-        exc_type: &Bound<'_, PyAny>,
-        exc: &Bound<'_, PyAny>,
-        traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let _ = (exc_type, traceback);
-        if exc.is_none() {
-            return self.end(exc.py(), false, true).map(|_| ());
-        }
-        if let Err(error) = self.end(exc.py(), true, true) {
-            // The exception of the block takes precedence.
-            let error = error.value(exc.py());
-            let note = format!("the reservation could not be cancelled: {error}");
-            exc.call_method1("add_note", (note,))?;
-        }
-        Ok(())
-    }
-
-    fn __aenter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        ready(Reservation::__enter__(slf)?.into_any())
+    fn __aenter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().enter(slf.py())?;
+        ready(slf.clone().into_any())
     }
 
     #[pyo3(signature = (exc_type, exc, traceback, /))]
@@ -564,19 +572,19 @@ impl LimiterHandle {
         let id = bound.entry().canonical(id).unwrap_or(id.into());
         // Due by the limiter's clock, which may differ from the store's.
         let now = if self.core.store().remote().is_some() { self.core.clock().now() } else { now };
-        let slot = self.slots.add(bound, &id, cost, lease, now);
-        self.start_renewal_once(py);
-        slot
+        self.renew_added(py, self.slots.add(bound, &id, cost, lease, now))
     }
 
     /// Starts the renewal of slots that were added, if it has not begun.
-    fn start_renewal_once(self: &Arc<Self>, py: Python<'_>) {
-        if self.slots.starts_renewal() {
+    pub(crate) fn renew_added(self: &Arc<Self>, py: Python<'_>, slot: AddedSlot) -> HeldSlotKey {
+        if slot.starts_renewal {
             self.start_renewal(py);
         }
+        slot.key
     }
 
     /// Starts the thread that renews slots or, on a manual clock, the timer.
+    #[cold]
     fn start_renewal(self: &Arc<Self>, py: Python<'_>) {
         let start = || -> PyResult<()> {
             let renewal = Bound::new(py, Renewal { handle: Arc::downgrade(self) })?;
@@ -626,7 +634,7 @@ impl LimiterHandle {
         let ended = if waits || !self.core.store().may_wait() {
             self.run(py, |core| core.end_all(endings))
         } else if self.core.store().remote().is_some() {
-            self.submit_endings(endings.to_vec(), || {});
+            self.submit_endings(endings.into(), || {});
             Ok(())
         } else {
             self.try_end(py, endings)
@@ -634,7 +642,7 @@ impl LimiterHandle {
         if let Err(error) = &ended
             && let CallError::Store(error) = &**error
         {
-            self.slots.retry(endings.to_vec(), error, self.core.clock().now());
+            self.slots.retry(endings.into(), error, self.core.clock().now());
             self.ensure_renewal(py);
         }
         ended
@@ -652,7 +660,7 @@ impl LimiterHandle {
             std::thread::yield_now();
         }
         // Another process holds the lock for long; it may be stopped.
-        self.slots.retry_later(endings.to_vec(), self.core.clock().now());
+        self.slots.retry_later(endings.into(), self.core.clock().now());
         self.ensure_renewal(py);
         Ok(())
     }
@@ -680,11 +688,7 @@ impl LimiterHandle {
 
     /// Sends endings to the server. Its replies are counted on a thread of the store, which then calls
     /// `then`; it is called immediately if there is nothing to send.
-    pub(crate) fn submit_endings(
-        &self,
-        endings: Vec<Ending>,
-        then: impl FnOnce() + Send + 'static,
-    ) {
+    pub(crate) fn submit_endings(&self, endings: Endings, then: impl FnOnce() + Send + 'static) {
         let then = Arc::new(OnDrop(Mutex::new(Some(then))));
         let Some(store) = self.core.store().remote() else { return };
         let Ok(call) = self.core.submission_of_endings(&endings) else { return };
@@ -692,7 +696,7 @@ impl LimiterHandle {
             vec![(call, endings)]
         } else {
             let each = endings.into_iter().filter_map(|ending| {
-                let endings = vec![ending];
+                let endings: Endings = smallvec![ending];
                 Some((self.core.submission_of_endings(&endings).ok()?, endings))
             });
             each.collect()

@@ -26,7 +26,7 @@ pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
 pub use queue::{Demand, Estimate, Pace, Placing, QueueStep, Rejected, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
-pub use slots::{Ending, HeldSlotKey, OpenSlots, Reserved, count_endings};
+pub use slots::{AddedSlot, Ending, Endings, HeldSlotKey, OpenSlots, count_endings};
 pub use spend_each::IdList;
 pub use submit::{Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use smallvec::{SmallVec, smallvec};
 
 use crate::clock::Clock;
 use crate::engine::algorithm::in_flight::{InFlight, Lease};
@@ -51,6 +52,7 @@ impl HeldSlot {
         self.since.saturating_add(self.renewed_every)
     }
 
+    #[inline(always)]
     fn release(self) -> Ending {
         let HeldSlot { limit, id, cost, lease, .. } = self;
         Ending { limit, id, adjustment: None, verb: Verb::Release(lease), cost }
@@ -79,6 +81,7 @@ impl Ending {
     }
 
     /// Returns the bucket and the operation, or `None` if the id is not limited.
+    #[inline(always)]
     fn operation<'a>(
         &self,
         bound: &'a BoundLimit,
@@ -95,8 +98,11 @@ impl Ending {
     }
 }
 
+/// The endings of a reservation, which almost always has one part.
+pub type Endings = SmallVec<[Ending; 1]>;
+
 /// Endings that a store has not executed, to be tried again until an instant.
-type Failed = Vec<(Timestamp, Vec<Ending>)>;
+type Failed = Vec<(Timestamp, Endings)>;
 
 /// The slots that a limiter of this process holds.
 #[derive(Debug, Default)]
@@ -105,13 +111,13 @@ pub struct OpenSlots {
     failed: TryLock<Failed>,
 }
 
-/// What was reserved, and the slots among it.
-#[derive(Debug)]
-pub struct Reserved {
-    /// The answer to the call.
-    pub answered: Answered,
-    /// The slots; `None` if it was denied, or has taken tokens.
-    pub slot: Option<HeldSlotKey>,
+/// Slots that were added to the list.
+#[derive(Clone, Copy, Debug)]
+pub struct AddedSlot {
+    /// Their place in the list.
+    pub key: HeldSlotKey,
+    /// Whether the renewal must be started for them.
+    pub starts_renewal: bool,
 }
 
 /// Held slots, each with the turn of its key. A place without slots is in `free`.
@@ -128,7 +134,8 @@ struct SlotList {
 }
 
 impl SlotList {
-    fn insert(&mut self, slot: HeldSlot) -> HeldSlotKey {
+    #[inline(always)]
+    fn insert(&mut self, slot: HeldSlot) -> AddedSlot {
         let turn = self.next_turn;
         self.next_turn += 1;
         let index = match self.free.pop() {
@@ -141,7 +148,12 @@ impl SlotList {
                 self.places.len() - 1
             }
         };
-        HeldSlotKey { index, turn }
+        let key = HeldSlotKey { index, turn };
+        AddedSlot { key, starts_renewal: self.starts_renewal() }
+    }
+
+    fn starts_renewal(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_renewed, true)
     }
 
     fn place(&mut self, key: HeldSlotKey) -> Option<&mut Option<HeldSlot>> {
@@ -184,10 +196,11 @@ impl OpenSlots {
         cost: i64,
         lease: Lease,
         now: Timestamp,
-    ) -> HeldSlotKey {
+    ) -> AddedSlot {
         self.insert(limit, id, cost, lease, now, half_lease(limit, id))
     }
 
+    #[inline]
     fn insert(
         &self,
         limit: &Arc<BoundLimit>,
@@ -196,7 +209,7 @@ impl OpenSlots {
         lease: Lease,
         since: Timestamp,
         renewed_every: Nanos,
-    ) -> HeldSlotKey {
+    ) -> AddedSlot {
         let (limit, id) = (Arc::clone(limit), id.into());
         let (is_renewing, is_ended) = (false, false);
         self.open().insert(HeldSlot {
@@ -223,16 +236,20 @@ impl OpenSlots {
 
     /// Ends the holding of slots. Returns the release to execute; `None` if they were given back, belong to
     /// another process, or are being renewed and are released after that.
+    #[inline(always)]
     pub fn end(&self, key: HeldSlotKey) -> Option<Ending> {
         let mut open = self.open();
-        let slot = open.place(key)?.as_mut()?;
-        if slot.is_renewing {
+        let place = open.place(key)?;
+        if let Some(slot) = place
+            && slot.is_renewing
+        {
             slot.is_ended = true;
             return None;
         }
-        let slot = open.remove(key);
+        let slot = place.take()?;
+        open.free.push(key.index);
         drop(open);
-        slot.map(HeldSlot::release)
+        Some(slot.release())
     }
 
     /// Forgets slots without giving them back, as a process that is killed does. A renewal that is under
@@ -266,7 +283,7 @@ impl OpenSlots {
     }
 
     /// Tries `endings` again with the next renewal, unless they may have been executed.
-    pub fn retry(&self, endings: Vec<Ending>, error: &StoreError, now: Timestamp) {
+    pub fn retry(&self, endings: Endings, error: &StoreError, now: Timestamp) {
         if error.is_outcome_unknown() || *error == StoreError::Closed {
             return;
         }
@@ -274,7 +291,7 @@ impl OpenSlots {
     }
 
     /// Tries `endings` with the next renewal.
-    pub fn retry_later(&self, endings: Vec<Ending>, now: Timestamp) {
+    pub fn retry_later(&self, endings: Endings, now: Timestamp) {
         let lasts = endings.iter().filter_map(|ending| {
             ending.limit.entry().rule_for(&ending.id).limit.slots().map(|slots| slots.lease())
         });
@@ -284,7 +301,7 @@ impl OpenSlots {
 
     /// Returns whether the renewal must be started.
     pub fn starts_renewal(&self) -> bool {
-        !std::mem::replace(&mut self.open().is_renewed, true)
+        self.open().starts_renewal()
     }
 
     /// Applies the leases of new limits.
@@ -360,17 +377,21 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(then(&buckets, &members))
     }
 
-    /// Takes tokens before the cost is known, or slots, which are added to `slots`.
+    /// Takes tokens before the cost is known, or slots, which are added to `slots` and returned.
+    ///
+    /// Writes to `answered`, because moving an answer costs as much as deciding.
     ///
     /// # Errors
     /// As [`Limiter::answer`]; [`StoreError::WouldWait`] if `wait` does not allow it.
+    #[inline(always)]
     pub fn reserve(
         &self,
         bound: &Arc<BoundLimit>,
         call: Call<'_>,
         slots: &OpenSlots,
         wait: Wait,
-    ) -> Result<Reserved, Failure> {
+        answered: &mut Answered,
+    ) -> Result<Option<AddedSlot>, Failure> {
         let cost = call.cost;
         let call = self.prepare(bound, call)?;
         // Due by the limiter's clock, which may differ from the store's.
@@ -385,9 +406,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let every = call.resolved.limit().slots().map_or(InFlight::MIN_LEASE, InFlight::lease);
             slots.insert(bound, &call.resolved.id, cost, lease, now, half(every))
         });
-        let mut answered = Answered::default();
-        self.conclude(call, answer, &mut answered);
-        Ok(Reserved { answered, slot })
+        self.conclude(call, answer, answered);
+        Ok(slot)
     }
 
     /// Executes the ends of a reservation in one call. May wait.
@@ -537,7 +557,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         );
         for ((key, _), lease) in begun.iter().zip(renewed) {
             if let Some(release) = slots.end_renewal(*key, lease.map(|lease| (lease, now))) {
-                slots.retry_later(vec![release], now);
+                slots.retry_later(smallvec![release], now);
             }
         }
         has_answered

@@ -269,6 +269,41 @@ def test_invalid_arguments_are_refused(
     assert len(limiter) == 0
 
 
+def test_arguments_are_given_by_position_or_by_name(limiter: penstock.Limiter) -> None:
+    bound = limiter.limit("Tokens")
+    reserved = [
+        limiter.reserve("Tokens", "ada", 2),
+        limiter.reserve(name="Tokens", id="ada", estimate=2, factor=None, timeout=None),
+        limiter.reserve("Tokens", "ada", 2, factor=None, keep=1, timeout=1),
+        bound.reserve(id="ada", estimate=2, factor=None, timeout="1s"),
+    ]
+    assert [reservation.estimate for reservation in reserved] == [2] * 4
+    assert bound.peek("ada").remaining == 2
+    assert all(reservation.cancel() for reservation in reserved)
+
+
+def test_wrong_arguments_take_nothing(limiter: penstock.Limiter) -> None:
+    reserve: Any = limiter.reserve
+    bound: Any = limiter.limit("Tokens")
+    for call in (
+        lambda: reserve("Tokens"),
+        lambda: reserve("Tokens", "ada", 1, "0.5"),
+        lambda: reserve("Tokens", "ada", cost=1),
+        lambda: reserve("Tokens", "ada", 1, estimate=1),
+        bound.reserve,
+        lambda: bound.reserve("ada", 1, "0.5"),
+        lambda: bound.reserve("ada", "1"),
+        lambda: bound.reserve("ada", factor="0.5", timeout=1),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    assert bound.peek("ada").remaining == 10
+    with bound.reserve("ada") as reservation:
+        leave: Any = reservation.__exit__
+        with pytest.raises(TypeError, match="3 arguments"):
+            leave(None)
+
+
 @pytest.mark.parametrize(
     ("actual", "error"),
     [(-1, penstock.CostNegative), (True, TypeError), (1.0, TypeError), (None, TypeError)],
