@@ -84,6 +84,15 @@ sys.path.insert(0, str(Path.cwd()))
 at_end.callback(sys.path.remove, str(Path.cwd()))
 at_end.callback(sys.modules.pop, "points", None)
 """
+# The page removes its table in a comment; the copy must not leave one behind either.
+TABLE = """
+import os
+from pathlib import Path
+
+shown = shown.replace("shm://deploying-docs", f"shm://docs-{os.getpid()}")
+table = Path(f"/dev/shm/penstock-{os.getuid()}-docs-{os.getpid()}")
+at_end.callback(table.unlink)
+"""
 ASSUMED = {
     "README.md": ("# settings.py", SETTINGS),
     "docs/index.md": ("# settings.py", SETTINGS),
@@ -91,6 +100,8 @@ ASSUMED = {
     "docs/coming-from.md": ("# views.py", DJANGO),
     "docs/recipes.md": ("# points.py", POINTS),
     "docs/replay.md": ("$ penstock replay access.log", LOG),
+    "docs/deploying.md": ('store = "shm://deploying-docs?capacity=1000"', TABLE),
+    "docs/stores.md": ('url = f"shm://docs-{os.getpid()}?capacity=1000"', TABLE),
     "docs/redis.md": ('url = "redis://cache.internal:6379/0"', SERVER),
 }
 
