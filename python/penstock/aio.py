@@ -493,7 +493,7 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
         self,
         id: Id,
         cost: int = 1,
-        timeout: Period | None = None,  # noqa: ASYNC109  it refuses, it cuts nothing off
+        timeout: Period | None = None,  # noqa: ASYNC109  it refuses; nothing is cancelled
         *,
         keep: int = 0,
     ) -> Decision:
@@ -631,7 +631,7 @@ class AsyncLimiter(_Verbs[Limiter]):
     async def acquire_all(
         self,
         transactions: Iterable[AnyTransaction],
-        timeout: Period | None = None,  # noqa: ASYNC109  it refuses, it cuts nothing off
+        timeout: Period | None = None,  # noqa: ASYNC109  it refuses; nothing is cancelled
     ) -> Decision:
         """Wait until several limits allow a call, and take all of its tokens at once.
 
@@ -649,7 +649,7 @@ class AsyncLimiter(_Verbs[Limiter]):
         name: str,
         id: Id,
         cost: int = 1,
-        timeout: Period | None = None,  # noqa: ASYNC109  it refuses, it cuts nothing off
+        timeout: Period | None = None,  # noqa: ASYNC109  it refuses; nothing is cancelled
         *,
         keep: int = 0,
     ) -> Decision:

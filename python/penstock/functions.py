@@ -153,7 +153,7 @@ class limited:  # noqa: N801  a decorator
             self._refund(*self._of_block())
 
     async def __aenter__(self) -> Decision:
-        """Do as `__enter__` without blocking the event loop."""
+        """Do the same as `__enter__` without blocking the event loop."""
         return await self._aspend(*self._of_block())
 
     async def __aexit__(
@@ -162,7 +162,7 @@ class limited:  # noqa: N801  a decorator
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Do as `__exit__` without blocking the event loop."""
+        """Do the same as `__exit__` without blocking the event loop."""
         if isinstance(error, Exception):
             await self._arefund(*self._of_block())
 

@@ -103,7 +103,7 @@ class DjangoLimits(RouteTable):
     def enter_route(
         self, http: HttpRequest, state: State, *, after_view: bool = False
     ) -> HttpResponseBase | None:
-        """Evaluate the default limits for a view that does not; return the response of a refusal.
+        """Evaluate the default limits if the view has not; return the response of a refusal.
 
         Args:
             http: Django's request.
@@ -119,7 +119,7 @@ class DjangoLimits(RouteTable):
     async def enter_route_async(
         self, http: HttpRequest, state: State, *, after_view: bool = False
     ) -> HttpResponseBase | None:
-        """Do as `enter_route` on an event loop."""
+        """Do the same as `enter_route` on an event loop."""
         limits = self._limits_for_route(http, state, after_view=after_view)
         outcome = None if limits is None else await self.evaluate_async(limits, http, http, state)
         if outcome is None or outcome.refusal is None:
@@ -227,17 +227,17 @@ class DjangoLimits(RouteTable):
     async def evaluate_async(
         self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
     ) -> Outcome | None:
-        """Do as `evaluate` on an event loop; database queries are awaited, or run in a thread."""
+        """Do the same as `evaluate` on an event loop; await queries, or run them in a thread."""
         request = state.request = AsyncDjangoRequest(native, http)
         try:
             try:
                 outcome = await state.enter_async(limits)
             except UserNotLoaded:
-                # So far, nothing has been spent.
+                # Nothing has been spent yet.
                 await request.load_user()
                 outcome = await state.enter_async(limits)
         except SynchronousOnlyOperation:
-            # A callable of the user queries the database.
+            # A callable of the application queries the database.
             state.request = DjangoRequest(native, http)
             outcome = await sync_to_async(state.enter)(limits)
         http.penstock = state.decision  # type: ignore[attr-defined]
@@ -319,7 +319,7 @@ async def on_loop(
         try:
             return call(*arguments)
         except SynchronousOnlyOperation:
-            # A callable of the user queried, before anything has been changed.
+            # A callable of the application made a query; nothing has been changed yet.
             pass
     return await sync_to_async(call)(*arguments)
 

@@ -232,7 +232,7 @@ async def _serve_async(  # noqa: PLR0917  as above
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Do as `_serve` on an event loop."""
+    """Do the same as `_serve` on an event loop."""
     app_limits, state = conf.current(), state_of(http)
     is_inner, state.has_writer = state.has_writer, True
     outcome: Outcome | None = None
@@ -252,7 +252,7 @@ async def _serve_async(  # noqa: PLR0917  as above
                 waits = bool(limit_denied.receivers)
                 response = await on_loop(respond, error, request, state, waits=waits)
             except CancelledError:
-                # The client is gone: what it has taken stays taken.
+                # The client has disconnected: its tokens stay spent.
                 if outcome is not None:
                     outcome.keep()
                 state.release(waits=False)

@@ -177,7 +177,7 @@ class PacedInTask(Paced):
         """Execute the steps of a request; `send` sends it, and `read` reads a response."""
         limiter = AsyncLimiter(self.pace.limiter)
 
-        async def reserve_all(wanted: list[AnyTransaction], timeout: float) -> Reservation:  # noqa: ASYNC109  it refuses, it cuts nothing off
+        async def reserve_all(wanted: list[AnyTransaction], timeout: float) -> Reservation:  # noqa: ASYNC109  it refuses; nothing is cancelled
             return (await limiter.reserve_all(wanted, timeout=timeout)).reservation
 
         calls = self._calls(

@@ -167,7 +167,7 @@ def recommend(
     has_same_algorithm = default is not None and default.algorithm == algorithm
     shape = SHAPES[algorithm]
     if not shape.has_periods and period is not None:
-        raise ValueError("a limit on requests in flight has no period; leave period= out")
+        raise ValueError("a limit on requests in flight has no period; omit period=")
     if shape.has_periods and shape.period is None and (period or not has_same_algorithm):
         raise ValueError(
             "a calendar window keeps its period and its zone; pass limits= with a calendar window, "

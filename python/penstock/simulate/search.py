@@ -59,7 +59,7 @@ SHAPES: Final = {
     "fixed-window": Shape(None, "count", "period", 0, is_monotone=True),
     "fixed-rate-window": Shape("burst", "count", "period", 0, is_monotone=False),
     "calendar-window": Shape(None, "count", None, 0, is_monotone=True),
-    # With one slot more, the requests of before are admitted, and at any time at most one other.
+    # One more slot admits the same requests as before, and at most one other at any time.
     "in-flight": Shape(None, "count", None, 0, is_monotone=True, has_periods=False),
 }
 

@@ -33,7 +33,7 @@ _FEW: Final = 5
 # longer it lasts, the less it can be a batch, or an office that opens.
 _BRIEF: Final = ((1, 8.0), (10, 4.0))
 _LASTING: Final = (60, 2.0)
-# The same for requests in flight, of which a client of the rest has a few at once.
+# The same for requests in flight, of which an ordinary client has a few at once.
 _BRIEFLY_HELD: Final = 8.0
 _HELD: Final = 4.0
 # Batches come again and again, with quiet periods between them, and may be larger.
@@ -52,8 +52,8 @@ class Unusual(NamedTuple):
     """How unlike the rest each client of a trace's table is; 0 if it is not.
 
     Attributes:
-        brief: How many times as much as suffices for the rest it spends in one or ten periods, or
-            holds at once.
+        brief: How many times what suffices for the rest it spends in one or ten periods, or holds
+            at once.
         lasting: The same in sixty periods, or for fewer held at once.
     """
 
@@ -165,7 +165,7 @@ class _Spent(NamedTuple):
 
     @classmethod
     def held(cls, trace: Trace) -> _Spent:
-        """Count the slots that requests hold: another event is the end of each one."""
+        """Count the slots that requests hold; the end of each request is an additional event."""
         tokens = np.ones(len(trace), np.int64) if trace.costs is None else trace.costs
         # A request without a length holds its slots at its start.
         durations = 0 if trace.durations is None else trace.durations.view(np.int64)

@@ -135,7 +135,7 @@ class Compiler:
         self._shared_blocks: Final[dict[tuple[str, Limit], tuple[Limit, ...]]] = {}
 
     def check(self, rules: Iterable[Rule], *, may_hold: bool = True) -> None:
-        """Do as `Guard.check`.
+        """Do the same as `Guard.check`.
 
         Raises:
             ConfigError: A rule is wrong.

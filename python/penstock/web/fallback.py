@@ -67,7 +67,7 @@ class HeldSlots:
         self._reservations = reservations
 
     def add(self, other: HeldSlots) -> None:
-        """Hold what `other` holds, too."""
+        """Also hold what `other` holds."""
         self._reservations = (*other._reservations, *self._reservations)
         other._reservations = ()
 
@@ -400,7 +400,7 @@ class StoreAccess:
         ]
 
     def recharge(self, changes: Sequence[tuple[Entry, int, int]], degraded: bool) -> None:
-        """Do as `change`, after the response; a failure is logged unless a limit raises it.
+        """Do the same as `change` after the response; log a failure unless a limit raises it.
 
         Raises:
             StoreError: The store fails, and a limit has the policy `"raise"`.

@@ -134,7 +134,7 @@ class Visit:
         return self._took(limits, take(limits.limiter, steps))
 
     async def enter_async(self, limits: RouteLimits) -> Outcome | None:
-        """Do as `enter` on an event loop, which waits for no server and no other process."""
+        """Do the same as `enter` on an event loop, without blocking it."""
         if not limits.may_wait:
             return self.enter(limits)
         try:
@@ -167,7 +167,7 @@ class Visit:
         return spend(id)
 
     def _followed(self, limits: RouteLimits, decided: Any) -> Outcome | None:
-        """Keep what `spend` decided, do what follows from it, and return as `enter` does."""
+        """Store the decision of `spend`, act on it, and return the result of `enter`."""
         self.limits, self.decision, self.is_decided = limits, decided, True
         if limits.watch.is_awake:
             limits.watch.look(self.request)
@@ -213,7 +213,7 @@ class Visit:
             self.keep(outcome)
 
     async def respond_async(self, head: Any) -> None:
-        """Do as `respond` on an event loop."""
+        """Do the same as `respond` on an event loop."""
         await self._on_loop(self.respond, head)
 
     def fields(self) -> Fields:
@@ -231,7 +231,7 @@ class Visit:
         return own if limits is None else [*own, *limits.fields(self.decision)]
 
     def add_encoded_to(self, own: Iterable[tuple[bytes, bytes]], status: int) -> EncodedFields:
-        """Do as `add_to` with fields as ASGI servers take them."""
+        """Do the same as `add_to` with fields as ASGI servers take them."""
         limits, outcome = self.limits, self.entered
         if outcome is not None:
             return outcome.add_encoded_to([*own], status)
@@ -256,7 +256,7 @@ class Visit:
             self.release()
 
     async def failed_async(self, entered: Outcome | None = None, head: Any = _ERROR) -> None:
-        """Do as `failed` on an event loop."""
+        """Do the same as `failed` on an event loop."""
         await self._on_loop(self.failed, entered, head)
 
     def finished(self) -> None:
@@ -276,7 +276,7 @@ class Visit:
             raise slots_error(next(x.name for x, _, _ in self.outcome.entries if x.holds))
 
     def release(self, *, waits: bool | None = None) -> None:
-        """Return slots, once, because the response has been sent, or never will be.
+        """Return the slots, once: the response has been sent, or never will be.
 
         Args:
             waits: Whether to wait for the store; `None` for the `waits` of the class.

@@ -102,7 +102,7 @@ class LimitNames:
         self._is_started = False
 
     def end_start(self) -> None:
-        """Do as `Guard.end_start`."""
+        """Do the same as `Guard.end_start`."""
         self._is_started = True
 
     def name_of(self, rule: Rule) -> str:

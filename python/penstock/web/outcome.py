@@ -227,7 +227,7 @@ class Outcome:
         return [*compress(own, stays), *fields]
 
     def add_encoded_to(self, own: Sequence[tuple[bytes, bytes]], status: int) -> EncodedFields:
-        """Do as `add_to` with fields as ASGI servers take them."""
+        """Do the same as `add_to` with fields as ASGI servers take them."""
         if self.refusal is None and not self._settings.writer.has_single_fields:
             return [*own, *encoded(self.headers())]
         stays, merged = self._merge([name.decode("latin-1") for name, _ in own], status)

@@ -52,7 +52,7 @@ class Switch:
             return list(self._own)
 
     def replace(self, limits: Limits | None) -> bool:
-        """Do as `replace_limits`."""
+        """Do the same as `replace_limits`."""
         with self._lock:
             was_applied = bool(self._replaced)
             for limiter, before in self._replaced.items():
@@ -74,7 +74,7 @@ class Switch:
             self._replaced[limiter] = before
 
     def force(self, enabled: bool | None) -> bool | None:
-        """Do as `force_enabled`."""
+        """Do the same as `force_enabled`."""
         with self._lock:
             before, self._forced = self._forced, enabled
             for guard in list(self._own):

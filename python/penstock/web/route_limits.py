@@ -155,7 +155,7 @@ class RouteLimits:
         return Outcome(self.settings, request, decision, self._entries(id))
 
     def follow(self, request: Request, id: Id, decision: Decision) -> Outcome:
-        """Return the outcome of a decision of `spend`, and do what follows from it."""
+        """Act on a decision of `spend`, and return its outcome."""
         outcome = self.outcome_of(request, id, decision)
         if not decision:
             outcome.refusal = "denied"
