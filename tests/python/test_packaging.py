@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import os
 import re
 import runpy
 import subprocess
@@ -28,8 +29,9 @@ print([bool(limiter.spend("Orders", "a")) for _ in range(2)])
 """
 
 
-def run(*command: str | Path) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run(*command: str | Path, **environ: str) -> str:
+    env = os.environ | environ
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -40,7 +42,7 @@ def pip(*arguments: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
-    """The wheel that pip builds with the declared build backend."""
+    """The wheel that pip builds with the declared build backend, compressed as for a release."""
     folder = tmp_path_factory.mktemp("wheel")
     run(
         sys.executable,
@@ -51,6 +53,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
         "--wheel-dir",
         folder,
         pytestconfig.rootpath,
+        MATURIN_PEP517_ARGS="--compression-level 9",
     )
     (built,) = folder.glob("*.whl")
     return built
