@@ -704,7 +704,7 @@ class Renewal:
     def __call__(self) -> None: ...
 
 def check_transaction(transaction: Transaction) -> None:
-    """Raise the error of an argument that no limit accepts."""
+    """Raise an error if an argument of a transaction is invalid under every limit."""
 
 @final
 class Decision:
@@ -1195,8 +1195,8 @@ class Limiter:
         The end of the reservation is one call, too: slots are given back, and what was settled is
         charged. Tokens that were not settled stay spent, or are refunded if the body raises.
 
-        With a `timeout`, the call waits as `acquire_all` does, also for slots. When a slot is
-        returned is unknown, so an error is then raised at the end of the timeout.
+        With a `timeout`, the call waits as `acquire_all` does, also for slots. It is unknown when
+        a slot is returned, so a call that gets none raises at the end of the timeout.
 
         Args:
             transactions: As for `spend_all`.
@@ -1222,8 +1222,8 @@ class Limiter:
     ) -> Decision:
         """Wait until several limits allow a call, and take all of its tokens at once.
 
-        Nothing is taken before, so every limit allows the call at the instant at which it is made,
-        and a wait that ends early has nothing to return. The call waits in the queue of the limit
+        Nothing is taken in advance, so every limit allows the call at the instant at which it is
+        made, and a wait that ends early has nothing to return. The call waits in the queue of the limit
         that denies it, in order of arrival with the callers of `acquire`. It also waits for
         transactions of the kind `"check"`.
 
@@ -1613,10 +1613,10 @@ def inspect_store(limiter: Limiter, n: int) -> dict[str, Any]:
         A dict with stable keys: those of `Limiter.stats`; `file`, the path; `age`, the seconds
         since creation; `reset_within`, the numbers of buckets that are full again within a
         second, a minute, an hour, a day or later; and `slowest`, the `n` buckets that are full
-        again last. Each of these has `bucket_key`; `reset_after` in seconds, an upper bound if
-        there are `tally`, the tokens counted by a window or a leaky bucket, or `slots`, at most as
-        many as requests in flight hold; these expire by then. A value is `None` if the store does
-        not know it.
+        again last. Each of these has `bucket_key`; `reset_after` in seconds; `tally`, the tokens
+        counted by a window or a leaky bucket; and `slots`, an upper bound of those that requests
+        in flight hold. With a tally or slots, `reset_after` is an upper bound. A value is `None`
+        if the store does not know it.
 
     Raises:
         StoreError: The store failed.

@@ -33,7 +33,7 @@ pub(crate) struct JointCall {
     transactions: Py<PyTuple>,
     /// A spend or a reservation.
     verb: Verb,
-    /// Its number by arrival, which it has in all queues.
+    /// Its arrival number, the same in all queues.
     pub(crate) number: u64,
     arrived_at: Timestamp,
     pub(crate) deadline: Option<Timestamp>,

@@ -135,7 +135,7 @@ pub struct Keyspace {
     is_in_process: bool,
     /// Secret number that is different for each store and keyspace: one id has a bucket in each.
     salt: u64,
-    /// What its states are.
+    /// The kind of its states.
     pub(crate) kind: StateKind,
     /// The limit's number or name and the algorithm, for a store that keeps keys as text.
     text: Box<str>,
