@@ -79,8 +79,8 @@ pub(crate) struct Denial {
     wait: Option<Nanos>,
     /// Whether that is only the latest, because slots are waited for.
     is_latest: bool,
-    /// The shortest wait until all rates allow the call.
-    pub(crate) rates: Nanos,
+    /// The shortest wait until all rates allow the call; `None` if only slots are waited for.
+    pub(crate) rates: Option<Nanos>,
 }
 
 impl JointCall {
@@ -144,9 +144,10 @@ impl JointCall {
         self.progress.lock().reservation.take()
     }
 
-    /// Returns whether a wait that begins now ends after the deadline.
-    pub(crate) fn is_too_late(&self, wait: Nanos, now: Timestamp) -> bool {
-        self.deadline.is_some_and(|deadline| now.saturating_add(wait) > deadline)
+    /// Returns whether a wait that begins now ends after the deadline; if `None`, whether it has passed.
+    pub(crate) fn is_too_late(&self, wait: Option<Nanos>, now: Timestamp) -> bool {
+        let end = wait.map_or(now, |wait| now.saturating_add(wait));
+        self.deadline.is_some_and(|deadline| end > deadline)
     }
 
     /// Makes its queues drop it.
@@ -169,7 +170,7 @@ impl JointCall {
         let given = self.transactions.bind(py);
         let (transactions, parts) = self.limiter.get().transactions(given)?;
         if let Some(index) = self.queue_to_join(handle, &transactions, own) {
-            let (wait, is_latest, rates) = (None, false, Nanos::ZERO);
+            let (wait, is_latest, rates) = (None, false, None);
             return Ok(Verdict::Denied(Denial { index, wait, is_latest, rates }));
         }
         let verb = self.verb;
@@ -191,7 +192,7 @@ impl JointCall {
             index,
             wait: Some(decided.decision.retry_after),
             is_latest: has_slots(&transactions[index]),
-            rates: rates.unwrap_or(Nanos::ZERO),
+            rates,
         }))
     }
 
@@ -347,7 +348,7 @@ fn keep_waiting(
     }
     if is_late {
         call.finish();
-        waiter.finish(Err(too_late(py, handle, waiter, &queue.id, Some(rates))));
+        waiter.finish(Err(too_late(py, handle, waiter, &queue.id, rates)));
     } else if denied_by != index {
         match arrive_at(py, handle, call, denied_by) {
             Ok(joined) => wakeups.queues.extend(joined),

@@ -178,7 +178,10 @@ pub(crate) fn too_late(
 ) -> PyErr {
     let build = || -> PyResult<PyErr> {
         if let Some((call, _)) = &waiter.joint {
-            return denied(&call.refuse(py, handle)?, waiter, wait);
+            let decision = call.refuse(py, handle)?;
+            // Of what denies it now, another limit may take longer, such as one on slots.
+            let least = decision.get().data.decision(py).retry_after.max(Nanos::clamped(1));
+            return denied(&decision, waiter, wait.filter(|wait| *wait >= least));
         }
         let (bound, entry) = handle.active(py, &waiter.entry)?;
         let adjustment = Adjustment::keeping(waiter.keep);
@@ -201,7 +204,7 @@ fn denied(
 ) -> PyResult<PyErr> {
     match wait {
         Some(wait) => Ok(PyErr::from_value(rate_limited_error(decision, wait.get())?)),
-        None => slots_error(decision, waiter.timeout),
+        None => timeout_error(decision, waiter),
     }
 }
 
@@ -228,11 +231,12 @@ pub(crate) fn rate_limited_error<'py>(
     py.import("penstock.errors")?.getattr("RateLimited")?.call1((message, denied))
 }
 
-/// Returns the error for a caller that found no slot until its deadline.
-fn slots_error(decision: &Bound<'_, Decision>, timeout: Option<Nanos>) -> PyResult<PyErr> {
+/// Returns the error for a caller whose turn did not come until its deadline, and may come at any time.
+fn timeout_error(decision: &Bound<'_, Decision>, waiter: &WaiterState) -> PyResult<PyErr> {
     let (py, name) = (decision.py(), decision.getattr("name")?);
-    let seconds = timeout.map_or(0.0, |timeout| timeout.get() as f64 / 1e9);
-    let message = format!("denied by {name}: no slot was free within the timeout of {seconds} s");
+    let what = if waiter.joint.is_some() { "not served" } else { "no slot was free" };
+    let seconds = waiter.timeout.map_or(0.0, |timeout| timeout.get() as f64 / 1e9);
+    let message = format!("denied by {name}: {what} within the timeout of {seconds} s");
     let class = py.import("penstock.errors")?.getattr("RateLimited")?;
     Ok(PyErr::from_value(class.call1((message, decision))?))
 }

@@ -254,7 +254,7 @@ impl Waiter {
                 let now = self.handle.core.clock().now();
                 match call.waiter(denial.index) {
                     Some(waiter) if call.is_too_late(denial.rates, now) => {
-                        Err(too_late(py, &self.handle, &waiter, "", Some(denial.rates)))
+                        Err(too_late(py, &self.handle, &waiter, "", denial.rates))
                     }
                     _ => arrive_at(py, &self.handle, call, denial.index).map(|_| None),
                 }

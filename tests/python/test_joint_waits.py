@@ -353,6 +353,36 @@ def test_the_wait_for_a_slot_and_a_rate_ends_at_the_timeout(limiter: penstock.Li
         assert (caught.value.decision.name, caught.value.decision.allowed) == ("Calls", False)
 
 
+def test_the_refusal_of_a_call_does_not_claim_a_wait_that_is_too_short(
+    limiter: penstock.Limiter,
+) -> None:
+    wanted = [("Site", "ada"), ("Calls", "ada")]
+    with limiter.reserve("Calls", "ada", 2):
+        limiter.spend("Site", "ada", 2)
+        # Too late for the rate, and it is unknown when a slot will be free.
+        with pytest.raises(penstock.RateLimited) as caught:
+            limiter.reserve_all(wanted, timeout=0.5)
+        decision = caught.value.decision
+        assert [part.allowed for part in decision.parts] == [False, False]
+        longest = max(decision.parts, key=operator.attrgetter("retry_after"))
+        assert (longest.name, longest.retry_after > 1) == ("Calls", True)
+        assert (decision.name, decision.retry_after) == (longest.name, longest.retry_after)
+
+
+@pytest.mark.parametrize("timeout", [0, 1e-6])
+def test_a_call_that_finds_no_slot_in_time_may_not_retry_at_once(timeout: float) -> None:
+    # On the system's clock, the timeout is over when the slots have denied the call.
+    with (
+        penstock.Limiter(LIMITS) as limiter,
+        limiter.reserve("Exports", "ada"),
+        pytest.raises(penstock.RateLimited) as caught,
+    ):
+        limiter.reserve_all([("Calls", "ada"), ("Exports", "ada")], timeout=timeout)
+    decision = caught.value.decision
+    assert (decision.name, decision.allowed) == ("Exports", False)
+    assert decision.retry_after == decision.parts[1].retry_after > 1
+
+
 def test_a_cancelled_call_lets_others_move_up(limiter: penstock.Limiter) -> None:
     async def scenario(callers: Callers) -> None:
         limiter.spend("Site", "ada", 2)
