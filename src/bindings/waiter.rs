@@ -19,7 +19,7 @@ use crate::bindings::wait_queues::{Acquisition, WaiterProgress, WaiterState};
 use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
-use crate::engine::time::Nanos;
+use crate::engine::time::{Nanos, Timestamp};
 use crate::sync::Mutex;
 
 #[doc = doc!(Waiter)]
@@ -139,15 +139,21 @@ impl Waiter {
 
     #[doc = doc!(Waiter.delay)]
     fn delay(&self, py: Python<'_>) -> Option<f64> {
-        if self.handle.clock.bind(py).cast::<ManualClock>().is_ok() {
-            return None;
+        let is_manual = self.handle.clock.bind(py).cast::<ManualClock>().is_ok();
+        let mut earliest: Option<Timestamp> = None;
+        for state in &self.states {
+            let (queue, ticket) = {
+                let progress = state.progress.lock();
+                (progress.queue.clone(), progress.ticket)
+            };
+            let Some(queue) = queue else { continue };
+            let until = queue.waiters.lock().sleep(ticket);
+            // A call of several may have joined this queue after it was driven.
+            if !is_manual || !state.set_timer(py, &self.handle, until) {
+                earliest = earliest.into_iter().chain(until).min();
+            }
         }
-        let places = self.states.iter().filter_map(|state| {
-            let progress = state.progress.lock();
-            Some((progress.queue.clone()?, progress.ticket))
-        });
-        let until =
-            places.filter_map(|(queue, ticket)| queue.waiters.lock().sleep(ticket)).min()?;
+        let until = earliest?;
         // Rounded up to a microsecond, so that the waiter does not step too early.
         let left = (until.get() - self.handle.core.clock().now().get()).max(0);
         Some(((left + 999) / 1000) as f64 / 1e6)

@@ -294,6 +294,22 @@ def test_slots_and_rates_are_waited_for_together(limiter: penstock.Limiter) -> N
     assert limiter.counts()["Calls"]["held"] == 0
 
 
+def test_a_call_that_moves_to_the_queue_of_its_first_limit_is_served_there(
+    limiter: penstock.Limiter,
+) -> None:
+    async def scenario(callers: Callers) -> None:
+        held = limiter.reserve("Calls", "ada", 2)
+        await callers.send("a", "Window", "Calls")
+        limiter.spend("Window", "ada", 2)
+        # A slot is free, but the window denies the call for much longer than it has waited.
+        await callers.call(held.release)
+        assert callers.taken() == []
+        await callers.advance(10)
+        assert callers.taken() == [("a", 10.0)]
+
+    play(limiter, scenario)
+
+
 def test_callers_in_opposite_order_do_not_wait_for_each_other(limiter: penstock.Limiter) -> None:
     async def scenario(callers: Callers) -> None:
         orders = itertools.cycle([["Calls", "Exports"], ["Exports", "Calls"]])
