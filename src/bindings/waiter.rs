@@ -266,7 +266,9 @@ impl Waiter {
                 }
             }
         });
-        call.end();
+        // Another thread may have driven the queue that it has joined; this one drives it next.
+        let now = self.handle.core.clock().now();
+        call.end().iter().for_each(|queue| queue.waiters.lock().on_busy(now));
         taken
     }
 }
