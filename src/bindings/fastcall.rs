@@ -288,7 +288,7 @@ fn call<'py>(
         let factor = factor.filter(|factor| !factor.is_none());
         let timeout = arguments::reserve_timeout_ns(timeout.as_deref(), factor.as_deref())?;
         let reserved = BoundLimit::reserve(bound, id, tokens, adjustment.as_ref(), timeout);
-        return reserved.map(Bound::into_any);
+        return reserved.map(Bound::into_any).map_err(|error| with_cost(error, cost.as_deref()));
     }
     let decision = match (adjustment, utf8(id)) {
         (None, Some(text)) => bound.get().call_text(Call::new(verb, text, tokens), id),

@@ -200,7 +200,7 @@ def test_cost_of_another_kind_is_a_type_error(limiter: Limiter, verb: str, cost:
 
 
 @pytest.mark.parametrize("cost", [-1, -(2**63), -(10**30)])
-@pytest.mark.parametrize("verb", ["spend", "check", "refund"])
+@pytest.mark.parametrize("verb", ["spend", "check", "refund", "reserve"])
 def test_negative_cost_is_refused(limiter: Limiter, verb: str, cost: int) -> None:
     for name in (*LIMITED, "Free"):
         with pytest.raises(penstock.CostNegative) as caught:
@@ -209,7 +209,7 @@ def test_negative_cost_is_refused(limiter: Limiter, verb: str, cost: int) -> Non
 
 
 @pytest.mark.parametrize("cost", [5, 2**63 - 1, 2**63, 10**30])
-@pytest.mark.parametrize("verb", ["spend", "check", "refund"])
+@pytest.mark.parametrize("verb", ["spend", "check", "refund", "reserve"])
 def test_cost_that_can_never_be_allowed_is_refused(limiter: Limiter, verb: str, cost: int) -> None:
     for name in LIMITED:
         with pytest.raises(penstock.CostTooHigh) as caught:
