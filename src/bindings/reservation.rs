@@ -300,7 +300,7 @@ impl Reservation {
 
     fn stage(&self) -> &'static str {
         match self.progress.stage() {
-            _ if self.parts.is_empty() => "denied",
+            _ if !self.data.allowed() => "denied",
             Stage::Settled => "settled",
             Stage::Cancelled => "cancelled",
             Stage::Unknown => "unknown",

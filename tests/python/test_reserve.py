@@ -331,5 +331,7 @@ def test_it_reads_well(limiter: penstock.Limiter) -> None:
     assert repr(reservation) == r"<Reservation Tokens ada\n: 6, open>"
     reservation.cancel()
     assert repr(reservation) == r"<Reservation Tokens ada\n: 6, cancelled>"
+    checked = limiter.reserve_all([("Tokens", "ada", 6, "check")])
+    assert (bool(checked), repr(checked)) == (True, r"<Reservation Tokens ada: 6, open>")
     period = datetime.timedelta(seconds=1)
     assert limiter.acquire("Tokens", "ada", timeout=period).remaining == 9
