@@ -155,6 +155,20 @@ impl JointCall {
         self.progress.lock().is_over = true;
     }
 
+    /// Leaves all queues, because those behind it count its demands. Returns the queues.
+    fn leave_queues(&self, now: Timestamp) -> Vec<Arc<BucketQueue>> {
+        let waiters = self.progress.lock().waiters.clone();
+        let places = waiters.iter().filter_map(Weak::upgrade).filter_map(|waiter| {
+            let progress = waiter.progress.lock();
+            Some((progress.queue.clone()?, progress.ticket))
+        });
+        let left = places.map(|(queue, ticket)| {
+            queue.waiters.lock().on_departure(ticket, now);
+            queue
+        });
+        left.collect()
+    }
+
     fn is_over(&self) -> bool {
         self.progress.lock().is_over
     }
@@ -285,6 +299,7 @@ pub(crate) fn ask_together(
         Ok(Verdict::Taken(reservation)) => {
             call.finish();
             let present = queue.waiters.lock().on_end(ticket, now);
+            wakeups.queues.extend(call.leave_queues(now));
             let decision = reservation.get().decision(py).map(Bound::unbind);
             let outcome = decision.map(|decision| (decision, Acquisition::All(reservation)));
             let unwanted = match &present {

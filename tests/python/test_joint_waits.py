@@ -435,6 +435,26 @@ def test_a_served_call_leaves_its_other_queues(limiter: penstock.Limiter) -> Non
     play(limiter, scenario)
 
 
+@pytest.mark.parametrize("order", [["Site", "Calls"], ["Calls", "Site"]])
+def test_a_served_call_does_not_count_for_those_behind_it(
+    limiter: penstock.Limiter, order: list[str]
+) -> None:
+    async def scenario(callers: Callers) -> None:
+        held = limiter.reserve("Calls", "ada", 2)
+        await callers.send("a", *order)
+        await callers.advance(2)
+        limiter.spend("Site", "ada", 2)
+        await callers.call(held.release)
+        # Now it waits in both queues. The other one has room for one site more.
+        await callers.send("b", *order, timeout=2.5)
+        await callers.advance(1)
+        assert callers.taken() == [("a", 3.0)]
+        await callers.advance(1)
+        assert callers.taken() == [("b", 4.0)]
+
+    play(limiter, scenario)
+
+
 def test_checks_are_waited_for_and_take_nothing(limiter: penstock.Limiter) -> None:
     async def scenario(callers: Callers) -> None:
         limiter.spend("Window", "ada", 2)
