@@ -9,6 +9,8 @@ mod try_lock;
 pub(crate) use try_lock::count_forks;
 pub(crate) use try_lock::{TryLock, TryLockGuard, forks};
 
+#[cfg(all(not(loom), feature = "python"))]
+pub(crate) use parking_lot::Condvar;
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
 #[cfg(all(not(loom), any(feature = "python", feature = "redis")))]

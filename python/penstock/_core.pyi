@@ -1223,8 +1223,8 @@ class Limiter:
         """Wait until several limits allow a call, and take all of its tokens at once.
 
         Nothing is taken in advance, so every limit allows the call at the instant at which it is
-        made, and a wait that ends early has nothing to return. The call waits in the queue of the limit
-        that denies it, in order of arrival with the callers of `acquire`. It also waits for
+        made, and a wait that ends early has nothing to return. The call waits in the queue of the
+        limit that denies it, in order of arrival with the callers of `acquire`. It also waits for
         transactions of the kind `"check"`.
 
         Args:
@@ -1534,6 +1534,16 @@ class Replies:
         limiter: Limiter,
         transactions: Iterable[AnyTransaction],
     ) -> Decision | asyncio.Future[Decision] | None: ...
+
+@final
+class Wakeup:
+    """Place where one thread sleeps until it is notified."""
+
+    def __new__(cls) -> Self: ...
+    def notify(self) -> None:
+        """Wake the thread, or let its next `wait` return immediately; from any thread."""
+    def wait(self, seconds: float | None) -> None:
+        """Block this thread until it is notified, or for `seconds`; `None` for no limit."""
 
 @final
 class Waiter:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from threading import TIMEOUT_MAX, Event
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from penstock._core import Waiter
+from penstock._core import Waiter, Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -42,10 +41,10 @@ def acquire(
         RateLimited: The wait would be longer than `timeout_ns`.
         Error: As `BoundLimit.spend` raises.
     """
-    event = Event()
-    waiter = Waiter(bound, id, cost, timeout_ns, event.set, keep=keep)
+    wakeup = Wakeup()
+    waiter = Waiter(bound, id, cost, timeout_ns, wakeup.notify, keep=keep)
     try:
-        return _wait(waiter, event)
+        return _wait(waiter, wakeup)
     finally:
         waiter.leave()
 
@@ -57,10 +56,10 @@ def reserve(bound: BoundLimit, id: Id, estimate: int, timeout_ns: int, keep: int
         RateLimited: Nothing could be reserved within `timeout_ns`.
         Error: As `BoundLimit.reserve` raises.
     """
-    event = Event()
-    waiter = Waiter(bound, id, estimate, timeout_ns, event.set, reserves=True, keep=keep)
+    wakeup = Wakeup()
+    waiter = Waiter(bound, id, estimate, timeout_ns, wakeup.notify, reserves=True, keep=keep)
     try:
-        _wait(waiter, event)
+        _wait(waiter, wakeup)
         return waiter.reservation()
     finally:
         waiter.leave()
@@ -75,10 +74,10 @@ def reserve_all(
         RateLimited: Not everything could be reserved within `timeout_ns`.
         Error: As `Limiter.reserve_all` raises.
     """
-    event = Event()
-    waiter = Waiter.of_several(limiter, transactions, timeout_ns, event.set)
+    wakeup = Wakeup()
+    waiter = Waiter.of_several(limiter, transactions, timeout_ns, wakeup.notify)
     try:
-        _wait(waiter, event)
+        _wait(waiter, wakeup)
         return waiter.reservation()
     finally:
         waiter.leave()
@@ -93,19 +92,17 @@ def acquire_all(
         RateLimited: The wait would be longer than `timeout_ns`.
         Error: As `Limiter.spend_all` raises.
     """
-    event = Event()
-    waiter = Waiter.of_several(limiter, transactions, timeout_ns, event.set, reserves=False)
+    wakeup = Wakeup()
+    waiter = Waiter.of_several(limiter, transactions, timeout_ns, wakeup.notify, reserves=False)
     try:
-        decision = _wait(waiter, event)
+        decision = _wait(waiter, wakeup)
         waiter.reservation().release_nowait()
         return decision
     finally:
         waiter.leave()
 
 
-def _wait(waiter: Waiter, event: Event) -> Decision:
+def _wait(waiter: Waiter, wakeup: Wakeup) -> Decision:
     while (decision := waiter.step()) is None:
-        seconds = waiter.delay()
-        event.wait(None if seconds is None else min(seconds, TIMEOUT_MAX))
-        event.clear()
+        wakeup.wait(waiter.delay())
     return decision

@@ -52,6 +52,7 @@ mod transaction;
 mod wait_driver;
 mod wait_queues;
 mod waiter;
+mod wakeup;
 
 use pyo3::prelude::*;
 
@@ -106,6 +107,8 @@ mod _core {
     use super::wait_driver::rate_limited_error;
     #[pymodule_export]
     use super::waiter::Waiter;
+    #[pymodule_export]
+    use super::wakeup::Wakeup;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

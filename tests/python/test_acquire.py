@@ -842,6 +842,24 @@ def test_nothing_is_imported_by_the_first_acquire() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("call", ["acquire", "acquire_all", "reserve", "reserve_all"])
+def test_the_interpreter_ends_while_a_daemon_thread_waits(call: str) -> None:
+    several = "[('Calls', 'ada')]" if call.endswith("_all") else "'Calls', 'ada'"
+    code = (
+        "import itertools, threading, penstock\n"
+        "limiter = penstock.Limiter({'Calls': '500/second, burst 1'})\n"
+        "is_waiting = threading.Event()\n"
+        "def wait():\n"
+        "    for count in itertools.count():\n"
+        f"        limiter.{call}({several}, timeout=100)\n"
+        "        if count == 3: is_waiting.set()\n"
+        "threading.Thread(target=wait, daemon=True).start()\n"
+        "is_waiting.wait()\n"
+    )
+    # Dropped reservations warn.
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
 def test_a_limiter_is_freed_after_waiting(clock: penstock.ManualClock) -> None:
     class Marked(str):
         __slots__ = ("__weakref__",)
