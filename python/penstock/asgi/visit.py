@@ -102,7 +102,7 @@ class AsgiVisit(Visit):
         if self.entered is not None or self.slots is not None:
             self.finished()
         # They refer to the scope, which refers to this state.
-        self.entered = self._request = None
+        self.entered = self.cached_request = None
 
 
 def state_of(scope: Scope, limiter: Limiter) -> AsgiVisit | None:

@@ -217,7 +217,7 @@ class DjangoLimits(RouteTable):
             The outcome; `None` for an ordinary request, which may proceed.
         """
         if native is not http or state.is_decided:
-            state.request = DjangoRequest(native, http)
+            state.cached_request = DjangoRequest(native, http)
         outcome = state.enter(limits)
         http.penstock = state.decision  # type: ignore[attr-defined]
         if limit_denied.receivers:
@@ -228,7 +228,7 @@ class DjangoLimits(RouteTable):
         self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
     ) -> Outcome | None:
         """Do the same as `evaluate` on an event loop; await queries, or run them in a thread."""
-        request = state.request = AsyncDjangoRequest(native, http)
+        request = state.cached_request = AsyncDjangoRequest(native, http)
         try:
             try:
                 outcome = await state.enter_async(limits)
@@ -238,7 +238,7 @@ class DjangoLimits(RouteTable):
                 outcome = await state.enter_async(limits)
         except SynchronousOnlyOperation:
             # A callable of the application queries the database.
-            state.request = DjangoRequest(native, http)
+            state.cached_request = DjangoRequest(native, http)
             outcome = await sync_to_async(state.enter)(limits)
         http.penstock = state.decision  # type: ignore[attr-defined]
         if limit_denied.receivers:

@@ -167,7 +167,7 @@ class FastapiLimits(RouteTable):
             return None
         request = state.request
         if not isinstance(request, _Progress):
-            request = state.request = _Progress(scope, connection)
+            request = state.cached_request = _Progress(scope, connection)
         if values:
             request.resolved = {**(request.resolved or {}), **limit.resolved(values)}
         tree = self._tree(scope)
@@ -200,7 +200,7 @@ class FastapiLimits(RouteTable):
         tree = None if state is None else self._tree(scope)
         if state is None or tree is None or not tree.limits:
             return None
-        request = state.request = _Progress(scope, None, receive)
+        request = state.cached_request = _Progress(scope, None, receive)
         request.is_decided = True
         return self._enter(tree, scope, state)
 

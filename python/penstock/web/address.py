@@ -170,6 +170,8 @@ class ClientAddress:
         # Cached, since the same clients come again and again.
         self._id: Final = lru_cache(_CACHE_SIZE)(self._id_of)
         self._ipv4: Final = PeerIds(_ipv4_of)
+        self.marked_peers: Final = PeerIds(self._marked)
+        """The addresses of peers with `ADDRESS_MARK`; `None` for no address, or to read headers."""
         self.known_ipv4: Final = self._ipv4 if self._direct else None
         """The addresses of IPv4 peers, `None` for other peers; `None` if headers are read."""
         self._trusts: Final = lru_cache(_CACHE_SIZE)(self._is_trusted)
@@ -317,6 +319,10 @@ class ClientAddress:
 
     def _id_of(self, text: str) -> str | None:
         return _canonical(text, self.ipv6_prefix)
+
+    def _marked(self, peer: str) -> str | None:
+        address = self._id_of(peer) if self._direct else None
+        return None if address is None else f"{ADDRESS_MARK}{address}"
 
 
 def client_address(

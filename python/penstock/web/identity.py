@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
@@ -117,9 +118,9 @@ class OptionalId(ReadyId):
         """Return the id; `None` if it is missing."""
         raise NotImplementedError
 
-    def reader(self, _address: ClientAddress) -> Callable[[Request], Id | None]:
-        """Return the function that reads the id in the application of `_address`."""
-        return self.read
+    def search(self, _address: ClientAddress) -> _UserSearch:
+        """Return what looks at the ids of the first requests of an application."""
+        return _CLOSED
 
     def sample(self) -> Id | None:
         """Return a typical id of a request without one."""
@@ -135,15 +136,21 @@ class OptionalId(ReadyId):
             is_text: Whether the limit's ids are texts. Then an id that could be an address, or
                 one of the ids of this module, is marked.
         """
-        read, missing, find_address = self.reader(address), self.missing, address.finder()
+        read, missing, find_address = self.read, self.missing, address.finder()
+        known, learn = address.marked_peers.ids, address.marked_peers.learn
         marks = is_text and not isinstance(self, _ByApiKey)
+        search = self.search(address)
 
         def find(request: Request) -> Id:
             id = read(request)
+            if search.is_open:
+                search.look(request, id)
             if id is not None and id != "":
                 return _marked(id) if marks and isinstance(id, str) else id
             if missing == "address":
-                return f"{ADDRESS_MARK}{find_address(request)}"
+                peer = request.peer
+                marked = known[peer] if peer in known else learn(peer)
+                return f"{ADDRESS_MARK}{find_address(request)}" if marked is None else marked
             if missing == "refuse":
                 message = f"{self!r} found none"
                 raise MissingId(message)
@@ -159,8 +166,8 @@ class _UserSearch:
         is_open: Whether no user was found, and more requests are to be looked at.
     """
 
-    def __init__(self) -> None:
-        self.is_open = True
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.is_open = is_open
         self._count = 0
 
     def look(self, request: Request, user: object) -> None:
@@ -181,6 +188,7 @@ class _UserSearch:
 
 # One for each application, whose routes look for users together.
 _SEARCHES: Final[WeakKeyDictionary[ClientAddress, _UserSearch]] = WeakKeyDictionary()
+_CLOSED: Final = _UserSearch(is_open=False)
 
 
 class _ByUser(OptionalId):
@@ -192,24 +200,13 @@ class _ByUser(OptionalId):
     """
 
     needs_user = True
+    # As a method would, without a call of its own.
+    read = attrgetter("user")  # type: ignore[assignment]
 
-    def reader(self, address: ClientAddress) -> Callable[[Request], Id | None]:
-        """Return the function that reads the user, and warns if the application has none."""
-        if self.missing == "refuse":
-            # A request without a user is refused, which shows at once.
-            return self.read
-        search = _SEARCHES.setdefault(address, _UserSearch())
-
-        def read(request: Request) -> Id | None:
-            user = request.user
-            if search.is_open:
-                search.look(request, user)
-            return user
-
-        return read
-
-    def read(self, request: Request) -> Id | None:
-        return request.user
+    def search(self, address: ClientAddress) -> _UserSearch:
+        """Return what looks for users, and warns if the application has none."""
+        # Without a user, `missing="refuse"` refuses a request, which shows at once.
+        return _CLOSED if self.missing == "refuse" else _SEARCHES.setdefault(address, _UserSearch())
 
     def __call__(self, *, missing: str = "address") -> _ByUser:
         """Return the same id with another treatment of anonymous requests."""

@@ -45,12 +45,14 @@ class Visit:
         entered: The outcome of `limits` and those before; `None` for an ordinary decision, from
             which `outcome` makes one if something asks.
         slots: What the request holds until its response has been sent; `None` for nothing.
+        cached_request: The request as limits read it, which a view may replace by its own; `None`
+            until something asks for `request`.
     """
 
     # One is created for each request, which is faster without a dictionary of its own.
     __slots__ = (
         "_id",
-        "_request",
+        "cached_request",
         "decision",
         "entered",
         "is_decided",
@@ -73,7 +75,7 @@ class Visit:
         self.decision: Decision = NOTHING
         self.entered: Outcome | None = None
         self.slots: HeldSlots | None = None
-        self._request: Request | None = None
+        self.cached_request: Request | None = None
 
     def read(self) -> Request:
         """Return the request as limits read it; here, `native` is one already."""
@@ -82,14 +84,10 @@ class Visit:
 
     @property
     def request(self) -> Any:
-        """The request as limits read it, made when something asks; a view may set another one."""
-        if self._request is None:
-            self._request = self.read()
-        return self._request
-
-    @request.setter
-    def request(self, request: Request) -> None:
-        self._request = request
+        """The request as limits read it, made when something asks."""
+        if self.cached_request is None:
+            self.cached_request = self.read()
+        return self.cached_request
 
     @property
     def outcome(self) -> Outcome | None:
@@ -162,7 +160,8 @@ class Visit:
             if limits.id_of is None:
                 return None
             # The peer does not tell the id: the request is read.
-            id = limits.id_of(self.request)
+            request = self.cached_request
+            id = limits.id_of(self.request if request is None else request)
         self._id = id
         return spend(id)
 
