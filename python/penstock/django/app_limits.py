@@ -228,13 +228,15 @@ class DjangoLimits(RouteTable):
         self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
     ) -> Outcome | None:
         """Do the same as `evaluate` on an event loop; await queries, or run them in a thread."""
-        request = state.cached_request = AsyncDjangoRequest(native, http)
+        state.is_on_loop = True
+        if native is not http or state.is_decided:
+            state.cached_request = AsyncDjangoRequest(native, http)
         try:
             try:
                 outcome = await state.enter_async(limits)
             except UserNotLoaded:
                 # Nothing has been spent yet.
-                await request.load_user()
+                await state.request.load_user()
                 outcome = await state.enter_async(limits)
         except SynchronousOnlyOperation:
             # A callable of the application queries the database.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import ref
 
@@ -27,12 +28,13 @@ class State(Visit):
 
     Attributes:
         covered: Nested limits that were evaluated with outer ones, each for one call.
-        throttles: Our throttles that are evaluated, the keys of their rules, and the view.
+        throttles: Our throttles that are evaluated, their keys, and the view.
         covered_throttles: Keys of throttles that were evaluated with another one, each for one
             call.
         deferred: Limits that wait for the view to authenticate the request; `None` for none.
         has_middleware: Whether the middleware is installed, which applies default limits.
         has_writer: Whether an outer decorator or the middleware writes the header fields.
+        is_on_loop: Whether `request` is read on an event loop.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class State(Visit):
         "deferred",
         "has_middleware",
         "has_writer",
+        "is_on_loop",
         "throttles",
     )
 
@@ -51,11 +54,13 @@ class State(Visit):
     deferred: Deferred | None
     has_middleware: bool
     has_writer: bool
+    is_on_loop: bool
 
     def read(self) -> DjangoRequest:
         """Return the request; a view may set its own, such as that of REST framework."""
         http = self.native()
-        return DjangoRequest(http, cast("HttpRequest", http))
+        kind = AsyncDjangoRequest if self.is_on_loop else DjangoRequest
+        return kind(http, cast("HttpRequest", http))
 
     def show(self, http: HttpRequest) -> None:
         """Show the decision to the view."""
@@ -105,7 +110,7 @@ def state_of(http: HttpRequest) -> State:
         state = State(ref(http), http.META.get("REMOTE_ADDR"))
         state.covered = state.throttles = state.covered_throttles = ()
         state.deferred = None
-        state.has_middleware = state.has_writer = False
+        state.has_middleware = state.has_writer = state.is_on_loop = False
         http._penstock_state = state  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
         http.penstock = state.decision  # type: ignore[attr-defined]
     return state
@@ -119,7 +124,7 @@ class DjangoRequest(EnvironRequest):
         http: Django's request.
     """
 
-    __slots__ = ("_http", "_native")
+    __slots__ = ("_http", "_native", "_owner")
 
     # Django and REST framework authenticate by themselves.
     knows_users = True
@@ -130,6 +135,8 @@ class DjangoRequest(EnvironRequest):
         # garbage collector.
         self._http: Final = ref(http)
         self._native: Final = self._http if native is http else ref(native)
+        # Returns what has the user.
+        self._owner: Callable[[], Any] = self._native
         self.peer = meta.get("REMOTE_ADDR")
 
     @property
@@ -168,9 +175,7 @@ class DjangoRequest(EnvironRequest):
     @property
     def user(self) -> Id | None:
         """The primary key of the authenticated user; without Django's users, `REMOTE_USER`."""
-        return self._id_of(getattr(self._native(), "user", self))
-
-    def _id_of(self, user: Any) -> Id | None:
+        user = getattr(self._owner(), "user", self)
         if user is self:
             return super().user
         if user is None or not getattr(user, "is_authenticated", False):
@@ -186,26 +191,26 @@ class UserNotLoaded(Exception):
 class AsyncDjangoRequest(DjangoRequest):
     """A request on an event loop, where database queries must be awaited."""
 
-    __slots__ = ("_is_loaded", "_user")
+    __slots__ = ()
 
     def __init__(self, native: Any, http: HttpRequest) -> None:
         super().__init__(native, http)
-        self._is_loaded = False
-
-    @property
-    def user(self) -> Id | None:
-        """The user, once loaded."""
-        if not self._is_loaded:
-            raise UserNotLoaded
-        return self._id_of(self._user)
+        self._owner = _no_owner
 
     async def load_user(self) -> None:
         """Load the authenticated user without blocking the event loop."""
         native = self._native()
         # The user of a REST framework request is that of its own authentication.
         auser = getattr(native, "auser", None) if native is self._http() else None
-        self._user = getattr(native, "user", self) if auser is None else await auser()
-        self._is_loaded = True
+        if auser is None:
+            self._owner = self._native
+        else:
+            owner = SimpleNamespace(user=await auser())
+            self._owner = lambda: owner
+
+
+def _no_owner() -> Any:
+    raise UserNotLoaded
 
 
 def find_request(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, HttpRequest, Any]:
