@@ -280,6 +280,15 @@ def test_throttle_may_have_its_own_id_and_cost(site: DjangoSite) -> None:
     assert site_remaining("Large", ANONYMOUS) == 95
 
 
+def test_limits_of_a_throttle_may_be_a_list(site: DjangoSite) -> None:
+    class Both(PenstockThrottle):
+        limit = ["PerUser", "PerAddress"]
+
+    site.route("", made(throttle_classes=[Both]))
+    site.get()
+    assert (site_remaining("PerUser", ANONYMOUS), site_remaining("PerAddress", ANONYMOUS)) == (4, 1)
+
+
 def test_view_without_a_scope_is_not_limited(site: DjangoSite) -> None:
     site.route("", made(throttle_scope=None))
     assert [site.get().status_code for _ in range(4)] == [200] * 4
@@ -670,6 +679,16 @@ def test_second_check_spends_again(site: DjangoSite) -> None:
     site.route("", made(Twice, throttle_classes=[PerUser, PenstockThrottle]))
     assert site.get().status_code == 200
     assert (site_remaining("PerUser", ANONYMOUS), site_remaining("PerAddress", ANONYMOUS)) == (3, 0)
+
+
+@pytest.mark.parametrize("others", [(PenstockThrottle,), (PerUser,)])
+def test_request_is_counted_once_whatever_the_other_throttles_are(
+    either: tuple[DjangoSite, type[Orders]], others: tuple[type[PenstockThrottle], ...]
+) -> None:
+    site, base = either
+    site.route("", made(base, throttle_classes=[PerUser, *others], throttle_scope=None))
+    assert site.get().status_code == 200
+    assert site_remaining("PerUser", ANONYMOUS) == 4
 
 
 @pytest.mark.parametrize("first", ["/list/", "/found/"])

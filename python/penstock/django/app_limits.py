@@ -85,7 +85,7 @@ class DjangoLimits(RouteTable):
         is_first = not state.is_decided and state.deferred is None
         # Only the middleware applies the default limits of a view.
         needs_view = is_first and state.has_middleware
-        view, method = self._view_of(http) if needs_view else (None, None)
+        view, method = self.view_of(http) if needs_view else (None, None)
         owner = None if view_object is None else type(view_object)
         key = (limits, view, method, owner, is_first)
         known = self.known.get(key)
@@ -131,7 +131,7 @@ class DjangoLimits(RouteTable):
     ) -> RouteLimits | None:
         if not (self.defaults and self.guard.enabled) or state.is_decided:
             return None
-        view, method = self._view_of(http)
+        view, method = self.view_of(http)
         if view is None:
             return None
         key = (view, method, after_view)
@@ -142,27 +142,8 @@ class DjangoLimits(RouteTable):
             known = self._add(key, None if by_view else route, None if after_view else route.owner)
         return self._defer(known, state) if known.waits else known.limits
 
-    def limits_for_throttles(
-        self,
-        keys: tuple[object, ...],
-        rules: Callable[[], tuple[Rule, ...]],
-        http: HttpRequest,
-        state: State,
-    ) -> RouteLimits | None:
-        """Return the limits of a view's throttles, with the default limits."""
-        if not self.guard.enabled:
-            return None
-        needs_view = state.has_middleware and not state.is_decided
-        view, method = self._view_of(http) if needs_view else (None, None)
-        key = (keys, view, method)
-        known = self.known.get(key)
-        if known is None:
-            route = None if view is None else route_of(view, method)
-            known = self.add(key, route, rules=rules())
-        return known.limits
-
     @staticmethod
-    def _view_of(http: HttpRequest) -> tuple[object, str | None]:
+    def view_of(http: HttpRequest) -> tuple[object, str | None]:
         """Return the view and the method of a request."""
         match = http.resolver_match
         if match is None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from django.core.exceptions import ImproperlyConfigured
 
 from penstock.django import conf
 from penstock.django.request import DjangoRequest, state_of
-from penstock.django.view_limits import SIMILARITY, THROTTLE, check_view_class
+from penstock.django.view_limits import SIMILARITY, THROTTLE, check_view_class, route_of
 from penstock.errors import ConfigError, LimitError, RateLimited
 from penstock.extras import Extra
 from penstock.web.address import ClientAddress
@@ -36,10 +35,11 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
     from penstock._core import Limit
-    from penstock.django.request import State
+    from penstock.django.app_limits import DjangoLimits
     from penstock.types import Id
     from penstock.web.identity import IdSource
     from penstock.web.outcome import Outcome
+    from penstock.web.route_table import Known
 
     _View = APIView
 else:
@@ -49,9 +49,12 @@ __all__ = ["PenstockMixin", "PenstockThrottle"]
 
 _SECOND_NS: Final = 1_000_000_000
 
-_Key = tuple[type, object, type]
+_Key = tuple[type, object]
+"""What tells the throttles of a view apart: the class, and its limit."""
+_Place = tuple[tuple[_Key, ...], type, str | None, tuple[object, str | None] | None]
+"""The throttles, the class of the view, its scope, and the view if default limits may apply."""
 
-_rules: Final[dict[_Key, Rule]] = {}
+_rules: Final[dict[tuple[type, object, type], Rule]] = {}
 # The module of REST framework's own `get_throttles`; an override may create throttles per request.
 # Not imported: its import reads the setting that may name this module.
 _VIEWS: Final = "rest_framework.views"
@@ -110,6 +113,9 @@ class PenstockThrottle(BaseThrottle):
             ConfigError: One is wrong, or would have no effect.
         """
         super().__init_subclass__(**kwargs)
+        if isinstance(cls.limit, list):
+            # A part of keys.
+            cls.limit = tuple(cls.limit)
         own = [base for base in cls.__mro__ if not issubclass(PenstockThrottle, base)]
         for name in (name for base in own for name in vars(base)):
             _check_attribute(cls, name)
@@ -143,26 +149,43 @@ class PenstockThrottle(BaseThrottle):
         return None
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        """Return whether the request may proceed; evaluates all our throttles of the view."""
-        state = state_of(request._request)  # noqa: SLF001  the only way to Django's request
-        key = self.penstock_key(getattr(view, "throttle_scope", None), type(view))
+        """Return whether the request may proceed; evaluates all our throttles of the view.
+
+        Raises:
+            APIException: The request has no valid id or cost, or the store fails and the policy is
+                to refuse.
+            ImproperlyConfigured: A limit is unknown or wrong.
+        """
+        http = request._request  # noqa: SLF001  the only way to Django's request
+        state, key = state_of(http), (type(self), self.limit)
+        outcome: Outcome | None = None
         if key in state.covered_throttles:
             # It was evaluated with another throttle of the view; a second call counts again.
-            covered = [*state.covered_throttles]
-            covered.remove(key)
-            state.covered_throttles = tuple(covered)
+            state.covered_throttles = _without(key, state.covered_throttles)
             outcome = state.outcome
-        else:
+        elif (app_limits := conf.current()).guard.enabled:
             throttles: Sequence[PenstockThrottle] = (self,)
-            keys: tuple[_Key | None, ...] = (key,)
+            keys: tuple[_Key, ...] = (key,)
             if len(view.throttle_classes) > 1 or type(view).get_throttles.__module__ != _VIEWS:
                 ours = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
-                if key in (of_ours := _keys(ours, view)):
+                if key in (of_ours := tuple([(type(t), t.limit) for t in ours])):
                     throttles, keys = ours, of_ours
-                    others = [other for other in keys if other != key and other is not None]
-                    state.covered_throttles = tuple(others)
-            outcome = _evaluate(throttles, keys, request, view, state)
-        self._wait = None if outcome is None or outcome.refusal is None else _wait_of(outcome)
+                    state.covered_throttles = _without(key, keys)
+            needs_view = state.has_middleware and not state.is_decided
+            served_by = app_limits.view_of(http) if needs_view else None
+            place = keys, type(view), getattr(view, "throttle_scope", None), served_by
+            known = app_limits.known.get(place)
+            limits = (_add(place, throttles, app_limits) if known is None else known).limits
+            if limits is not None:
+                if limits.needs_end and not state.has_writer:
+                    _check_writer(view)
+                # For those whose `get_id` returns the id. The view refers to the request: a cycle.
+                state.throttles = throttles, keys, view
+                try:
+                    outcome = app_limits.evaluate(limits, request, http, state)
+                finally:
+                    state.throttles = ()
+        self._wait = None if outcome is None else _wait_of(outcome)
         return self._wait is None
 
     def wait(self) -> float | None:
@@ -175,34 +198,25 @@ class PenstockThrottle(BaseThrottle):
         Raises:
             ConfigError: An option or a limit is wrong.
         """
-        key = self.penstock_key(scope, view_class)
-        if key is None:
-            return None
-        rule = _rules.get(key)
+        cls, given, owner = type(self), self.limit, type(self)
+        if given is None and not CHOICES.isdisjoint(self.options):
+            given = ()
+        if given is None:
+            if scope is None:
+                return None
+            given, owner = scope, view_class
+        rule = _rules.get((cls, given, owner))
         if rule is None:
-            rule = _rules[key] = self._make_rule(key)
+            # Not of the instance, which would bind a function as a method.
+            options: RuleOptions = {"id": cls.id or by_user, **self.options}
+            if self.has_own_id():
+                key = cls, self.limit
+                options = {**options, "id": lambda request: _own_id(key, request)}
+            limits: Any = given if isinstance(given, tuple) else (given,)
+            of = view_scope(owner.__module__, owner.__qualname__)
+            rule = make_rule(limits, of, options, is_shared=owner is cls)
+            _rules[cls, given, owner] = rule
         return rule
-
-    def penstock_key(self, scope: str | None, view_class: type) -> _Key | None:
-        """Return the key of this throttle's rule on a class of views; `None` if it has no limit."""
-        cls = type(self)
-        limits = self.limit
-        if limits is not None:
-            return cls, tuple(limits) if isinstance(limits, list) else limits, cls
-        if self.options and not CHOICES.isdisjoint(self.options):
-            # The limit depends on the request, so it cannot be cached.
-            return cls, (), cls
-        return None if scope is None else (cls, scope, view_class)
-
-    def _make_rule(self, key: _Key) -> Rule:
-        cls, given, owner = key
-        limits: Any = given if isinstance(given, tuple) else (given,)
-        # Not of the instance, which would bind a function as a method.
-        options: RuleOptions = {"id": type(self).id or by_user, **self.options}
-        if self.has_own_id():
-            options = {**options, "id": lambda request: _own_id(key, request)}
-        scope = view_scope(owner.__module__, owner.__qualname__)
-        return make_rule(limits, scope, options, is_shared=owner is cls)
 
     @classmethod
     def has_own_id(cls) -> bool:
@@ -248,29 +262,21 @@ class PenstockMixin(_View):
 
     def check_throttles(self, request: Request) -> None:
         """Call other throttles first, so that ours take nothing from a request they refuse."""
-        throttles = self.get_throttles()
-        ours = [t for t in throttles if isinstance(t, PenstockThrottle)]
-        others = [t for t in throttles if not isinstance(t, PenstockThrottle)]
-        waits = [t.wait() for t in others if not t.allow_request(request, cast("APIView", self))]
-        if not waits:
-            state = state_of(request._request)  # noqa: SLF001  as above
-            outcome = None
-            if ours:
-                outcome = _evaluate(ours, _keys(ours, self), request, cast("APIView", self), state)
-            wait = _wait_of(outcome)
-            if wait is None:
-                return
-            waits = [wait]
-        known = [wait for wait in waits if wait is not None]
-        self.throttled(request, cast("float", max(known, default=None)))
+        throttles, view = self.get_throttles(), cast("APIView", self)
+        for are_ours in (False, True):
+            called = [t for t in throttles if isinstance(t, PenstockThrottle) is are_ours]
+            waits = [t.wait() for t in called if not t.allow_request(request, view)]
+            if waits:
+                known = [wait for wait in waits if wait is not None]
+                self.throttled(request, cast("float", max(known, default=None)))
 
     def handle_exception(self, exc: Exception) -> Response:
         """Respond to `RateLimited` as to a throttle; refund a view that failed."""
         http = self.request._request  # noqa: SLF001  as above
         state = state_of(http)
         if isinstance(exc, RateLimited):
-            conf.current().record_denial(exc, DjangoRequest(self.request, http), state)
-            exc = Throttled(_wait_of(state.outcome))
+            outcome = conf.current().record_denial(exc, DjangoRequest(self.request, http), state)
+            exc = Throttled(_wait_of(outcome))
         try:
             return super().handle_exception(exc)
         except Exception:
@@ -289,59 +295,40 @@ class PenstockMixin(_View):
         return response
 
 
-def _keys(throttles: Sequence[PenstockThrottle], view: object) -> tuple[_Key | None, ...]:
-    scope = getattr(view, "throttle_scope", None)
-    return tuple(throttle.penstock_key(scope, type(view)) for throttle in throttles)
+def _without(key: _Key, keys: tuple[_Key, ...]) -> tuple[_Key, ...]:
+    """Return keys of throttles without one of the given throttle's."""
+    index = keys.index(key)
+    return keys[:index] + keys[index + 1 :]
 
 
-def _evaluate(
-    throttles: Sequence[PenstockThrottle],
-    keys: tuple[_Key | None, ...],
-    request: Request,
-    view: APIView,
-    state: State,
-) -> Outcome | None:
-    """Evaluate the limits of throttles as one decision, and return as `DjangoLimits.evaluate`.
+def _add(place: _Place, throttles: Sequence[PenstockThrottle], app_limits: DjangoLimits) -> Known:
+    """Compile the limits of throttles, with the default limits.
 
     Raises:
-        APIException: The request has no valid id or cost, or the store fails and the policy is to
-            refuse.
         ImproperlyConfigured: A limit is unknown or wrong.
     """
-    app_limits = conf.current()
-    http = request._request  # noqa: SLF001  as above
-
+    _, view_class, scope, served_by = place
+    view, method = served_by or (None, None)
     try:
-        # A function within this one would be created for each request, with its variables.
-        rules = partial(_rules_of, throttles, view)
-        limits = app_limits.limits_for_throttles(keys, rules, http, state)
+        check_view_class(view_class)
+        found = [throttle.penstock_rule(scope, view_class) for throttle in throttles]
+        rules = tuple({rule: None for rule in found if rule is not None})
+        return app_limits.add(place, None if view is None else route_of(view, method), rules=rules)
     except (ConfigError, LimitError) as error:
-        raise ImproperlyConfigured(f"{type(view).__name__}: {error}") from error
-    if limits is None:
-        return None
-    if limits.needs_end and not (state.has_writer or isinstance(view, PenstockMixin)):
+        raise ImproperlyConfigured(f"{view_class.__name__}: {error}") from error
+
+
+def _check_writer(view: APIView) -> None:
+    """Check that the response of a view is known, on which a limit depends.
+
+    Raises:
+        ImproperlyConfigured: It is not.
+    """
+    if not isinstance(view, PenstockMixin):
         raise ImproperlyConfigured(
             f"{type(view).__name__}: a limit depends on the response, which is not known here; "
             f"add PenstockMiddleware, or PenstockMixin to the view"
         )
-    # For those whose own function returns the id. The view refers to the request: a cycle.
-    state.throttles = throttles, keys, view
-    try:
-        outcome = app_limits.evaluate(limits, request, http, state)
-    finally:
-        state.throttles = ()
-    if outcome is not None and outcome.refusal == "request":
-        raise ParseError(outcome.problem.detail)
-    if outcome is not None and outcome.refusal == "store":
-        raise _Unavailable(outcome.problem.detail)
-    return outcome
-
-
-def _rules_of(throttles: Sequence[PenstockThrottle], view: APIView) -> tuple[Rule, ...]:
-    check_view_class(type(view))
-    scope = getattr(view, "throttle_scope", None)
-    found = (throttle.penstock_rule(scope, type(view)) for throttle in throttles)
-    return tuple({rule: None for rule in found if rule is not None})
 
 
 def _own_id(key: _Key, request: Request) -> Id | None:
@@ -355,12 +342,18 @@ def _own_id(key: _Key, request: Request) -> Id | None:
     return read(DjangoRequest(request, http))
 
 
-def _wait_of(outcome: Outcome | None) -> float | None:
-    """Return the exact wait of a denied client in seconds; `None` for others."""
-    if outcome is None or outcome.decision is None:
-        return None
+def _wait_of(outcome: Outcome) -> float | None:
+    """Return the exact wait of a denied client in seconds; `None` for others.
+
+    Raises:
+        APIException: The request was refused for another reason.
+    """
+    if outcome.refusal == "request":
+        raise ParseError(outcome.problem.detail)
+    if outcome.refusal == "store":
+        raise _Unavailable(outcome.problem.detail)
     retry_after = outcome.retry_after
-    if retry_after is None:
+    if outcome.decision is None or retry_after is None:
         return None
     exact = wait_ns(outcome.decision)
     # A random extra wait is in whole seconds.
