@@ -88,11 +88,6 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Returns penstock's time divided by governor's.
-    pub fn relative_time(&self) -> f64 {
-        ratio(&self.penstock, &self.governor)
-    }
-
     /// Returns governor's time divided by penstock's.
     pub fn speedup(&self) -> f64 {
         ratio(&self.governor, &self.penstock)
