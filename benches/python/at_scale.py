@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,7 +104,7 @@ def tables(found: Figures) -> str:
         f"{hot_alone:,.0f} times a second by single calls and",
         f"{hot_together:,.0f} times in company, with {SHARED_KEY_LOAD:.0%} of a processor.",
     )
-    lines += ["", " ".join(sentences)]
+    lines += ["", *textwrap.wrap(" ".join(sentences), width=132)]
     return "\n".join(lines)
 
 
