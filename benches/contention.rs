@@ -2,6 +2,7 @@
 
 mod harness;
 
+use std::cmp::Ordering;
 use std::hint::black_box;
 use std::thread;
 
@@ -27,7 +28,7 @@ fn compare(table: &Table, buckets: usize, calls: usize, rounds: usize) {
     if buckets < 100_000 {
         table.seen(&faster, found.speedup(), " x");
     } else {
-        table.at_least("12", &faster, 1.4, found.speedup(), " x", found.times());
+        table.target("12", &faster, (Ordering::Greater, 1.4), found.speedup(), " x", found.times());
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod harness;
 
+use std::cmp::Ordering;
 use std::hint::black_box;
 
 use penstock::limiter::Call;
@@ -20,7 +21,7 @@ fn compare(table: &Table, buckets: usize, calls: usize, rounds: usize) {
     if buckets < 100_000 {
         table.seen(&what, found.speedup(), " x");
     } else {
-        table.at_least("12", &what, 1.5, found.speedup(), " x", found.times());
+        table.target("12", &what, (Ordering::Greater, 1.5), found.speedup(), " x", found.times());
     }
 }
 
@@ -50,11 +51,11 @@ fn growth(table: &Table, buckets: usize, turns: usize) {
     let most = grown.iter().map(|&(_, bytes)| bytes).fold(0.0, f64::max);
     let what =
         format!("most bytes a bucket, by the store's count, {} to {buckets} buckets", buckets / 10);
-    table.at_most("11", &what, 32.0, most, " bytes", Times::default());
+    table.target("11", &what, (Ordering::Less, 32.0), most, " bytes", Times::default());
     // A pause of the store occurs in every round, a pause of the machine does not, so the minimum is the store's.
     let longest = grown.iter().map(|&(longest, _)| longest).fold(f64::INFINITY, f64::min);
     let what = format!("longest insert while growing to {buckets}");
-    table.at_most("11", &what, 2.0, longest, " ms", Times::default());
+    table.target("11", &what, (Ordering::Less, 2.0), longest, " ms", Times::default());
 }
 
 fn main() {

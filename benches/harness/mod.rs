@@ -1,5 +1,6 @@
 //! Side-by-side measurement: alternating rounds, medians, and a table of results and targets.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -166,30 +167,22 @@ impl Table {
         Table { is_conclusive }
     }
 
-    pub fn at_most(
+    /// Shows a row with a target, which `Less` measurements meet, or `Greater` ones.
+    pub fn target(
         &self,
         row: &str,
         what: &str,
-        target: f64,
+        (direction, target): (Ordering, f64),
         measured: f64,
         unit: &str,
         times: Times,
     ) {
-        let verdict = self.verdict(measured <= target);
-        println!("| {row} | {what} |{times} <= {target}{unit} | {measured:.2}{unit} | {verdict} |");
-    }
-
-    pub fn at_least(
-        &self,
-        row: &str,
-        what: &str,
-        target: f64,
-        measured: f64,
-        unit: &str,
-        times: Times,
-    ) {
-        let verdict = self.verdict(measured >= target);
-        println!("| {row} | {what} |{times} >= {target}{unit} | {measured:.2}{unit} | {verdict} |");
+        let sign = if direction == Ordering::Less { "<=" } else { ">=" };
+        let is_met = measured == target || measured.total_cmp(&target) == direction;
+        let verdict = self.verdict(is_met);
+        println!(
+            "| {row} | {what} |{times} {sign} {target}{unit} | {measured:.2}{unit} | {verdict} |"
+        );
     }
 
     pub fn seen(&self, what: &str, measured: f64, unit: &str) {

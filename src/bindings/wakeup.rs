@@ -1,6 +1,6 @@
 //! The class `Wakeup`, on which a thread sleeps between the steps of a waiter.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 
@@ -36,19 +36,19 @@ impl Wakeup {
     #[doc = doc!(Wakeup.wait)]
     #[pyo3(signature = (seconds))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
-        let left = seconds.and_then(|left| Duration::try_from_secs_f64(left).ok());
-        let end = left.and_then(|left| Instant::now().checked_add(left));
+        let mut left = seconds.and_then(|left| Duration::try_from_secs_f64(left).ok());
         loop {
-            let is_over = py.detach(|| {
+            let slice = left.map_or(SLICE, |left| left.min(SLICE));
+            let is_notified = py.detach(|| {
                 let mut is_notified = self.is_notified.lock();
                 if !*is_notified {
-                    let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-                    self.changed.wait_for(&mut is_notified, left.unwrap_or(SLICE).min(SLICE));
+                    self.changed.wait_for(&mut is_notified, slice);
                 }
-                std::mem::take(&mut *is_notified) || end.is_some_and(|end| end <= Instant::now())
+                std::mem::take(&mut *is_notified)
             });
             py.check_signals()?;
-            if is_over {
+            left = left.map(|left| left - slice);
+            if is_notified || left.is_some_and(|left| left.is_zero()) {
                 return Ok(());
             }
         }

@@ -120,7 +120,8 @@ fn transactions_are_timed_for_each_of_their_limits() {
         limiter.decide_all(Verb::Spend, &[one("Orders"), one("Pages")]).expect("an answer");
     }
     let timed = |name| counts(&limiter, name).latencies.calls.iter().sum::<u64>();
-    assert!((14..=28).contains(&timed("Orders")), "timed {}", timed("Orders"));
+    // Twice as many if the stack of the thread crosses a megabyte, where another stripe counts.
+    assert!((14..=56).contains(&timed("Orders")), "timed {}", timed("Orders"));
     assert_eq!(timed("Orders"), timed("Pages"));
 }
 

@@ -251,6 +251,7 @@ const LAYERS: &[Layer] = &[
             "std::panic",
             "std::process",
             "std::thread::yield_now",
+            "std::time::Duration",
         ],
     },
     Layer { path: "lib.rs", internal: PARTS, external: &[] },
