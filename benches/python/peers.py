@@ -126,8 +126,8 @@ def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> dict[s
             hit(id)
         runs[peer] = harness.each(hit, drawn)
     took = harness.alternate(runs, len(drawn), rounds, drawn=drawn)
-    # With many buckets, calls wait for memory, and their times vary more: their rows are marked, and
-    # few buckets decide whether the run is kept.
+    # With many buckets, calls wait for memory, and their times vary more. Their rows are marked,
+    # and few buckets decide whether the run is kept.
     if buckets == 1_000:
         table.steady(took, FLOOR)
     remark = harness.uneven(took[FLOOR])
