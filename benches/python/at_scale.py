@@ -26,18 +26,18 @@ LOADS = (10_000, 1_000_000, 100_000_000)
 class Figures(NamedTuple):
     """What the benchmark of a Redis server has measured."""
 
-    alone_us: float
+    single_us: float
     together_us: float
-    bytes_alone: float
-    bytes_together: float
+    single_bytes: float
+    together_bytes: float
     memory: float
 
 
 ROWS = {
-    "alone_us": "processor time of the server per decision, one limit",
+    "single_us": "processor time of the server per decision, one limit, busy server",
     "together_us": "processor time of the server per decision, one limit, in company",
-    "bytes_alone": "bytes sent per decision, one limit",
-    "bytes_together": "bytes sent per decision, one limit, in company",
+    "single_bytes": "bytes sent per decision, one limit",
+    "together_bytes": "bytes sent per decision, one limit, in company",
     "memory": "memory of the server per bucket",
 }
 
@@ -84,24 +84,24 @@ def tables(found: Figures) -> str:
     )
     lines = [f"| {' | '.join(columns)} |", "| --- | --- | --- | --- | --- |"]
     for load in LOADS:
-        sent = load * found.bytes_together * 8
+        sent = load * found.together_bytes * 8
         memory = load * CLIENTS_PER_REQUEST * found.memory
         cells = (
             f"{load:,}",
-            f"{servers(load, found.alone_us):,}",
+            f"{servers(load, found.single_us):,}",
             f"{servers(load, found.together_us):,}",
             f"{shown(sent)}bit/s",
             f"{shown(memory)}B",
         )
         lines.append("| " + " | ".join(cells) + " |")
-    hot_alone = SHARED_KEY_LOAD / found.alone_us * 1e6
+    hot_single = SHARED_KEY_LOAD / found.single_us * 1e6
     hot_together = SHARED_KEY_LOAD / found.together_us * 1e6
     sentences = (
-        f"A decision takes {found.alone_us:.3g} µs of the server's processor alone and",
-        f"{found.together_us:.3g} µs in company, and sends {found.bytes_alone:.0f} and",
-        f"{found.bytes_together:.0f} bytes; a bucket takes {found.memory:.0f} bytes.",
+        f"On a busy server, a single call takes {found.single_us:.3g} µs of processor time and",
+        f"a decision {found.together_us:.3g} µs in company; they send {found.single_bytes:.0f} and",
+        f"{found.together_bytes:.0f} bytes; a bucket takes {found.memory:.0f} bytes.",
         "One bucket that all clients share can be decided",
-        f"{hot_alone:,.0f} times a second by single calls and",
+        f"{hot_single:,.0f} times a second by single calls and",
         f"{hot_together:,.0f} times in company, with {SHARED_KEY_LOAD:.0%} of a processor.",
     )
     lines += ["", *textwrap.wrap(" ".join(sentences), width=132)]

@@ -79,6 +79,8 @@ for _, key in ipairs(KEYS) do
 end
 return time
 """
+CONNECTIONS = 16
+"""Connections with one call at a time, as from as many processes: they keep the server busy."""
 IN_COMPANY = 16
 """Decisions in one run of the script, about as many as 64 threads make together."""
 MOST_OVER_LEAST = 1.5
@@ -352,8 +354,9 @@ def pinned(server: Server) -> Iterator[None]:
 def measure_costs(table: harness.Table, server: Server, rounds: int, seconds: float) -> None:
     """Measure what decisions cost the server: its processor time, bytes and memory.
 
-    The processor time alone is mostly that of waking up, so it is compared with that of a script
-    which only does what every token bucket needs, called in the same way.
+    Much of the processor time is that of reading a request and writing a reply, and of waking up on
+    a server that is not busy, so it is compared with that of a script which only does what every
+    token bucket needs, called in the same way.
     """
     url = f"redis://{HOST}:{server.port}?deadline=10s"
     limiter = penstock.Limiter(dict.fromkeys(NAMES, LIMIT), url)
@@ -361,14 +364,28 @@ def measure_costs(table: harness.Table, server: Server, rounds: int, seconds: fl
     least, own = client.register_script(LEAST), client.register_script(SCRIPT)
     one, state = limiter.limit("User").spend, "1764000000000000000"
     together = itertools.cycle(zip(*[iter(CLIENTS)] * IN_COMPANY, strict=False))
+    thread = threading.local()
+
+    def on_own_connection(id: str) -> None:
+        if not hasattr(thread, "spend"):
+            thread.spend = penstock.Limiter({"User": LIMIT}, url).limit("User").spend
+        thread.spend(id)
+
     # The number of callers and of decisions per call.
     calls: dict[str, tuple[int, int, Callable[[str], object]]] = {
         "one limit": (1, 1, one),
         "three limits": (1, 1, lambda id: limiter.spend_all([(name, id) for name in NAMES])),
+        "one limit, busy server": (CONNECTIONS, 1, on_own_connection),
         "one limit, in company": (64, 1, one),
         "least": (1, 1, lambda id: least([id], [state])),
+        "least, busy server": (CONNECTIONS, 1, lambda id: least([id], [state])),
         "least, in company": (1, IN_COMPANY, lambda _: least(next(together), [state])),
         SCRIPT_OF_REDIS_PY: (1, 1, lambda id: own([id], [INTERVAL_US, BURST_US])),
+        f"{SCRIPT_OF_REDIS_PY}, busy server": (
+            CONNECTIONS,
+            1,
+            lambda id: own([id], [INTERVAL_US, BURST_US]),
+        ),
         f"{SCRIPT_OF_REDIS_PY}, in company": (
             64,
             1,
@@ -386,15 +403,16 @@ def measure_costs(table: harness.Table, server: Server, rounds: int, seconds: fl
             cpu[what].append((harness.cpu_ns(server.pid) - cpu_before) / count)
             sent_after = int(server.info("total_net_input_bytes"))
             sent[what].append((sent_after - sent_before) / count)
-    for what, most in (("one limit", 200), ("three limits", 300), ("one limit, in company", None)):
+    for what in ("one limit", "three limits", "one limit, busy server", "one limit, in company"):
         took = f"{harness.median(cpu, what) / 1e3:.3g} us"
         table.seen("6", f"processor time of the server per decision, {what}", took)
+    for what, most in (("one limit", 200), ("three limits", 300), ("one limit, in company", None)):
         row, value = f"bytes sent per decision, {what}", harness.median(sent, what)
         if most is None:
             table.seen("6", row, f"{value:.3g} bytes")
         else:
             table.at_most("6", row, most, value, " bytes")
-    for suffix in ("", ", in company"):
+    for suffix in ("", ", busy server", ", in company"):
         ours, floor, peer = f"one limit{suffix}", f"least{suffix}", f"{SCRIPT_OF_REDIS_PY}{suffix}"
         shown = f"{harness.median(cpu, floor) / 1e3:.3g} us"
         pairs = zip(cpu[ours], cpu[floor], strict=True)
