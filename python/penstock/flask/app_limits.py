@@ -307,7 +307,6 @@ class FlaskLimits(RouteTable):
         key = (limits, endpoint, method if method in _METHODS else "")
         known = self.known.get(key)
         if known is None:
-            self.guard.warn_if_multiprocess(native.environ)
             route = None if endpoint is None else self._route(endpoint, key[2])
             if limits is None:
                 return self.add(key, route)

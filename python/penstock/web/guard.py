@@ -28,7 +28,7 @@ from penstock.web.options import (
 from penstock.web.outcome import Outcome, ResponseSettings
 from penstock.web.replacements import switch
 from penstock.web.route_limits import RouteLimits
-from penstock.web.setup_checks import ProcessCheck, SetupChecks, Watch
+from penstock.web.setup_checks import SetupChecks, Watch
 
 if TYPE_CHECKING:
     import enum
@@ -94,7 +94,6 @@ class Guard:
         "_enforcer",
         "_ids",
         "_observers",
-        "_processes",
         "_settings",
         "address",
         "enabled",
@@ -175,8 +174,11 @@ class Guard:
             self.store_access,
         )
         self._observers: Final = Observers(limiter.clock, on_decision, near_limit)
-        self._processes: Final = ProcessCheck(limiter, expected_processes)
-        checks = SetupChecks(reads_headers=bool(trusted_proxies or hops), processes=self._processes)
+        checks = SetupChecks(
+            limiter,
+            reads_headers=bool(trusted_proxies or hops),
+            expected_processes=expected_processes,
+        )
         watch = Watch(checks, self.store_access)
         self._enforcer: Final = Enforcer(self._settings, self._observers, watch)
         shared_bucket = None if on_missing_id == "refuse" else on_missing_id
@@ -256,14 +258,6 @@ class Guard:
     def custom_response(self, outcome: Outcome) -> Any:
         """Return what `on_denied` makes of a refusal; `None` for the usual response."""
         return None if self.on_denied is None else self.on_denied(outcome)
-
-    def warn_if_multiprocess(self, environ: Mapping[str, Any]) -> None:
-        """Warn, once, if the server has several processes and each counts for itself.
-
-        Args:
-            environ: A request of the server (PEP 3333).
-        """
-        self._processes.warn(environ)
 
     def incidents(self) -> dict[str, dict[str, int]]:
         """Return what the limiter does not count, by kind and limit name.

@@ -10,13 +10,13 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.web.address import forwarded_addresses
 from penstock.web.findings import OBSERVED, report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from penstock._core import Limiter
     from penstock.web.fallback import StoreAccess
@@ -125,54 +125,20 @@ class Watch:
         self.is_awake = checks.is_open or store.is_failing
 
 
-class ProcessCheck:
-    """Warns of several processes that each count for themselves.
-
-    Args:
-        limiter: The limiter of the guard.
-        expected: The number of processes that the operator has declared.
-    """
-
-    def __init__(self, limiter: Limiter, expected: int) -> None:
-        self._limiter: Final = limiter
-        # With a number declared, the operator knows that counts are per process.
-        self._may_be_multiprocess = expected == 1 and not limiter.is_shared
-
-    def warn(self, environ: Mapping[str, Any]) -> None:
-        """Warn, once, if the server has several processes and each counts for itself.
-
-        Args:
-            environ: A request of the server (PEP 3333).
-        """
-        if self._may_be_multiprocess and environ.get("wsgi.multiprocess"):
-            self._may_be_multiprocess = False
-            report(
-                "P003",
-                f"{self._limiter.store} counts per process, and this server runs several, so a "
-                f"client can get a multiple of each limit",
-                "use store='shm://NAME', which all processes of a machine share, or acknowledge it "
-                "with expected_processes=N",
-            )
-
-    def check(self, request: Request) -> None:
-        """Warn if the server of a request seems to have several processes."""
-        if self._may_be_multiprocess:
-            known = getattr(request, "is_multiprocess", None)
-            is_multiprocess = has_sibling_workers() if known is None else known
-            self.warn({"wsgi.multiprocess": is_multiprocess})
-
-
 class SetupChecks:
     """Observes the first requests of a guard.
 
     Args:
+        limiter: The limiter of the guard.
         reads_headers: Whether headers of proxies are read.
-        processes: Checks whether several processes count each for itself.
+        expected_processes: The number of processes that the operator has declared.
     """
 
-    def __init__(self, *, reads_headers: bool, processes: ProcessCheck) -> None:
+    def __init__(self, limiter: Limiter, *, reads_headers: bool, expected_processes: int) -> None:
+        self._limiter: Final = limiter
         self._reads_headers: Final = reads_headers
-        self._processes: Final = processes
+        # With a number declared, the operator knows that counts are per process.
+        self._may_be_multiprocess = expected_processes == 1 and not limiter.is_shared
         self._count = 0
         self._peers: dict[str, int] = {}
         self._reported: set[str] = set()
@@ -186,11 +152,24 @@ class SetupChecks:
         """Look at a request that has been decided."""
         self._count += 1
         # Later again, because the other workers may start after the first request.
-        if self._count in {1, OBSERVED // 10}:
-            self._processes.check(request)
+        if self._may_be_multiprocess and self._count in {1, OBSERVED // 10}:
+            self._check_processes(request)
         self._look_at(request)
         if self._count == OBSERVED:
             self._check_peers()
+
+    def _check_processes(self, request: Request) -> None:
+        """Warn, once, if the server seems to have several processes, each with its own counts."""
+        known = getattr(request, "is_multiprocess", None)
+        if has_sibling_workers() if known is None else known:
+            self._may_be_multiprocess = False
+            report(
+                "P003",
+                f"{self._limiter.store} counts per process, and this server runs several, so a "
+                f"client can get a multiple of each limit",
+                "use store='shm://NAME', which all processes of a machine share, or acknowledge it "
+                "with expected_processes=N",
+            )
 
     def _look_at(self, request: Request) -> None:
         peer = request.peer or ""

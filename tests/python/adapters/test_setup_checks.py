@@ -149,14 +149,23 @@ def test_one_private_peer_of_nearly_all_requests_is_reported(
     assert codes(caplog) == expected
 
 
-@only(lambda driver: driver is Wsgi)
-def test_server_with_several_processes_is_reported(
-    serve: Serve, caplog: pytest.LogCaptureFixture
+@only(lambda driver: driver in {Wsgi, InFlask})
+@pytest.mark.parametrize(
+    ("several", "expected_processes", "expected"),
+    [(True, 1, ["P003"]), (True, 4, []), (False, 1, [])],
+)
+def test_server_with_several_processes_is_reported_once(
+    serve: Serve,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    several: bool,
+    expected_processes: int,
+    expected: list[str],
 ) -> None:
-    app = serve(LARGE)
-    app.environ["wsgi.multiprocess"] = True
+    app = serve(LARGE, expected_processes=expected_processes)
+    app.environ["wsgi.multiprocess"] = several
     app.statuses(3)
-    assert codes(caplog) == ["P003"]
+    assert codes(caplog) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Errors at startup, objects left behind by requests, and warnings to servers."""
+"""Errors at startup, and objects left behind by requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from adapters.case import Route, limited
-from adapters.drivers import InDjango, InFlask, Wsgi, only, with_routes
+from adapters.drivers import InDjango, only, with_routes
 
 import penstock
 from penstock.guard import Outcome
@@ -199,22 +199,3 @@ def test_served_request_leaves_nothing_to_the_garbage_collector(serve: Serve) ->
     finally:
         gc.unfreeze()
         gc.enable()
-
-
-@only(lambda driver: driver in (Wsgi, InFlask))
-@pytest.mark.parametrize(
-    ("several", "expected", "warnings"), [(True, 1, 1), (True, 4, 0), (False, 1, 0)]
-)
-def test_server_with_several_processes_is_warned_once(
-    serve: Serve,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    several: bool,
-    expected: int,
-    warnings: int,
-) -> None:
-    app = serve(LIMITED, expected_processes=expected)
-    app.environ["wsgi.multiprocess"] = several
-    app.statuses(3)
-    found = [record for record in caplog.records if record.name == "penstock"]
-    assert len(found) == warnings
