@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Never, Unpack, cast
 
 from penstock.web.enforce import NOTHING
 from penstock.web.guard import Guard
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["PenstockMiddleware", "Response"]
 
 
-class _Options(LimitOptions, GuardOptions, total=False):
+class _Options(LimitOptions[Never], GuardOptions, total=False):
     """Keywords of a guard and of a limit."""
 
 

@@ -8,51 +8,21 @@ request. Other limits take no extra step.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.validation import is_coroutine_function
-from penstock.web.identity import IdSource, ReadyId, RequestValue, compile_reader, found_id
-from penstock.web.rule import Cost, Mode, Reader, Rule, RuleOptions, make_rule
+from penstock.web.identity import ReadyId, RequestValue, compile_reader, found_id
+from penstock.web.rule import READ_OPTIONS, make_rule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from penstock._core import Limit
     from penstock.asgi.request import AsgiRequest
-    from penstock.types import Factor, Id, Period, StorePolicy
+    from penstock.types import Id
     from penstock.web.address import ClientAddress
     from penstock.web.request import Request
-
-_AsyncReader: TypeAlias = Callable[[], Awaitable[Any]] | Callable[[Any], Awaitable[Any]]
-# In this order, so that a request that does not count is not read further.
-_OPTIONS: Final = ("exempt_when", "limit", "tier", "factor", "keep", "id", "cost")
-
-
-class AsyncLimitOptions(TypedDict, total=False):
-    """Keywords of `penstock.web.rule.LimitOptions`, whose callables may be `async def`."""
-
-    id: IdSource | _AsyncReader
-    cost: Cost | _AsyncReader
-    tiers: Mapping[str, str | Limit | None]
-    tier: Reader | _AsyncReader
-    factor: Factor | Reader | _AsyncReader
-    keep: int | Reader | _AsyncReader
-    methods: str | Sequence[str] | None
-    exempt_when: Reader | _AsyncReader | None
-    deduct_when: Callable[[Any], Any] | None
-    cost_from_response: Callable[[Any], Any] | None
-    reserve: bool
-    refund_on_error: bool
-    mode: Mode
-    count_denied: bool
-    block_for: Period | Sequence[Period] | None
-
-
-class AsyncRuleOptions(AsyncLimitOptions, total=False):
-    """Keywords of `penstock.web.rule.RuleOptions`, whose callables may be `async def`."""
-
-    limit: Reader | _AsyncReader
-    override_defaults: bool | None
-    on_store_error: StorePolicy | None
+    from penstock.web.rule import AsyncRuleOptions, Rule, RuleOptions
 
 
 class ResolvedValue(ReadyId, RequestValue):
@@ -79,7 +49,8 @@ class AsyncCallables:
         given = cast("dict[str, Any]", options)
         callables = {
             name: given[name]
-            for name in _OPTIONS
+            # In this order, a request that does not count is not read further.
+            for name in READ_OPTIONS
             if callable(given.get(name)) and not isinstance(given[name], ReadyId)
         }
         self.is_async: Final = any(is_coroutine_function(source) for source in callables.values())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
-from penstock.asgi.callables import AsyncCallables, AsyncLimitOptions, AsyncRuleOptions
+from penstock.asgi.callables import AsyncCallables
 from penstock.asgi.exchange import Exchange
 from penstock.asgi.response import refuse
 from penstock.asgi.visit import (
@@ -20,6 +20,7 @@ from penstock.asgi.visit import (
 from penstock.errors import ConfigError
 from penstock.web.guard import Guard
 from penstock.web.options import GuardOptions, check_routeless, split_limit, split_options
+from penstock.web.rule import AsyncReader, LimitOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from penstock._core import Limit, Limiter
     from penstock.asgi.request import Receive, Scope, Send
     from penstock.web.route_limits import RouteLimits
+    from penstock.web.rule import AsyncRuleOptions
 
 _LIMITED: Final = frozenset({"http", "websocket"})
 
 
-class _Options(AsyncLimitOptions, GuardOptions, total=False):
+class _Options(LimitOptions[AsyncReader], GuardOptions, total=False):
     """Keywords of a guard and of a limit."""
 
 

@@ -9,7 +9,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.django.request import state_of
-from penstock.web.identity import ReadyId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,17 +28,11 @@ def waits_for_user(view_class: Any, rules: Iterable[Rule]) -> bool:
     Other rules, such as those by address, do not: a refused request costs no look-up of a user.
     """
     authenticate = getattr(view_class, _AUTHENTICATE, None)
-    if authenticate is None or not any(map(_may_need_user, rules)):
+    if authenticate is None or not any(rule.may_need_user for rule in rules):
         return False
     if not hasattr(authenticate, _MARK):
         setattr(view_class, _AUTHENTICATE, _evaluating(authenticate))
     return True
-
-
-def _may_need_user(rule: Rule) -> bool:
-    needs = rule.id.needs_user if isinstance(rule.id, ReadyId) else callable(rule.id)
-    callables = (rule.cost, rule.factor, rule.keep, rule.choose, rule.exempt_when)
-    return needs or any(map(callable, callables))
 
 
 def _evaluating(authenticate: Any) -> Any:

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, Unpac
 from fastapi.params import Depends
 from starlette.requests import HTTPConnection
 
-from penstock.asgi.callables import AsyncCallables, AsyncRuleOptions, ResolvedValue
+from penstock.asgi.callables import AsyncCallables, ResolvedValue
 from penstock.errors import ConfigError
+from penstock.web.rule import READ_OPTIONS, AsyncRuleOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from penstock._core import Limit
     from penstock.web.rule import Rule
-
-_FROM_DEPENDENCIES: Final = ("id", "cost", "exempt_when", "limit", "tier", "factor", "keep")
 
 _Result = TypeVar("_Result")
 
@@ -66,9 +65,7 @@ class RouteLimit:
     ) -> None:
         given = cast("dict[str, Any]", options)
         depends = {
-            name: value
-            for name in _FROM_DEPENDENCIES
-            if isinstance(value := given.get(name), Depends)
+            name: value for name in READ_OPTIONS if isinstance(value := given.get(name), Depends)
         }
         self._resolved: Final = {name: ResolvedValue() for name in depends}
         self._limits: Final = limits

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    Never,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    cast,
+)
 
 from penstock._core import Limit
 from penstock.errors import ConfigError
@@ -20,7 +31,7 @@ from penstock.validation import (
     is_whole,
     takes,
 )
-from penstock.web.identity import IdSource, RequestValue, by_address, compile_reader
+from penstock.web.identity import IdSource, ReadyId, RequestValue, by_address, compile_reader
 from penstock.web.penalty import block_limits
 
 if TYPE_CHECKING:
@@ -37,8 +48,12 @@ Mode: TypeAlias = Literal["enforce", "shadow"]
 Kind: TypeAlias = TransactionKind
 Reader: TypeAlias = Callable[[], Any] | Callable[[Any], Any]
 """A callable that takes the framework's request, or nothing."""
+AsyncReader: TypeAlias = Callable[[], Awaitable[Any]] | Callable[[Any], Awaitable[Any]]
+"""The same, `async def`."""
 Cost: TypeAlias = int | Callable[[], int] | Callable[[Any], int]
 
+READ_OPTIONS: Final = ("exempt_when", "limit", "tier", "factor", "keep", "id", "cost")
+"""Options that may be a `Reader`, in the order in which a request is read."""
 CHOICES: Final = frozenset({"limit", "tiers"})
 """Options that choose the limit of a request, in place of the name of a limit."""
 
@@ -46,6 +61,9 @@ STORE_POLICIES: Final = ("allow", "deny", "local", "raise")
 _MAX_COST: Final = 2**63 - 1
 # A factor or a keep is a role's, and there are few roles.
 _MAX_ADJUSTED: Final = 1024
+
+# An `AsyncReader` in adapters that await one; nothing more in the others.
+_More = TypeVar("_More")
 
 # The registry of HTTP methods (RFC 9110, section 18.2) as of November 2026, and PURGE of caches.
 _METHODS: Final = tuple(
@@ -105,6 +123,13 @@ class Rule:
     on_store_error: StorePolicy | None
 
     @property
+    def may_need_user(self) -> bool:
+        """Whether it may read the user of a request."""
+        needs_user = self.id.needs_user if isinstance(self.id, ReadyId) else callable(self.id)
+        others = (self.cost, self.factor, self.keep, self.choose, self.exempt_when)
+        return needs_user or any(map(callable, others))
+
+    @property
     def is_settled(self) -> bool:
         """Whether the response or the view tells what is spent."""
         by_response = self.deduct_when is not None or self.cost_from_response is not None
@@ -144,7 +169,7 @@ class Rule:
         return not answer
 
 
-class LimitOptions(TypedDict, total=False):
+class LimitOptions(TypedDict, Generic[_More], total=False):
     """Keywords of a limit on a route, without those that a guard has too.
 
     Attributes:
@@ -176,14 +201,14 @@ class LimitOptions(TypedDict, total=False):
             each further block lasts longer.
     """
 
-    id: IdSource
-    cost: Cost
+    id: IdSource | _More
+    cost: Cost | _More
     tiers: Mapping[str, str | Limit | None]
-    tier: Reader
-    factor: Factor | Reader
-    keep: int | Reader
+    tier: Reader | _More
+    factor: Factor | Reader | _More
+    keep: int | Reader | _More
     methods: str | Sequence[str] | None
-    exempt_when: Reader | None
+    exempt_when: Reader | _More | None
     deduct_when: Callable[[Any], Any] | None
     cost_from_response: Callable[[Any], Any] | None
     reserve: bool
@@ -193,8 +218,8 @@ class LimitOptions(TypedDict, total=False):
     block_for: Period | Sequence[Period] | None
 
 
-class RuleOptions(LimitOptions, total=False):
-    """Keywords of a limit on a route, in every framework.
+class _RouteOptions(LimitOptions[_More], total=False):
+    """Keywords of a limit on a route.
 
     Attributes:
         limit: Instead of limits: returns the limit of a request, which is a name, a text, a `Limit`
@@ -204,9 +229,17 @@ class RuleOptions(LimitOptions, total=False):
         on_store_error: What to do when the store fails. The default is the guard's.
     """
 
-    limit: Reader
+    limit: Reader | _More
     override_defaults: bool | None
     on_store_error: StorePolicy | None
+
+
+class RuleOptions(_RouteOptions[Never], total=False):
+    """Keywords of a limit on a route, in every framework."""
+
+
+class AsyncRuleOptions(_RouteOptions[AsyncReader], total=False):
+    """Keywords of a limit on a route whose callables may be `async def`."""
 
 
 def make_rule(
