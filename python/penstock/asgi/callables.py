@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.validation import is_coroutine_function
 from penstock.web.identity import ReadyId, RequestValue, compile_reader, found_id
-from penstock.web.rule import READ_OPTIONS, make_rule
+from penstock.web.rule import READ_OPTIONS, WrittenLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.types import Id
     from penstock.web.address import ClientAddress
     from penstock.web.request import Request
-    from penstock.web.rule import AsyncRuleOptions, Rule, RuleOptions
+    from penstock.web.rule import AsyncRuleOptions, RuleOptions
 
 
 class ResolvedValue(ReadyId, RequestValue):
@@ -38,14 +38,16 @@ class ResolvedValue(ReadyId, RequestValue):
         return None if resolved is None else resolved[self]
 
 
-class AsyncCallables:
-    """Options of a limit, with a `ResolvedValue` in place of each callable that is awaited.
+class AsyncLimits(WrittenLimits):
+    """Limits whose options have a `ResolvedValue` in place of each callable that is awaited.
 
     Attributes:
         is_async: Whether one of the callables is a coroutine function.
     """
 
-    def __init__(self, options: AsyncRuleOptions) -> None:
+    def __init__(
+        self, limits: Sequence[str | Limit], options: AsyncRuleOptions, scope: str | None = None
+    ) -> None:
         given = cast("dict[str, Any]", options)
         callables = {
             name: given[name]
@@ -54,26 +56,17 @@ class AsyncCallables:
             if callable(given.get(name)) and not isinstance(given[name], ReadyId)
         }
         self.is_async: Final = any(is_coroutine_function(source) for source in callables.values())
-        self._options: Final = dict(given)
+        replaced = dict(given)
         self._readers: Final[list[tuple[str, ResolvedValue, Callable[[Request], Any]]]] = []
         for name, source in callables.items() if self.is_async else ():
-            value = self._options[name] = ResolvedValue()
+            value = replaced[name] = ResolvedValue()
             self._readers.append((name, value, compile_reader(source, name, may_wait=True)))
-        self._methods: frozenset[str] | None = None
-
-    def rule(self, limits: Sequence[str | Limit], scope: str, *, is_shared: bool = False) -> Rule:
-        """Return a rule with the options; see `penstock.web.rule.make_rule`.
-
-        Raises:
-            ConfigError: An option is invalid.
-        """
-        rule = make_rule(limits, scope, cast("RuleOptions", self._options), is_shared=is_shared)
-        self._methods = rule.methods
-        return rule
+        super().__init__(limits, cast("RuleOptions", replaced), scope)
 
     async def resolve(self, request: AsgiRequest) -> None:
         """Call and await the callables, and attach their results to the request."""
-        if self._methods is not None and request.method not in self._methods:
+        methods = self._written.methods
+        if methods is not None and request.method not in methods:
             return
         if request.resolved is None:
             request.resolved = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
-from penstock.asgi.callables import AsyncCallables
+from penstock.asgi.callables import AsyncLimits
 from penstock.asgi.exchange import Exchange
 from penstock.asgi.response import refuse
 from penstock.asgi.visit import (
@@ -79,7 +79,7 @@ class PenstockMiddleware:
         self.guard: Final = _guard(limiter, guard_options)
         has_limit = limit is not None or "tiers" in limit_options
         self._limits: Final = self._compile(limit, limit_options) if has_limit else None
-        self._waits: Final = self.guard.limiter.may_wait or self._callables is not None
+        self._waits: Final = self.guard.limiter.may_wait or self._awaited is not None
         if limit_options and not has_limit:
             raise ConfigError(f"{', '.join(sorted(limit_options))} need a limit, found limit=None")
         if limiter is None and not has_limit:
@@ -94,8 +94,8 @@ class PenstockMiddleware:
         options: dict[str, object],
     ) -> RouteLimits:
         limits, options = split_limit(limit, options)
-        callables = AsyncCallables(cast("AsyncRuleOptions", options))
-        rule = callables.rule(limits, "default")
+        written = AsyncLimits(limits, cast("AsyncRuleOptions", options))
+        rule = written.rule("default")
         check_routeless(
             rule,
             f"use by_address and a separate middleware for each route, "
@@ -103,12 +103,12 @@ class PenstockMiddleware:
         )
         compiled = self.guard.route_limits([rule])
         self._needs_response = compiled.needs_response
-        self._callables = callables if callables.is_async else None
+        self._awaited = written if written.is_async else None
         return compiled
 
     # For a middleware without a limit.
     _needs_response = False
-    _callables: AsyncCallables | None = None
+    _awaited: AsyncLimits | None = None
 
     # Frameworks have types of their own for the three, which are not compatible.
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -138,8 +138,8 @@ class PenstockMiddleware:
             if limits is None:
                 show_nothing(scope)
             elif self._waits:
-                if self._callables is not None:
-                    await self._callables.resolve(state.request)
+                if self._awaited is not None:
+                    await self._awaited.resolve(state.request)
                 outcome = await state.enter_async(limits)
                 store_decision(scope, state.decision)
             else:

@@ -39,7 +39,7 @@ from penstock.django.view_limits import (
 from penstock.errors import ConfigError, RateLimited
 from penstock.web.lifecycle import refund_failed
 from penstock.web.route_table import EXEMPT, ViewLimits, scope_of
-from penstock.web.rule import Rule, RuleOptions, make_rule
+from penstock.web.rule import RuleOptions, WrittenLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,27 +63,17 @@ _ANSWERS: Final = (
 _async_classes: Final[dict[type, bool]] = {}
 
 
-class LimitDecorator:
+class LimitDecorator(WrittenLimits):
     """Limits with their options, as `limit(...)` returns them: a decorator of views.
 
     The setting `PENSTOCK["DEFAULT"]` may contain it, too.
     """
 
-    __slots__ = ("__weakref__", "_limits", "_methods", "_options", "_shared")
-
     def __init__(
         self, limits: Sequence[str | Limit], options: RuleOptions, scope: str | None = None
     ) -> None:
-        # Report mistakes where the decorator is called, not where it is applied.
-        rule = make_rule(limits, scope or "", options, is_shared=scope is not None)
-        self._limits: Final = tuple(limits)
-        self._options: Final = options
-        self._shared: Final = None if scope is None else rule
+        super().__init__(limits, options, scope)
         self._methods: Final[dict[tuple[object, type | None], ViewLimits]] = {}
-
-    def rule(self, scope: str) -> Rule:
-        """Return the rule of these limits on a view, whose rates are kept under `scope`."""
-        return self._shared or make_rule(self._limits, scope, self._options)
 
     def __call__(self, target: _Target) -> _Target:
         """Limit a view or a class of views."""

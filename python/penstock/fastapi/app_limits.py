@@ -67,7 +67,7 @@ class _Tree:
         self.replaced: Final = replaced
         self.scope: Final = scope
         self.has_dependencies: Final = any(limit.has_dependencies for limit in limits)
-        self.is_async: Final = any(limit.callables.is_async for limit in limits)
+        self.is_async: Final = any(limit.is_async for limit in limits)
         self.compiled: RouteLimits | None = None
 
 
@@ -242,8 +242,8 @@ class FastapiLimits(RouteTable):
             RequestRefused: The request is refused.
         """
         for limit in limits:
-            if limit.callables.is_async:
-                await limit.callables.resolve(request)
+            if limit.is_async:
+                await limit.resolve(request)
         outcome = await state.enter_async(self._compile(limits, tree.scope))
         _proceed(outcome, request.native.scope, state)
 

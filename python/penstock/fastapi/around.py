@@ -99,7 +99,7 @@ def put_around(route: Any, limits: Sequence[RouteLimit]) -> None:
         or isinstance(target.app, LimitsAround)
         # A class of the application may do something before the dependencies.
         or type(written).get_route_handler is not APIRoute.get_route_handler
-        or any(limit.has_dependencies or limit.callables.is_async for limit in limits)
+        or any(limit.has_dependencies or limit.is_async for limit in limits)
     ):
         return
     calls: list[Any] = [each.call for each in route.dependant.dependencies]

@@ -88,8 +88,8 @@ class Messages:
             return None
         request = FastapiRequest(self._connection.scope, self._connection)
         request.resolved = dict(self._resolved)
-        if self._limit.callables.is_async:
-            await self._limit.callables.resolve(request)
+        if self._limit.is_async:
+            await self._limit.resolve(request)
         visit = Visit(request, request.peer)
         outcome = await visit.enter_async(self._limits)
         # An override or a reload may have added slots since the start.

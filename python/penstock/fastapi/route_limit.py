@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, Unpac
 from fastapi.params import Depends
 from starlette.requests import HTTPConnection
 
-from penstock.asgi.callables import AsyncCallables, ResolvedValue
+from penstock.asgi.callables import AsyncLimits, ResolvedValue
 from penstock.errors import ConfigError
 from penstock.web.rule import READ_OPTIONS, AsyncRuleOptions
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from penstock._core import Limit
-    from penstock.web.rule import Rule
 
 _Result = TypeVar("_Result")
 
@@ -49,12 +48,11 @@ def refuse_endpoint(
     return checked
 
 
-class RouteLimit:
+class RouteLimit(AsyncLimits):
     """One or several limits of a route, as its dependencies declare them.
 
     Attributes:
         is_per_request: Whether it is decided before the endpoint runs.
-        callables: Its options.
         has_dependencies: Whether FastAPI resolves one of its options, such as its id.
     """
 
@@ -68,14 +66,8 @@ class RouteLimit:
             name: value for name in READ_OPTIONS if isinstance(value := given.get(name), Depends)
         }
         self._resolved: Final = {name: ResolvedValue() for name in depends}
-        self._limits: Final = limits
-        self._scope: Final = scope
-        self.callables: Final = AsyncCallables(
-            cast("AsyncRuleOptions", {**given, **self._resolved})
-        )
+        super().__init__(limits, cast("AsyncRuleOptions", {**given, **self._resolved}), scope)
         self.has_dependencies: Final = bool(depends)
-        # Validates the options where they are written.
-        self.callables.rule(limits, "")
         # FastAPI reads it to find out what to pass for each request.
         kind = inspect.Parameter.KEYWORD_ONLY
         self.__signature__ = inspect.Signature(
@@ -96,12 +88,6 @@ class RouteLimit:
             ConfigError: Always; the message says what to write.
         """
         raise ConfigError(f"{self!r} needs Depends; write dependencies=[Depends({self!r})]")
-
-    def rule(self, scope: str) -> Rule:
-        """Return its rule on a route; unnamed limits are kept under `scope` unless it has one."""
-        if self._scope is None:
-            return self.callables.rule(self._limits, scope)
-        return self.callables.rule(self._limits, self._scope, is_shared=True)
 
     def resolved(self, values: Mapping[str, Any]) -> dict[object, Any]:
         """Return what FastAPI resolved, as `AsgiRequest.resolved` stores it."""

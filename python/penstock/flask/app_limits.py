@@ -12,7 +12,7 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 
 from penstock.errors import ConfigError, RateLimited, StoreError
-from penstock.flask.decorator import LimitDecorator
+from penstock.flask.decorator import LimitDecorator, scope_of
 from penstock.flask.request import (
     FlaskRequest,
     FlaskVisit,
@@ -377,4 +377,4 @@ def _rules_of_method_decorators(view: object, method: str) -> Iterator[Rule]:
     function = method_of(view, method)
     for decorate in decorators_of(view, method) if function is not None else ():
         if isinstance(decorate, LimitDecorator):
-            yield decorate.rule(function)
+            yield decorate.rule(scope_of(function))

@@ -11,7 +11,7 @@ from flask.views import View
 from penstock.errors import ConfigError
 from penstock.web import route_table
 from penstock.web.limit_names import view_scope
-from penstock.web.rule import Rule, RuleOptions, make_rule
+from penstock.web.rule import Rule, RuleOptions, WrittenLimits
 
 if TYPE_CHECKING:
     from penstock._core import Limit
@@ -20,7 +20,7 @@ _AS_VIEW: Final = f"{View.as_view.__qualname__}.<locals>.view"
 _Target = TypeVar("_Target", bound=Callable[..., Any] | Blueprint)
 
 
-class LimitDecorator:
+class LimitDecorator(WrittenLimits):
     """Limits with their options, as `limit` and `shared` return them: a decorator of views."""
 
     def __init__(
@@ -30,21 +30,13 @@ class LimitDecorator:
         options: RuleOptions,
         scope: str | None = None,
     ) -> None:
-        # Report mistakes where the decorator is called, not where it is applied.
-        rule = make_rule(limits, scope or "", options, is_shared=scope is not None)
+        super().__init__(limits, options, scope)
         self._limited: Final = limited
-        self._limits: Final = limits
-        self._options: Final = options
-        self._shared: Final = None if scope is None else rule
 
     def __call__(self, target: _Target) -> _Target:
         """Limit a view, a class of views or a blueprint."""
-        limited: _Target = self._limited(target, self.rule(target))
+        limited: _Target = self._limited(target, self.rule(scope_of(target)))
         return limited
-
-    def rule(self, target: object) -> Rule:
-        """Return the rule of these limits on a view."""
-        return self._shared or make_rule(self._limits, scope_of(target), self._options)
 
 
 def wrong_target(target: object) -> ConfigError:

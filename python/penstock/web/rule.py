@@ -315,6 +315,31 @@ def make_rule(
     )
 
 
+class WrittenLimits:
+    """Limits with their options, as they are written: the source of the rules of one or more views.
+
+    Args:
+        limits: As in `make_rule`.
+        options: As in `make_rule`.
+        scope: The name under which views share unnamed limits; `None` if each has its own.
+
+    Raises:
+        ConfigError: An option is invalid, which is reported here, not where the limits are used.
+    """
+
+    def __init__(
+        self, limits: Sequence[str | Limit], options: RuleOptions, scope: str | None = None
+    ) -> None:
+        self._limits: Final = tuple(limits)
+        self._options: Final = options
+        self._written: Final = make_rule(limits, scope or "", options, is_shared=scope is not None)
+
+    def rule(self, scope: str) -> Rule:
+        """Return the rule on a view, whose unnamed limits are kept under `scope` unless shared."""
+        written = self._written
+        return written if written.is_shared else make_rule(self._limits, scope, self._options)
+
+
 def check_policy(policy: object) -> None:
     """Check a value of `on_store_error`.
 
