@@ -11,11 +11,11 @@ from penstock.asgi.callables import AsyncLimits
 from penstock.asgi.exchange import Exchange
 from penstock.asgi.response import refuse
 from penstock.asgi.visit import (
-    STATE_KEY,
+    VISIT_KEY,
     AsgiVisit,
     show_nothing,
-    state_of,
     store_decision,
+    visit_of,
 )
 from penstock.errors import ConfigError
 from penstock.web.guard import Guard
@@ -123,15 +123,15 @@ class PenstockMiddleware:
             await app(scope, receive, send)
             return
         limiter = guard.limiter
-        outer: AsgiVisit | None = scope.get(STATE_KEY)
-        state = None if outer is None else state_of(scope, limiter)
-        is_outermost = state is None
-        if state is None:
+        outer: AsgiVisit | None = scope.get(VISIT_KEY)
+        visit = None if outer is None else visit_of(scope, limiter)
+        is_outermost = visit is None
+        if visit is None:
             client = scope.get("client")
-            state = scope[STATE_KEY] = AsgiVisit(scope, client[0] if client else None)
-            state.limiter, state.outer, state.send_on = limiter, outer, send
-            state.has_started = False
-            send = state.send
+            visit = scope[VISIT_KEY] = AsgiVisit(scope, client[0] if client else None)
+            visit.limiter, visit.outer, visit.send_on = limiter, outer, send
+            visit.has_started = False
+            send = visit.send
         try:
             limits = self._limits
             outcome = None
@@ -139,27 +139,27 @@ class PenstockMiddleware:
                 show_nothing(scope)
             elif self._waits:
                 if self._awaited is not None:
-                    await self._awaited.resolve(state.request)
-                outcome = await state.enter_async(limits)
-                store_decision(scope, state.decision)
+                    await self._awaited.resolve(visit.request)
+                outcome = await visit.enter_async(limits)
+                store_decision(scope, visit.decision)
             else:
-                outcome = state.enter(limits)
+                outcome = visit.enter(limits)
                 # As `store_decision`, with one call less.
-                scope.setdefault("state", {})["penstock"] = state.decision
+                scope.setdefault("state", {})["penstock"] = visit.decision
             if outcome is not None and outcome.refusal is not None:
                 await refuse(guard, outcome, scope, receive, send)
             elif self._needs_response:
-                await self._serve_and_watch(state, scope, receive, send)
+                await self._serve_and_watch(visit, scope, receive, send)
             else:
                 await app(scope, receive, send)
         finally:
-            # The state must not stay in the scope: a reference cycle waits for the collector.
-            scope[STATE_KEY] = outer
+            # The visit must not stay in the scope: a reference cycle waits for the collector.
+            scope[VISIT_KEY] = outer
             if is_outermost:
-                state.end()
+                visit.end()
 
     async def _serve_and_watch(
-        self, state: AsgiVisit, scope: Scope, receive: Receive, send: Send
+        self, visit: AsgiVisit, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serve a request; refund or settle it if the application raises.
 
@@ -168,13 +168,13 @@ class PenstockMiddleware:
         sent before a background task failed.
         """
         # Without a limit of its own, it refunds those further inside.
-        own = None if self._limits is None else state.entered
+        own = None if self._limits is None else visit.entered
         exchange = Exchange(receive, send)
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except Exception:
             if not (exchange.is_disconnected or exchange.is_served):
-                await state.failed_async(own)
+                await visit.failed_async(own)
             raise
 
 

@@ -1,4 +1,4 @@
-"""State of a request, shared by all middlewares and dependencies that decide its limits."""
+"""The visit of a request, shared by all middlewares and dependencies that decide its limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock._core import Decision, Limiter
     from penstock.asgi.request import Message, Scope, Send
 
-STATE_KEY: Final = "penstock.state"
+VISIT_KEY: Final = "penstock.visit"
 """The key of a scope under which the innermost `AsgiVisit` is stored."""
 
 _SWITCHING_PROTOCOLS: Final = 101
@@ -26,11 +26,11 @@ _FORBIDDEN: Final = 403
 
 
 class AsgiVisit(Visit):
-    """State of one request under one limiter; the application sends its response through it.
+    """A request under one limiter; the application sends its response through it.
 
     Attributes:
         limiter: The limiter.
-        outer: The state under another limiter, of a middleware further outside; `None` for none.
+        outer: The visit under another limiter, of a middleware further outside; `None` for none.
         has_started: Whether the response has started.
         send_on: Sends a message on to the server.
     """
@@ -101,16 +101,16 @@ class AsgiVisit(Visit):
         """
         if self.entered is not None or self.slots is not None:
             self.finished()
-        # They refer to the scope, which refers to this state.
+        # They refer to the scope, which refers to this visit.
         self.entered = self.cached_request = None
 
 
-def state_of(scope: Scope, limiter: Limiter) -> AsgiVisit | None:
-    """Return the state of a request under a limiter; `None` if no middleware created one."""
-    state: AsgiVisit | None = scope.get(STATE_KEY)
-    while state is not None and state.limiter is not limiter:
-        state = state.outer
-    return state
+def visit_of(scope: Scope, limiter: Limiter) -> AsgiVisit | None:
+    """Return the visit of a request under a limiter; `None` if no middleware created one."""
+    visit: AsgiVisit | None = scope.get(VISIT_KEY)
+    while visit is not None and visit.limiter is not limiter:
+        visit = visit.outer
+    return visit
 
 
 def store_decision(scope: Scope, decision: Decision) -> None:

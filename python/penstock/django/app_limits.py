@@ -15,7 +15,7 @@ from penstock.django.request import (
     AsyncDjangoRequest,
     Deferred,
     DjangoRequest,
-    State,
+    DjangoVisit,
     UserNotLoaded,
 )
 from penstock.django.signals import limit_denied
@@ -64,7 +64,7 @@ class DjangoLimits(RouteTable):
         self.may_wait: Final = guard.limiter.may_wait
 
     def limits_for_view(
-        self, limits: ViewLimits, http: HttpRequest, state: State, view_object: object
+        self, limits: ViewLimits, http: HttpRequest, visit: DjangoVisit, view_object: object
     ) -> RouteLimits | None:
         """Return what a decorator must evaluate; `None` for nothing.
 
@@ -74,17 +74,17 @@ class DjangoLimits(RouteTable):
         Args:
             limits: The decorator's.
             http: Django's request.
-            state: Its state.
+            visit: Its visit.
             view_object: The view, if it is the object of a class; else `None`.
         """
         if not self.guard.enabled:
             return None
-        if limits in state.covered:
-            state.covered = tuple(other for other in state.covered if other is not limits)
+        if limits in visit.covered:
+            visit.covered = tuple(other for other in visit.covered if other is not limits)
             return None
-        is_first = not state.is_decided and state.deferred is None
+        is_first = not visit.is_decided and visit.deferred is None
         # Only the middleware applies the default limits of a view.
-        needs_view = is_first and state.has_middleware
+        needs_view = is_first and visit.has_middleware
         view, method = self.view_of(http) if needs_view else (None, None)
         owner = None if view_object is None else type(view_object)
         key = (limits, view, method, owner, is_first)
@@ -97,39 +97,39 @@ class DjangoLimits(RouteTable):
             view_class = owner if is_class else class_of(limits.view)
             known = self._add(key, route, view_class, limits, *within)
         if is_first:
-            state.covered = known.covered
-        return self._defer(known, state) if known.waits else known.limits
+            visit.covered = known.covered
+        return self._defer(known, visit) if known.waits else known.limits
 
     def enter_route(
-        self, http: HttpRequest, state: State, *, after_view: bool = False
+        self, http: HttpRequest, visit: DjangoVisit, *, after_view: bool = False
     ) -> HttpResponseBase | None:
         """Evaluate the default limits if the view has not; return the response of a refusal.
 
         Args:
             http: Django's request.
-            state: Its state.
+            visit: Its visit.
             after_view: Whether the view has been called, or skipped.
         """
-        limits = self._limits_for_route(http, state, after_view=after_view)
-        outcome = None if limits is None else self.evaluate(limits, http, http, state)
+        limits = self._limits_for_route(http, visit, after_view=after_view)
+        outcome = None if limits is None else self.evaluate(limits, http, http, visit)
         if outcome is None or outcome.refusal is None:
             return None
         return self.refusal_response(outcome)
 
     async def enter_route_async(
-        self, http: HttpRequest, state: State, *, after_view: bool = False
+        self, http: HttpRequest, visit: DjangoVisit, *, after_view: bool = False
     ) -> HttpResponseBase | None:
         """Do the same as `enter_route` on an event loop."""
-        limits = self._limits_for_route(http, state, after_view=after_view)
-        outcome = None if limits is None else await self.evaluate_async(limits, http, http, state)
+        limits = self._limits_for_route(http, visit, after_view=after_view)
+        outcome = None if limits is None else await self.evaluate_async(limits, http, http, visit)
         if outcome is None or outcome.refusal is None:
             return None
         return await on_loop(self.refusal_response, outcome)
 
     def _limits_for_route(
-        self, http: HttpRequest, state: State, *, after_view: bool
+        self, http: HttpRequest, visit: DjangoVisit, *, after_view: bool
     ) -> RouteLimits | None:
-        if not (self.defaults and self.guard.enabled) or state.is_decided:
+        if not (self.defaults and self.guard.enabled) or visit.is_decided:
             return None
         view, method = self.view_of(http)
         if view is None:
@@ -140,7 +140,7 @@ class DjangoLimits(RouteTable):
             route = route_of(view, method)
             by_view = not after_view and (route.is_limited or has_throttle(view))
             known = self._add(key, None if by_view else route, None if after_view else route.owner)
-        return self._defer(known, state) if known.waits else known.limits
+        return self._defer(known, visit) if known.waits else known.limits
 
     @staticmethod
     def view_of(http: HttpRequest) -> tuple[object, str | None]:
@@ -159,32 +159,32 @@ class DjangoLimits(RouteTable):
             known = self.known[key] = known._replace(waits=waits_for_user(view_class, rules))
         return known
 
-    def _defer(self, known: Known, state: State) -> RouteLimits | None:
+    def _defer(self, known: Known, visit: DjangoVisit) -> RouteLimits | None:
         """Defer limits that wait for the user, and return `None`."""
         if known.limits is not None:
-            if state.deferred is None:
-                state.deferred = Deferred(self.evaluate)
-            state.deferred.add(known.limits)
+            if visit.deferred is None:
+                visit.deferred = Deferred(self.evaluate)
+            visit.deferred.add(known.limits)
         return None
 
     def finish_deferred(
-        self, response: HttpResponseBase, http: HttpRequest, state: State
+        self, response: HttpResponseBase, http: HttpRequest, visit: DjangoVisit
     ) -> HttpResponseBase:
         """Return the response of a view with deferred limits: its own, or that of a refusal."""
-        deferred = state.deferred
+        deferred = visit.deferred
         if deferred is None:
             return response
         # The view may have ended before it has authenticated the request.
-        deferred.evaluate(http, http, state)
+        deferred.evaluate(http, http, visit)
         if deferred.outcome is not None and deferred.is_refused:
             refused = self.refusal_response(deferred.outcome)
             response.close()
             response = refused
-        state.deferred = None
+        visit.deferred = None
         return response
 
     def evaluate(
-        self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
+        self, limits: RouteLimits, native: Any, http: HttpRequest, visit: DjangoVisit
     ) -> Outcome | None:
         """Evaluate limits for a request, and send the signal of a denial.
 
@@ -192,40 +192,40 @@ class DjangoLimits(RouteTable):
             limits: The limits.
             native: The view's request.
             http: Django's request.
-            state: Its state.
+            visit: Its visit.
 
         Returns:
             The outcome; `None` for an ordinary request, which may proceed.
         """
-        if native is not http or state.is_decided:
-            state.cached_request = DjangoRequest(native, http)
-        outcome = state.enter(limits)
-        http.penstock = state.decision  # type: ignore[attr-defined]
+        if native is not http or visit.is_decided:
+            visit.cached_request = DjangoRequest(native, http)
+        outcome = visit.enter(limits)
+        http.penstock = visit.decision  # type: ignore[attr-defined]
         if limit_denied.receivers:
-            _send(state.outcome, state.request)
+            _send(visit.outcome, visit.request)
         return outcome
 
     async def evaluate_async(
-        self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
+        self, limits: RouteLimits, native: Any, http: HttpRequest, visit: DjangoVisit
     ) -> Outcome | None:
         """Do the same as `evaluate` on an event loop; await queries, or run them in a thread."""
-        state.is_on_loop = True
-        if native is not http or state.is_decided:
-            state.cached_request = AsyncDjangoRequest(native, http)
+        visit.is_on_loop = True
+        if native is not http or visit.is_decided:
+            visit.cached_request = AsyncDjangoRequest(native, http)
         try:
             try:
-                outcome = await state.enter_async(limits)
+                outcome = await visit.enter_async(limits)
             except UserNotLoaded:
                 # Nothing has been spent yet.
-                await state.request.load_user()
-                outcome = await state.enter_async(limits)
+                await visit.request.load_user()
+                outcome = await visit.enter_async(limits)
         except SynchronousOnlyOperation:
             # A callable of the application queries the database.
-            state.cached_request = DjangoRequest(native, http)
-            outcome = await sync_to_async(state.enter)(limits)
-        http.penstock = state.decision  # type: ignore[attr-defined]
+            visit.cached_request = DjangoRequest(native, http)
+            outcome = await sync_to_async(visit.enter)(limits)
+        http.penstock = visit.decision  # type: ignore[attr-defined]
         if limit_denied.receivers:
-            await sync_to_async(_send)(state.outcome, state.request)
+            await sync_to_async(_send)(visit.outcome, visit.request)
         return outcome
 
     def refusal_response(self, outcome: Outcome) -> HttpResponseBase:
@@ -241,21 +241,23 @@ class DjangoLimits(RouteTable):
         return HttpResponse(body, status=outcome.status, headers=dict(fields))
 
     def respond_to_denial(
-        self, error: RateLimited, request: DjangoRequest, state: State
+        self, error: RateLimited, request: DjangoRequest, visit: DjangoVisit
     ) -> HttpResponseBase:
         """Return the response of a view that raised `RateLimited` itself."""
-        return self.refusal_response(self.record_denial(error, request, state))
+        return self.refusal_response(self.record_denial(error, request, visit))
 
-    def record_denial(self, error: RateLimited, request: DjangoRequest, state: State) -> Outcome:
+    def record_denial(
+        self, error: RateLimited, request: DjangoRequest, visit: DjangoVisit
+    ) -> Outcome:
         """Return the outcome of a view that raised `RateLimited` itself, and send the signal."""
-        outcome = self.guard.denied(request, error.decision, state.outcome)
-        state.keep(outcome)
-        state.show(request.http)
+        outcome = self.guard.denied(request, error.decision, visit.outcome)
+        visit.keep(outcome)
+        visit.show(request.http)
         _send(outcome, request)
         return outcome
 
     def apply_headers(
-        self, response: HttpResponseBase, http: HttpRequest, state: State
+        self, response: HttpResponseBase, http: HttpRequest, visit: DjangoVisit
     ) -> HttpResponseBase:
         """Settle limits that depend on the response, and write the header fields."""
         if http.resolver_match is None and response.status_code != 429:  # noqa: PLR2004
@@ -263,18 +265,18 @@ class DjangoLimits(RouteTable):
             # the client for which it was rendered. (A 429 is another limiter's.)
             for name in self.guard.field_names:
                 del response.headers[name]
-        if not state.is_decided:
+        if not visit.is_decided:
             return response
-        if state.entered is not None or state.slots is not None:
-            if state.is_open:
-                state.respond(response)
-                state.show(http)
-            if state.needs_end:
-                watch_body(response, state)
+        if visit.entered is not None or visit.slots is not None:
+            if visit.is_open:
+                visit.respond(response)
+                visit.show(http)
+            if visit.needs_end:
+                watch_body(response, visit)
         headers = response.headers
         # As `headers[name] = value`, which takes longer.
         set_field = headers.__setitem__
-        for name, value in state.fields():
+        for name, value in visit.fields():
             is_added = name in _LISTS and name in headers
             set_field(name, f"{headers[name]}, {value}" if is_added else value)
         return response

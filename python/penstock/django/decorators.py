@@ -27,7 +27,7 @@ from django.views.generic import View
 
 from penstock.django import conf
 from penstock.django.app_limits import on_loop
-from penstock.django.request import AsyncDjangoRequest, DjangoRequest, find_request, state_of
+from penstock.django.request import AsyncDjangoRequest, DjangoRequest, find_request, visit_of
 from penstock.django.signals import limit_denied
 from penstock.django.view_limits import (
     METHOD_MARK,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import Limit
-    from penstock.django.request import State
+    from penstock.django.request import DjangoVisit
     from penstock.web.outcome import Outcome
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
@@ -183,13 +183,13 @@ def _serve(  # noqa: PLR0917  hot path: keyword arguments are slower
     kwargs: dict[str, Any],
 ) -> Any:
     """Evaluate the limits of a view, and call it if they allow the request."""
-    app_limits, state = conf.current(), state_of(http)
-    is_inner, state.has_writer = state.has_writer, True
+    app_limits, visit = conf.current(), visit_of(http)
+    is_inner, visit.has_writer = visit.has_writer, True
     outcome: Outcome | None = None
     try:
-        compiled = app_limits.limits_for_view(limits, http, state, owner)
+        compiled = app_limits.limits_for_view(limits, http, visit, owner)
         if compiled is not None:
-            outcome = app_limits.evaluate(compiled, native, http, state)
+            outcome = app_limits.evaluate(compiled, native, http, visit)
         if outcome is not None and outcome.refusal is not None:
             response: Any = app_limits.refusal_response(outcome)
         else:
@@ -199,17 +199,17 @@ def _serve(  # noqa: PLR0917  hot path: keyword arguments are slower
                 if is_inner:
                     raise
                 _roll_back()
-                response = app_limits.respond_to_denial(error, DjangoRequest(native, http), state)
+                response = app_limits.respond_to_denial(error, DjangoRequest(native, http), visit)
             except Exception as error:
-                _fail(outcome, error, state, is_inner=is_inner)
+                _fail(outcome, error, visit, is_inner=is_inner)
                 raise
-            if state.deferred is not None and compiled is None:
-                response = app_limits.finish_deferred(response, http, state)
+            if visit.deferred is not None and compiled is None:
+                response = app_limits.finish_deferred(response, http, visit)
     finally:
-        state.has_writer = is_inner
+        visit.has_writer = is_inner
     if is_inner or not isinstance(response, HttpResponseBase):
         return response
-    return app_limits.apply_headers(response, http, state)
+    return app_limits.apply_headers(response, http, visit)
 
 
 # A generator with the steps of both adds half a microsecond to each request of a thread.
@@ -223,13 +223,13 @@ async def _serve_async(  # noqa: PLR0917  as above
     kwargs: dict[str, Any],
 ) -> Any:
     """Do the same as `_serve` on an event loop."""
-    app_limits, state = conf.current(), state_of(http)
-    is_inner, state.has_writer = state.has_writer, True
+    app_limits, visit = conf.current(), visit_of(http)
+    is_inner, visit.has_writer = visit.has_writer, True
     outcome: Outcome | None = None
     try:
-        compiled = app_limits.limits_for_view(limits, http, state, owner)
+        compiled = app_limits.limits_for_view(limits, http, visit, owner)
         if compiled is not None:
-            outcome = await app_limits.evaluate_async(compiled, native, http, state)
+            outcome = await app_limits.evaluate_async(compiled, native, http, visit)
         if outcome is not None and outcome.refusal is not None:
             response: Any = await on_loop(app_limits.refusal_response, outcome)
         else:
@@ -240,27 +240,27 @@ async def _serve_async(  # noqa: PLR0917  as above
                     raise
                 respond, request = app_limits.respond_to_denial, AsyncDjangoRequest(native, http)
                 waits = bool(limit_denied.receivers)
-                response = await on_loop(respond, error, request, state, waits=waits)
+                response = await on_loop(respond, error, request, visit, waits=waits)
             except CancelledError:
                 # The client has disconnected: its tokens stay spent.
                 if outcome is not None:
                     outcome.keep()
-                state.release(waits=False)
+                visit.release(waits=False)
                 raise
             except Exception as error:
-                is_followed = state.is_open or state.slots is not None
+                is_followed = visit.is_open or visit.slots is not None
                 waits = app_limits.may_wait and is_followed
-                await on_loop(partial(_fail, is_inner=is_inner), outcome, error, state, waits=waits)
+                await on_loop(partial(_fail, is_inner=is_inner), outcome, error, visit, waits=waits)
                 raise
-            if state.deferred is not None and compiled is None:
+            if visit.deferred is not None and compiled is None:
                 finish, waits = app_limits.finish_deferred, app_limits.may_wait
-                response = await on_loop(finish, response, http, state, waits=waits)
+                response = await on_loop(finish, response, http, visit, waits=waits)
     finally:
-        state.has_writer = is_inner
+        visit.has_writer = is_inner
     if is_inner or not isinstance(response, HttpResponseBase):
         return response
-    waits = app_limits.may_wait and state.is_open
-    return await on_loop(app_limits.apply_headers, response, http, state, waits=waits)
+    waits = app_limits.may_wait and visit.is_open
+    return await on_loop(app_limits.apply_headers, response, http, visit, waits=waits)
 
 
 def is_answer(error: Exception) -> bool:
@@ -277,10 +277,10 @@ def is_disconnect(error: BaseException | None) -> bool:
     return False
 
 
-def _fail(outcome: Outcome | None, error: Exception, state: State, *, is_inner: bool) -> None:
+def _fail(outcome: Outcome | None, error: Exception, visit: DjangoVisit, *, is_inner: bool) -> None:
     """Refund a view that raised; settle it, unless an outer decorator or the middleware does."""
-    if outcome is None and state.deferred is not None:
-        outcome = state.deferred.outcome
+    if outcome is None and visit.deferred is not None:
+        outcome = visit.deferred.outcome
     if outcome is not None and outcome.needs_response:
         if is_disconnect(error):
             outcome.keep()
@@ -289,7 +289,7 @@ def _fail(outcome: Outcome | None, error: Exception, state: State, *, is_inner: 
             if not is_inner:
                 outcome.settle(HttpResponse(status=_status_of(error)))
     if not is_inner:
-        state.release()
+        visit.release()
 
 
 def _status_of(error: Exception) -> int:

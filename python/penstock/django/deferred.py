@@ -8,14 +8,14 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.django.request import state_of
+from penstock.django.request import visit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from django.http import HttpRequest
 
-    from penstock.django.request import State
+    from penstock.django.request import DjangoVisit
     from penstock.web.rule import Rule
 
 _AUTHENTICATE: Final = "perform_authentication"
@@ -47,17 +47,17 @@ def _evaluating(authenticate: Any) -> Any:
             authenticate(view, request, *args, **kwargs)
         finally:
             http = request._request  # noqa: SLF001  the only way to Django's request
-            _evaluate(request, http, state_of(http))
+            _evaluate(request, http, visit_of(http))
 
     setattr(perform_authentication, _MARK, True)
     return perform_authentication
 
 
-def _evaluate(request: Any, http: HttpRequest, state: State) -> None:
-    deferred = state.deferred
+def _evaluate(request: Any, http: HttpRequest, visit: DjangoVisit) -> None:
+    deferred = visit.deferred
     if deferred is None:
         return
-    deferred.evaluate(request, http, state)
+    deferred.evaluate(request, http, visit)
     if deferred.outcome is not None and deferred.is_refused:
         # Only views of REST framework get here, so it is installed.
         from rest_framework.exceptions import APIException  # noqa: PLC0415

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from django.core.exceptions import ImproperlyConfigured
 
 from penstock.django import conf
-from penstock.django.request import DjangoRequest, state_of
+from penstock.django.request import DjangoRequest, visit_of
 from penstock.django.view_limits import SIMILARITY, THROTTLE, check_view_class, route_of
 from penstock.errors import ConfigError, LimitError, RateLimited
 from penstock.extras import Extra
@@ -157,12 +157,12 @@ class PenstockThrottle(BaseThrottle):
             ImproperlyConfigured: A limit is unknown or wrong.
         """
         http = request._request  # noqa: SLF001  the only way to Django's request
-        state, key = state_of(http), (type(self), self.limit)
+        visit, key = visit_of(http), (type(self), self.limit)
         outcome: Outcome | None = None
-        if key in state.covered_throttles:
+        if key in visit.covered_throttles:
             # It was evaluated with another throttle of the view; a second call counts again.
-            state.covered_throttles = _without(key, state.covered_throttles)
-            outcome = state.outcome
+            visit.covered_throttles = _without(key, visit.covered_throttles)
+            outcome = visit.outcome
         elif (app_limits := conf.current()).guard.enabled:
             throttles: Sequence[PenstockThrottle] = (self,)
             keys: tuple[_Key, ...] = (key,)
@@ -170,21 +170,21 @@ class PenstockThrottle(BaseThrottle):
                 ours = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
                 if key in (of_ours := tuple([(type(t), t.limit) for t in ours])):
                     throttles, keys = ours, of_ours
-                    state.covered_throttles = _without(key, keys)
-            needs_view = state.has_middleware and not state.is_decided
+                    visit.covered_throttles = _without(key, keys)
+            needs_view = visit.has_middleware and not visit.is_decided
             served_by = app_limits.view_of(http) if needs_view else None
             place = keys, type(view), getattr(view, "throttle_scope", None), served_by
             known = app_limits.known.get(place)
             limits = (_add(place, throttles, app_limits) if known is None else known).limits
             if limits is not None:
-                if limits.needs_end and not state.has_writer:
+                if limits.needs_end and not visit.has_writer:
                     _check_writer(view)
                 # For those whose `get_id` returns the id. The view refers to the request: a cycle.
-                state.throttles = throttles, keys, view
+                visit.throttles = throttles, keys, view
                 try:
-                    outcome = app_limits.evaluate(limits, request, http, state)
+                    outcome = app_limits.evaluate(limits, request, http, visit)
                 finally:
-                    state.throttles = ()
+                    visit.throttles = ()
         self._wait = None if outcome is None else _wait_of(outcome)
         return self._wait is None
 
@@ -273,14 +273,14 @@ class PenstockMixin(_View):
     def handle_exception(self, exc: Exception) -> Response:
         """Respond to `RateLimited` as to a throttle; refund a view that failed."""
         http = self.request._request  # noqa: SLF001  as above
-        state = state_of(http)
+        visit = visit_of(http)
         if isinstance(exc, RateLimited):
-            outcome = conf.current().record_denial(exc, DjangoRequest(self.request, http), state)
+            outcome = conf.current().record_denial(exc, DjangoRequest(self.request, http), visit)
             exc = Throttled(_wait_of(outcome))
         try:
             return super().handle_exception(exc)
         except Exception:
-            state.failed(head=None)
+            visit.failed(head=None)
             raise
 
     def finalize_response(
@@ -289,9 +289,9 @@ class PenstockMixin(_View):
         """Write the header fields, unless the middleware does."""
         response = super().finalize_response(request, response, *args, **kwargs)
         http = getattr(request, "_request", request)
-        state = state_of(http)
-        if not state.has_writer:
-            conf.current().apply_headers(response, http, state)
+        visit = visit_of(http)
+        if not visit.has_writer:
+            conf.current().apply_headers(response, http, visit)
         return response
 
 
@@ -334,7 +334,7 @@ def _check_writer(view: APIView) -> None:
 def _own_id(key: _Key, request: Request) -> Id | None:
     """Return the id from a throttle's `get_id`, or the user or address if it returns `None`."""
     http = request._request  # noqa: SLF001  as above
-    throttles, keys, view = state_of(http).throttles
+    throttles, keys, view = visit_of(http).throttles
     found: Id | None = throttles[keys.index(key)].get_id(request, view)
     if found is not None:
         return found

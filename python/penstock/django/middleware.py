@@ -9,7 +9,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from penstock.django import conf
 from penstock.django.app_limits import on_loop
 from penstock.django.decorators import is_answer, is_disconnect
-from penstock.django.request import DjangoRequest, state_of
+from penstock.django.request import DjangoRequest, visit_of
 from penstock.errors import ConfigError, RateLimited
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
     from django.http.response import HttpResponseBase
 
-    from penstock.django.request import State
+    from penstock.django.request import DjangoVisit
 
 
 class PenstockMiddleware:
@@ -52,55 +52,55 @@ class PenstockMiddleware:
 
     def __call__(self, request: HttpRequest) -> Any:
         """Return the response to a request."""
-        state = state_of(request)
-        if state.has_middleware:
+        visit = visit_of(request)
+        if visit.has_middleware:
             # MIDDLEWARE lists it twice; the outer one does the work.
             return self.get_response(request)
-        state.has_middleware = state.has_writer = True
+        visit.has_middleware = visit.has_writer = True
         if self._is_async:
-            return self._serve_async(request, state)
+            return self._serve_async(request, visit)
         response = self.get_response(request)
         app_limits = conf.current()
-        if state.deferred is not None:
-            response = app_limits.finish_deferred(response, request, state)
-        elif not state.is_decided:
+        if visit.deferred is not None:
+            response = app_limits.finish_deferred(response, request, visit)
+        elif not visit.is_decided:
             # Its view was not reached.
-            refusal = app_limits.enter_route(request, state, after_view=True)
+            refusal = app_limits.enter_route(request, visit, after_view=True)
             if refusal is not None:
                 response.close()
                 response = refusal
-        return app_limits.apply_headers(response, request, state)
+        return app_limits.apply_headers(response, request, visit)
 
-    async def _serve_async(self, request: HttpRequest, state: State) -> HttpResponseBase:
+    async def _serve_async(self, request: HttpRequest, visit: DjangoVisit) -> HttpResponseBase:
         response: HttpResponseBase = await self.get_response(request)
         app_limits = conf.current()
-        if state.deferred is not None:
+        if visit.deferred is not None:
             finish, waits = app_limits.finish_deferred, app_limits.may_wait
-            response = await on_loop(finish, response, request, state, waits=waits)
-        elif not state.is_decided:
-            refusal = await app_limits.enter_route_async(request, state, after_view=True)
+            response = await on_loop(finish, response, request, visit, waits=waits)
+        elif not visit.is_decided:
+            refusal = await app_limits.enter_route_async(request, visit, after_view=True)
             if refusal is not None:
                 response.close()
                 response = refusal
-        waits = app_limits.may_wait and state.is_open
-        return await on_loop(app_limits.apply_headers, response, request, state, waits=waits)
+        waits = app_limits.may_wait and visit.is_open
+        return await on_loop(app_limits.apply_headers, response, request, visit, waits=waits)
 
     def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         """Apply default limits to a view without limits of its own."""
-        return conf.current().enter_route(request, state_of(request))
+        return conf.current().enter_route(request, visit_of(request))
 
     async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
-        return await conf.current().enter_route_async(request, state_of(request))
+        return await conf.current().enter_route_async(request, visit_of(request))
 
     def process_exception(
         self, request: HttpRequest, exception: Exception
     ) -> HttpResponseBase | None:
         """Respond for a view that raised `RateLimited`; refund a view that failed."""
-        app_limits, state = conf.current(), state_of(request)
+        app_limits, visit = conf.current(), visit_of(request)
         if isinstance(exception, RateLimited):
-            return app_limits.respond_to_denial(exception, DjangoRequest(request, request), state)
+            return app_limits.respond_to_denial(exception, DjangoRequest(request, request), visit)
         if is_disconnect(exception):
-            state.finished()
+            visit.finished()
         elif not is_answer(exception):
-            state.failed(head=None)
+            visit.failed(head=None)
         return None

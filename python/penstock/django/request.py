@@ -1,4 +1,4 @@
-"""Django's request as the guard reads it, and the state of its limits."""
+"""Django's request as the guard reads it, and its visit."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from penstock.web.route_limits import RouteLimits
     from penstock.web.route_table import ViewLimits
 
-    _Evaluate: TypeAlias = "Callable[[RouteLimits, Any, HttpRequest, State], Outcome | None]"
+    _Evaluate: TypeAlias = "Callable[[RouteLimits, Any, HttpRequest, DjangoVisit], Outcome | None]"
 
 
-class State(Visit):
+class DjangoVisit(Visit):
     """Limits of one request, as far as they have been evaluated.
 
     Attributes:
@@ -47,7 +47,7 @@ class State(Visit):
         "throttles",
     )
 
-    # Set by `state_of`: a constructor of this class would be one call more for each request.
+    # Set by `visit_of`: a constructor of this class would be one call more for each request.
     covered: tuple[ViewLimits, ...]
     throttles: tuple[Any, ...]
     covered_throttles: tuple[Any, ...]
@@ -88,10 +88,10 @@ class Deferred:
         """Add limits, which are evaluated after those before."""
         self._pending.append(limits)
 
-    def evaluate(self, native: Any, http: HttpRequest, state: State) -> None:
+    def evaluate(self, native: Any, http: HttpRequest, visit: DjangoVisit) -> None:
         """Evaluate the limits, unless that has happened, until one refuses the request."""
         while self._pending:
-            self.outcome = self._evaluate(self._pending[0], native, http, state)
+            self.outcome = self._evaluate(self._pending[0], native, http, visit)
             # Afterwards: an id that fails, because it may not query here, is read again elsewhere.
             del self._pending[: None if self.is_refused else 1]
 
@@ -101,19 +101,19 @@ class Deferred:
         return self.outcome is not None and self.outcome.refusal is not None
 
 
-def state_of(http: HttpRequest) -> State:
-    """Return the state of a request, which is created if necessary."""
+def visit_of(http: HttpRequest) -> DjangoVisit:
+    """Return the visit of a request, which is created if necessary."""
     # `http.__dict__` would create a dictionary object and slow down later attribute access.
-    state: State | None = getattr(http, "_penstock_state", None)
-    if state is None:
+    visit: DjangoVisit | None = getattr(http, "_penstock_visit", None)
+    if visit is None:
         # Weak: Django's request keeps this.
-        state = State(ref(http), http.META.get("REMOTE_ADDR"))
-        state.covered = state.throttles = state.covered_throttles = ()
-        state.deferred = None
-        state.has_middleware = state.has_writer = state.is_on_loop = False
-        http._penstock_state = state  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
-        http.penstock = state.decision  # type: ignore[attr-defined]
-    return state
+        visit = DjangoVisit(ref(http), http.META.get("REMOTE_ADDR"))
+        visit.covered = visit.throttles = visit.covered_throttles = ()
+        visit.deferred = None
+        visit.has_middleware = visit.has_writer = visit.is_on_loop = False
+        http._penstock_visit = visit  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
+        http.penstock = visit.decision  # type: ignore[attr-defined]
+    return visit
 
 
 class DjangoRequest(EnvironRequest):

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from penstock.asgi.middleware import PenstockMiddleware
 from penstock.asgi.response import STARTS
-from penstock.asgi.visit import AsgiVisit, state_of, store_decision
+from penstock.asgi.visit import AsgiVisit, store_decision, visit_of
 from penstock.fastapi.around import APP_LIMITS_KEY, put_around
 from penstock.fastapi.request import FastapiRequest, RequestRefused, mount_template, route_of
 from penstock.fastapi.routes import limited_routes, limits_in, limits_of_app, per_request
@@ -161,13 +161,13 @@ class FastapiLimits(RouteTable):
             RequestRefused: The request is refused.
         """
         scope = connection.scope
-        state = state_of(scope, self.guard.limiter)
-        if state is None:
+        visit = visit_of(scope, self.guard.limiter)
+        if visit is None:
             # The guard is disabled.
             return None
-        request = state.request
+        request = visit.request
         if not isinstance(request, _Progress):
-            request = state.cached_request = _Progress(scope, connection)
+            request = visit.cached_request = _Progress(scope, connection)
         if values:
             request.resolved = {**(request.resolved or {}), **limit.resolved(values)}
         tree = self._tree(scope)
@@ -187,8 +187,8 @@ class FastapiLimits(RouteTable):
             # It is in an override of a dependency, or was called directly.
             limits = (limit,)
         if tree.is_async or limits is not tree.limits:
-            return self._decide(limits, tree, request, state)
-        return self._enter(tree, scope, state)
+            return self._decide(limits, tree, request, visit)
+        return self._enter(tree, scope, visit)
 
     def decide_around(self, scope: Scope, receive: Receive) -> Awaitable[None] | None:
         """Decide the limits of a route before its dependencies, as `enforce` does.
@@ -196,32 +196,32 @@ class FastapiLimits(RouteTable):
         Raises:
             RequestRefused: The request is refused.
         """
-        state = state_of(scope, self.guard.limiter)
-        tree = None if state is None else self._tree(scope)
-        if state is None or tree is None or not tree.limits:
+        visit = visit_of(scope, self.guard.limiter)
+        tree = None if visit is None else self._tree(scope)
+        if visit is None or tree is None or not tree.limits:
             return None
-        request = state.cached_request = _Progress(scope, None, receive)
+        request = visit.cached_request = _Progress(scope, None, receive)
         request.is_decided = True
-        return self._enter(tree, scope, state)
+        return self._enter(tree, scope, visit)
 
-    def _enter(self, tree: _Tree, scope: Scope, state: AsgiVisit) -> Awaitable[None] | None:
+    def _enter(self, tree: _Tree, scope: Scope, visit: AsgiVisit) -> Awaitable[None] | None:
         """Decide the limits of a route, whose values are known."""
         if tree.compiled is None:
             tree.compiled = self._compile(tree.limits, tree.scope)
         if self._may_wait:
-            return _wait(state.enter_async(tree.compiled), scope, state)
-        _proceed(state.enter(tree.compiled), scope, state)
+            return _wait(visit.enter_async(tree.compiled), scope, visit)
+        _proceed(visit.enter(tree.compiled), scope, visit)
         return None
 
     def denied(self, connection: HTTPConnection, error: RateLimited) -> RequestRefused:
         """Return the refusal of a request that a limit denied which its endpoint called itself."""
-        state = state_of(connection.scope, self.guard.limiter)
-        earlier = None if state is None else state.outcome
+        visit = visit_of(connection.scope, self.guard.limiter)
+        earlier = None if visit is None else visit.outcome
         outcome = self.guard.denied(
             FastapiRequest(connection.scope, connection), error.decision, earlier
         )
-        if state is not None:
-            state.keep(outcome)
+        if visit is not None:
+            visit.keep(outcome)
         store_decision(connection.scope, error.decision)
         return RequestRefused(outcome)
 
@@ -234,7 +234,7 @@ class FastapiLimits(RouteTable):
         limits: tuple[RouteLimit, ...],
         tree: _Tree,
         request: FastapiRequest,
-        state: AsgiVisit,
+        visit: AsgiVisit,
     ) -> None:
         """Decide limits of a request that have to be awaited.
 
@@ -244,8 +244,8 @@ class FastapiLimits(RouteTable):
         for limit in limits:
             if limit.is_async:
                 await limit.resolve(request)
-        outcome = await state.enter_async(self._compile(limits, tree.scope))
-        _proceed(outcome, request.native.scope, state)
+        outcome = await visit.enter_async(self._compile(limits, tree.scope))
+        _proceed(outcome, request.native.scope, visit)
 
     async def decide_late(self, scope: Scope) -> RequestRefused | None:
         """Decide the limits that were called before another dependency refused the request.
@@ -253,13 +253,13 @@ class FastapiLimits(RouteTable):
         Returns:
             The refusal; `None` if the limits allow the request, or there are none.
         """
-        state = state_of(scope, self.guard.limiter)
-        request = None if state is None else state.request
-        if state is None or not isinstance(request, _Progress) or request.waiting is None:
+        visit = visit_of(scope, self.guard.limiter)
+        request = None if visit is None else visit.request
+        if visit is None or not isinstance(request, _Progress) or request.waiting is None:
             return None
         tree, request.waiting = request.waiting, None
         try:
-            await self._decide(request.called, tree, request, state)
+            await self._decide(request.called, tree, request, visit)
         except RequestRefused as refused:
             return refused
         return None
@@ -317,17 +317,17 @@ class FastapiLimits(RouteTable):
         return _Tree(route, tuple([x for x in limits if x not in replaced]), replaced, scope)
 
 
-async def _wait(entering: Awaitable[Outcome | None], scope: Scope, state: AsgiVisit) -> None:
-    _proceed(await entering, scope, state)
+async def _wait(entering: Awaitable[Outcome | None], scope: Scope, visit: AsgiVisit) -> None:
+    _proceed(await entering, scope, visit)
 
 
-def _proceed(outcome: Outcome | None, scope: Scope, state: AsgiVisit) -> None:
+def _proceed(outcome: Outcome | None, scope: Scope, visit: AsgiVisit) -> None:
     """Show a decision to the application, or refuse the request.
 
     Raises:
         RequestRefused: The outcome refuses it.
     """
-    store_decision(scope, state.decision)
+    store_decision(scope, visit.decision)
     if outcome is not None and outcome.refusal is not None:
         raise RequestRefused(outcome)
 

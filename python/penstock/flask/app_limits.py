@@ -18,7 +18,7 @@ from penstock.flask.request import (
     FlaskVisit,
     current_request,
     refusal_error,
-    state_of,
+    visit_of,
 )
 from penstock.flask.routes import Routes, blueprints_of, decorators_of, method_of
 from penstock.web.route_table import (
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("penstock")
 
-_STATE_KEY: Final = "penstock.state"
-"""The key of an environ under which the state is stored whose fields the response gets."""
+_VISIT_KEY: Final = "penstock.visit"
+"""The key of an environ under which the visit is stored whose fields the response gets."""
 
 _METHODS_IN_ORDER: Final = sorted(method.upper() for method in http_method_funcs)
 _METHODS: Final = frozenset(_METHODS_IN_ORDER)
@@ -101,25 +101,25 @@ class FlaskLimits(RouteTable):
 
         @wraps(serve)
         def limited_wsgi_app(environ: dict[str, Any], start_response: Any) -> Any:
-            environ[_STATE_KEY] = None
+            environ[_VISIT_KEY] = None
 
             def start(status: str, headers: Fields, exc_info: Any = None) -> Any:
-                state: FlaskVisit | None = environ[_STATE_KEY]
-                if state is not None:
-                    headers = state.add_to(headers, status)
+                visit: FlaskVisit | None = environ[_VISIT_KEY]
+                if visit is not None:
+                    headers = visit.add_to(headers, status)
                 if exc_info is None:
                     return start_response(status, headers)
                 return start_response(status, headers, exc_info)
 
             try:
                 body = serve(environ, start)
-                state: FlaskVisit | None = environ[_STATE_KEY]
-                if state is not None and state.needs_end:
-                    return state.watched(body, environ)
+                visit: FlaskVisit | None = environ[_VISIT_KEY]
+                if visit is not None and visit.needs_end:
+                    return visit.watched(body, environ)
                 return body
             finally:
-                # A state refers to its environ: a cycle waits for the garbage collector.
-                del environ[_STATE_KEY]
+                # A visit refers to its environ: a cycle waits for the garbage collector.
+                del environ[_VISIT_KEY]
 
         @wraps(process)
         def limited_process_response(*args: Any, **kwargs: Any) -> Any:
@@ -214,24 +214,24 @@ class FlaskLimits(RouteTable):
         """
         if not self.guard.enabled:
             return None
-        state = state_of(native)
-        if not state.is_decided:
-            further, state.covered, _ = self._limits_for_request(limits, native)
-        elif limits in state.covered:
+        visit = visit_of(native)
+        if not visit.is_decided:
+            further, visit.covered, _ = self._limits_for_request(limits, native)
+        elif limits in visit.covered:
             # Already evaluated with the class's limits. A second call of the method counts again.
-            state.covered = ()
-            return state.entered
+            visit.covered = ()
+            return visit.entered
         else:
             further = (self.known.get(limits) or self.add(limits, None, limits)).limits
-        return None if further is None else self._enter(further, state)
+        return None if further is None else self._enter(further, visit)
 
-    def _enter(self, limits: RouteLimits, state: FlaskVisit) -> Outcome | None:
-        outcome = state.enter(limits)
+    def _enter(self, limits: RouteLimits, visit: FlaskVisit) -> Outcome | None:
+        outcome = visit.enter(limits)
         if outcome is not None:
             if outcome.refusal is not None:
                 raise refusal_error(self.guard, outcome)
             if outcome.needs_response:
-                state.request.watch_body()
+                visit.request.watch_body()
         return outcome
 
     def _before_view(self) -> None:
@@ -254,50 +254,50 @@ class FlaskLimits(RouteTable):
 
     def _enter_route(self, native: Request) -> None:
         """Evaluate the limits of a request's route, unless that has happened."""
-        state = state_of(native)
-        if state.is_decided or not self.guard.enabled:
+        visit = visit_of(native)
+        if visit.is_decided or not self.guard.enabled:
             return
         limits = self._limits_for_request(None, native).limits
         if limits is not None:
-            self._enter(limits, state)
+            self._enter(limits, visit)
 
     def _finish(self, response: Response) -> None:
         """Settle the limits, and have their header fields added to a response."""
         native = current_request()
         if not self._is_order_checked:
             self._warn_of_decorator_order()
-        state: FlaskVisit | None = getattr(native, "_penstock_state", None)
-        if state is None:
+        visit: FlaskVisit | None = getattr(native, "_penstock_visit", None)
+        if visit is None:
             return
-        if state.entered is not None:
-            state.respond(response)
-        if _STATE_KEY in native.environ:
-            native.environ[_STATE_KEY] = state
+        if visit.entered is not None:
+            visit.respond(response)
+        if _VISIT_KEY in native.environ:
+            native.environ[_VISIT_KEY] = visit
             return
         # The server bypasses our `wsgi_app` wrapper.
-        response.headers = Headers(state.add_to([*response.headers], response.status))
-        if state.needs_end:
-            response.call_on_close(state.finished)
+        response.headers = Headers(visit.add_to([*response.headers], response.status))
+        if visit.needs_end:
+            response.call_on_close(visit.finished)
             if response.is_streamed and not response.direct_passthrough:
-                response.response = state.watched(response.response, native.environ)
+                response.response = visit.watched(response.response, native.environ)
 
     def _handle_rate_limited(self, error: RateLimited) -> Any:
         """Respond for a view that raised `RateLimited` itself."""
         native = current_request()
-        state = state_of(native)
-        outcome = self.guard.denied(FlaskRequest(native.environ), error.decision, state.outcome)
-        state.keep(outcome)
+        visit = visit_of(native)
+        outcome = self.guard.denied(FlaskRequest(native.environ), error.decision, visit.outcome)
+        visit.keep(outcome)
         # The application's error handler for 429 gets it like any other refusal.
         return self._app.handle_user_exception(refusal_error(self.guard, outcome))
 
     def _refund_unhandled(self, _app: Flask, **_: Any) -> None:
         """Refund a request whose view raised an exception without a handler."""
-        state = state_of(current_request())
+        visit = visit_of(current_request())
         if self._app.testing or self._app.debug:
             # Flask raises the exception, so that there is no response to settle.
-            state.failed()
+            visit.failed()
         else:
-            state.failed(head=None)
+            visit.failed(head=None)
 
     def _limits_for_request(self, limits: ViewLimits | None, native: Request) -> Known:
         """Return what is decided first: limits of a view, of the route, and directly within."""

@@ -23,7 +23,7 @@ from penstock.errors import ConfigError
 from penstock.flask.app_limits import FlaskLimits
 from penstock.flask.config import merge_config
 from penstock.flask.decorator import LimitDecorator, wrong_target
-from penstock.flask.request import FlaskRequest, current_request, state_of, this_app
+from penstock.flask.request import FlaskRequest, current_request, this_app, visit_of
 from penstock.flask.routes import Routes
 from penstock.web.guard import Guard
 from penstock.web.identity import IdSource, by_address
@@ -217,11 +217,11 @@ class Penstock:
 
     def outcome(self) -> Outcome | None:
         """Return the outcome of the current request so far; `None` if no limit was evaluated."""
-        return state_of(current_request()).outcome
+        return visit_of(current_request()).outcome
 
     def decision(self) -> Decision:
         """Return the decision about the current request; an unlimited one if no limit applies."""
-        return state_of(current_request()).decision
+        return visit_of(current_request()).decision
 
     def client_id(self, name: str, id: IdSource = by_address) -> Id:
         """Return the id of the current request's client under a limit, to call the limiter with.

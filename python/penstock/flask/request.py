@@ -1,4 +1,4 @@
-"""Flask's request as the guard reads it, the state of its limits, and refusals as HTTP errors."""
+"""Flask's request as the guard reads it, its visit, and refusals as HTTP errors."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class FlaskVisit(Visit):
 
     __slots__ = ("covered",)
 
-    # Set by `state_of`: a constructor of this class would be one call more for each request.
+    # Set by `visit_of`: a constructor of this class would be one call more for each request.
     covered: tuple[ViewLimits, ...]
 
     def read(self) -> FlaskRequest:
@@ -111,16 +111,16 @@ class FlaskVisit(Visit):
         return FlaskRequest(self.native)
 
 
-def state_of(native: Request) -> FlaskVisit:
-    """Return the state of a request, which is created if necessary."""
-    state: FlaskVisit | None = getattr(native, "_penstock_state", None)
-    if state is None:
+def visit_of(native: Request) -> FlaskVisit:
+    """Return the visit of a request, which is created if necessary."""
+    visit: FlaskVisit | None = getattr(native, "_penstock_visit", None)
+    if visit is None:
         # Not the request, which keeps it: the cycle would wait for the garbage collector.
         environ = native.environ
-        state = FlaskVisit(environ, environ.get("REMOTE_ADDR"))
-        state.covered = ()
-        native._penstock_state = state  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
-    return state
+        visit = FlaskVisit(environ, environ.get("REMOTE_ADDR"))
+        visit.covered = ()
+        native._penstock_visit = visit  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
+    return visit
 
 
 def refusal_error(guard: Guard, outcome: Outcome) -> HTTPException:
