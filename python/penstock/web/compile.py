@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock._core import BoundLimit
     from penstock.types import StorePolicy
-    from penstock.web.address import ClientAddress
+    from penstock.web.address import ClientAddress, PeerIds
     from penstock.web.fallback import StoreAccess
     from penstock.web.request import Request
     from penstock.web.rule import Rule
@@ -72,6 +72,10 @@ class ClientIds:
 
         return find_or_share
 
+    def of_peers(self, source: IdSource) -> PeerIds | None:
+        """Return the ids by the address of a peer; `None` if more of the request is needed."""
+        return self._address.known_ipv4 if isinstance(source, ByAddress) else None
+
     def _has_text_ids(self, name: str) -> bool:
         with suppress(InvalidId):
             self._limiter.limits.resolve(name, "user:a text")
@@ -109,7 +113,6 @@ class Compiler:
     Args:
         store: The limiter, and the limits that its routes name.
         ids: Finds the ids of clients.
-        address: Finds the addresses of clients.
         policies: What to do if the store fails, by limit name; the others have an empty name.
 
     Attributes:
@@ -120,13 +123,11 @@ class Compiler:
         self,
         store: StoreAccess,
         ids: ClientIds,
-        address: ClientAddress,
         policies: Mapping[str, StorePolicy],
     ) -> None:
         self._store: Final = store
         self._limiter: Final = store.limiter
         self._ids: Final = ids
-        self._address: Final = address
         self._policies: Final = policies
         self.names: Final = LimitNames(store.limiter)
         self._lock: Final = fork_safe(Lock())
@@ -217,7 +218,7 @@ class Compiler:
             bound,
             self._ids.finder(rule.id, bound),
             rule.on_store_error or self._policies.get(bound.name, default),
-            ids_of_peers=self._address.known_ipv4 if isinstance(rule.id, ByAddress) else None,
+            ids_of_peers=self._ids.of_peers(rule.id),
             is_ipv6_only=self._ids.is_ipv6_only(rule, bound.name),
             factor=None if callable(rule.factor) else rule.factor,
             keep=rule.keep if isinstance(rule.keep, int) else 0,

@@ -184,7 +184,7 @@ class Guard:
         shared_bucket = None if on_missing_id == "refuse" else on_missing_id
         self._ids: Final = ClientIds(limiter, self.address, shared_bucket)
         policies = policies_of(on_store_error, limiter.limits)
-        self._compiler: Final = Compiler(self.store_access, self._ids, self.address, policies)
+        self._compiler: Final = Compiler(self.store_access, self._ids, policies)
 
     def check(self, rules: Iterable[Rule], *, may_hold: bool = True) -> None:
         """Check rules at startup, so that they do not fail at the first request.
