@@ -84,26 +84,26 @@ class PenstockMiddleware:
             return self.app(environ, start_response)
         # A local: a method call would look up the class first.
         app = self.app
-        request = _Visit(environ, environ.get("REMOTE_ADDR"))
-        request.start_response = start_response
-        outcome = request.enter(self._limits)
-        environ["penstock.decision"] = request.decision
+        visit = _Visit(environ, environ.get("REMOTE_ADDR"))
+        visit.start_response = start_response
+        outcome = visit.enter(self._limits)
+        environ["penstock.decision"] = visit.decision
         if outcome is None:
-            if request.slots is None:
-                return app(environ, request.start)
+            if visit.slots is None:
+                return app(environ, visit.start)
         elif outcome.refusal is not None:
-            return self._refuse(outcome, environ, request.start)
+            return self._refuse(outcome, environ, visit.start)
         else:
-            request.request.watch_body()
-        request.has_started = False
+            visit.request.watch_body()
+        visit.has_started = False
         try:
-            body = app(environ, request.start)
+            body = app(environ, visit.start)
         except Exception:
-            request.failed()
+            visit.failed()
             raise
-        if request.has_started and not request.needs_end:
+        if visit.has_started and not visit.needs_end:
             return body
-        return request.watched(body, environ)
+        return visit.watched(body, environ)
 
     def _refuse(self, outcome: Outcome, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         answer = self.guard.custom_response(outcome)

@@ -330,16 +330,16 @@ def refund_failed(
 
 
 class _Body:
-    """A WSGI body that tells a request how it ends."""
+    """A WSGI body that tells a visit how it ends."""
 
-    def __init__(self, body: Iterable[Any], request: Visit) -> None:
+    def __init__(self, body: Iterable[Any], visit: Visit) -> None:
         self._body: Final = body
         self._close: Final = getattr(body, "close", None)
-        self._request: Final = request
+        self._visit: Final = visit
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the parts of the body."""
-        visit = self._request
+        visit = self._visit
         is_watched = visit.entered is not None and visit.is_refundable
         return self._parts() if is_watched else iter(self._body)
 
@@ -347,7 +347,7 @@ class _Body:
         try:
             yield from self._body
         except Exception:
-            self._request.failed()
+            self._visit.failed()
             raise
 
     def close(self) -> None:
@@ -356,4 +356,4 @@ class _Body:
             if self._close is not None:
                 self._close()
         finally:
-            self._request.finished()
+            self._visit.finished()
