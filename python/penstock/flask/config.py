@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.errors import ConfigError
 from penstock.validation import did_you_mean
-from penstock.web.options import GuardOptions, find_file
+from penstock.web.options import LIMITER_OPTIONS, GuardOptions, find_file
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _PREFIX: Final = "PENSTOCK_"
 _LIMITER_KEY: Final = "PENSTOCK_LIMITER"
 _DEFAULT_KEY: Final = "PENSTOCK_DEFAULT"
-_LIMITER_OPTIONS: Final = frozenset({"limits", "overrides", "names", "store", "clock"})
 
 
 def merge_config(
@@ -46,7 +45,7 @@ def merge_config(
         merged = {
             key: value
             for key, value in merged.items()
-            if key in configured or key not in _LIMITER_OPTIONS
+            if key in configured or key not in LIMITER_OPTIONS
         }
     for key in ("limits", "overrides"):
         if isinstance(merged.get(key), str | PathLike):

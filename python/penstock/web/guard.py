@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._core import IPV6_PREFIX, Limiter
-from penstock.errors import ConfigError
 from penstock.messages import Translations, make_translator
 from penstock.web.address import ClientAddress, ForwardedHeader
 from penstock.web.compile import ClientIds, Compiler
@@ -21,7 +20,6 @@ from penstock.web.identity import IdSource, by_address
 from penstock.web.options import (
     LimitsOption,
     check_values,
-    is_limiter,
     make_limiter,
     policies_of,
 )
@@ -93,8 +91,6 @@ class Guard:
         "_compiler",
         "_enforcer",
         "_ids",
-        "_observers",
-        "_settings",
         "address",
         "enabled",
         "field_names",
@@ -131,14 +127,9 @@ class Guard:
         override_defaults: bool = False,
         translations: Translations | None = None,
     ) -> None:
-        if limiter is None:
-            limiter = make_limiter(limits, overrides, names, store, clock)
-        elif any(given is not None for given in (limits, overrides, names, store, clock)):
-            raise ConfigError(
-                "pass limiter, or limits, overrides, names, store and clock; found both"
-            )
-        elif not is_limiter(limiter):
-            raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
+        limiter = make_limiter(
+            limiter, limits=limits, overrides=overrides, names=names, store=store, clock=clock
+        )
         check_values(
             on_denied=on_denied,
             on_decision=on_decision,
@@ -166,21 +157,21 @@ class Guard:
         )
         self.store_access: Final = StoreAccess(limiter, expected_processes)
         self.field_names: Final = writer.names
-        self._settings: Final = ResponseSettings(
+        settings = ResponseSettings(
             writer,
             exposed,
             spread,
             make_translator(translations),
             self.store_access,
         )
-        self._observers: Final = Observers(limiter.clock, on_decision, near_limit)
+        observers = Observers(limiter.clock, on_decision, near_limit)
         checks = SetupChecks(
             limiter,
             reads_headers=bool(trusted_proxies or hops),
             expected_processes=expected_processes,
         )
         watch = Watch(checks, self.store_access)
-        self._enforcer: Final = Enforcer(self._settings, self._observers, watch)
+        self._enforcer: Final = Enforcer(settings, observers, watch)
         shared_bucket = None if on_missing_id == "refuse" else on_missing_id
         self._ids: Final = ClientIds(limiter, self.address, shared_bucket)
         policies = policies_of(on_store_error, limiter.limits)
@@ -230,8 +221,8 @@ class Guard:
             decision: The decision of the error that `raise_if_denied` raised.
             earlier: The earlier outcome of the same request.
         """
-        outcome = Outcome(self._settings, request, decision, (), decision.parts)
-        self._observers.refused(outcome.refuse("denied"))
+        outcome = Outcome(self._enforcer.settings, request, decision, (), decision.parts)
+        self._enforcer.observers.refused(outcome.refuse("denied"))
         return outcome.merge_earlier(earlier)
 
     def client_id(self, request: Request, name: str, id: IdSource = by_address) -> Id:
@@ -270,5 +261,5 @@ class Guard:
         return {
             "degraded": store.degraded.read(),
             "bad_requests": store.bad_requests.read(),
-            "near_limit": self._observers.near.read(),
+            "near_limit": self._enforcer.observers.near.read(),
         }

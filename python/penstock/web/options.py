@@ -188,23 +188,32 @@ def check_values(
         )
 
 
-def is_limiter(given: object) -> bool:
-    """Whether a value is a limiter."""
-    return isinstance(given, Limiter)
+LIMITER_OPTIONS: Final = ("limits", "overrides", "names", "store", "clock")
+"""Options that describe a limiter, in place of a ready one."""
 
 
 def make_limiter(
+    limiter: object,
+    *,
     limits: LimitsOption | None,
     overrides: str | os.PathLike[str] | None,
     names: type[enum.IntEnum] | None,
     store: str | None,
     clock: SystemClock | ManualClock | None,
 ) -> Limiter:
-    """Return the limiter that options describe.
+    """Return a ready limiter, or the one that options describe.
 
     Raises:
-        ConfigError: An option is wrong, or a file does not load.
+        ConfigError: Both are given, an option is wrong, or a file does not load.
     """
+    if limiter is not None:
+        if any(given is not None for given in (limits, overrides, names, store, clock)):
+            raise ConfigError(
+                "pass limiter, or limits, overrides, names, store and clock; found both"
+            )
+        if not isinstance(limiter, Limiter):
+            raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
+        return limiter
     if store is not None and not is_name(store):
         raise ConfigError(f"store must be a URL such as 'memory://', found {store!r}")
     try:
