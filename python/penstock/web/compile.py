@@ -11,7 +11,7 @@ from penstock.errors import ConfigError, InvalidId, LimitError
 from penstock.locks import fork_safe
 from penstock.messages import describe_limit
 from penstock.types import Id
-from penstock.validation import did_you_mean, has_slots, slots_error
+from penstock.validation import did_you_mean, has_slots, is_name, slots_error
 from penstock.web.identity import ByAddress, IdSource, OptionalId, ReadyId, compile_id
 from penstock.web.limit_names import LimitNames
 from penstock.web.penalty import Penalty, define_blocks
@@ -39,13 +39,20 @@ class ClientIds:
     Args:
         limiter: The limiter of the guard.
         address: Finds the client's address.
-        shared_bucket: The bucket of requests without an id; `None` if they are refused.
+        on_missing_id: `"refuse"`, or the name of a bucket that requests without an id share.
+
+    Raises:
+        ConfigError: `on_missing_id` is not a name.
     """
 
-    def __init__(self, limiter: Limiter, address: ClientAddress, shared_bucket: str | None) -> None:
+    def __init__(self, limiter: Limiter, address: ClientAddress, on_missing_id: str) -> None:
+        if not is_name(on_missing_id):
+            raise ConfigError(
+                f"on_missing_id must be 'refuse' or the name of a bucket, found {on_missing_id!r}"
+            )
         self._limiter: Final = limiter
         self._address: Final = address
-        self._shared_bucket: Final = shared_bucket
+        self._shared_bucket: Final = None if on_missing_id == "refuse" else on_missing_id
 
     def finder(self, source: IdSource, bound: BoundLimit | None = None) -> Callable[[Request], Id]:
         """Return the function that finds an id, under a limit if one is given.

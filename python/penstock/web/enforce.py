@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from penstock._core import Decision, Limiter, unlimited_decision
 from penstock.aio import AsyncLimiter, ask, ask_all
+from penstock.errors import ConfigError
+from penstock.validation import is_coroutine_function, is_number, takes
 from penstock.web.fallback import Counter, HeldSlots
 from penstock.web.headers import strictest, values
 from penstock.web.outcome import Outcome
@@ -74,6 +76,9 @@ class Observers:
         on_decision: Called with each decision and the framework's request.
         near_limit: The used share of a quota from which decisions are counted.
 
+    Raises:
+        ConfigError: An option is invalid.
+
     Attributes:
         near: Decisions that used at least the share `near_limit`, by limit name.
         is_observed: Whether decisions have to be passed to `decided`.
@@ -85,6 +90,15 @@ class Observers:
         on_decision: Callable[[Decision, Any], object] | None,
         near_limit: float | None,
     ) -> None:
+        if on_decision is not None and (
+            is_coroutine_function(on_decision) or not takes(on_decision, 2)
+        ):
+            raise ConfigError(
+                f"on_decision must be a function of the decision and the request, "
+                f"found {on_decision!r}"
+            )
+        if near_limit is not None and not is_number(near_limit, 0, 1):
+            raise ConfigError(f"near_limit must be from 0 to 1, found {near_limit!r}; 0.8 is 80 %")
         self.near: Final = Counter()
         self.is_observed: Final = on_decision is not None or near_limit is not None
         self._on_decision: Final = on_decision

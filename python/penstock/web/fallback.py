@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from weakref import ref
 
 from penstock._core import Limit, Limiter, Limits, restore_limit
-from penstock.errors import StoreError
+from penstock.errors import ConfigError, StoreError
 from penstock.locks import fork_safe
 from penstock.types import Transaction
-from penstock.validation import has_slots
+from penstock.validation import has_slots, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +36,7 @@ _log: Final = logging.getLogger("penstock")
 _DECIDE: Final = ("spend", "check")
 _SPEND: Final = ("spend", "spend_only")
 
+_MAX_PROCESSES: Final = 100_000
 # One for each active limit, overrides included.
 _MAX_LIMITERS: Final = 1024
 
@@ -297,6 +298,13 @@ class Counter:
 class StoreAccess:
     """The limiter of a guard, with the local one that decides while the store fails.
 
+    Args:
+        limiter: The limiter.
+        expected_processes: How many processes share its limits.
+
+    Raises:
+        ConfigError: The number of processes is invalid.
+
     Attributes:
         limiter: The limiter.
         local: The limiter of the policy `"local"`.
@@ -307,9 +315,11 @@ class StoreAccess:
         reservations: Tokens that a response has yet to settle.
     """
 
-    def __init__(self, limiter: Limiter, processes: int) -> None:
+    def __init__(self, limiter: Limiter, expected_processes: int) -> None:
+        if not is_whole(expected_processes, 1, _MAX_PROCESSES):
+            raise ConfigError(f"expected_processes must be 1 or more, found {expected_processes!r}")
         self.limiter: Final = limiter
-        self.local: Final = LocalLimiter(limiter, processes)
+        self.local: Final = LocalLimiter(limiter, expected_processes)
         self.is_failing = False
         self.on_failure: Callable[[], object] = lambda: None
         self.degraded: Final = Counter()

@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._core import IPV6_PREFIX, Limiter
+from penstock.errors import ConfigError
 from penstock.messages import Translations, make_translator
+from penstock.validation import check_flag, takes
 from penstock.web.address import ClientAddress, ForwardedHeader
 from penstock.web.compile import ClientIds, Compiler
 from penstock.web.enforce import Enforcer, Observers
@@ -19,7 +21,6 @@ from penstock.web.headers import Writer, compile_style
 from penstock.web.identity import IdSource, by_address
 from penstock.web.options import (
     LimitsOption,
-    check_values,
     make_limiter,
     policies_of,
 )
@@ -130,24 +131,17 @@ class Guard:
         limiter = make_limiter(
             limiter, limits=limits, overrides=overrides, names=names, store=store, clock=clock
         )
-        check_values(
-            on_denied=on_denied,
-            on_decision=on_decision,
-            near_limit=near_limit,
-            spread=spread,
-            expected_processes=expected_processes,
-            on_missing_id=on_missing_id,
-            enabled=enabled,
-            expose_headers=expose_headers,
-            override_defaults=override_defaults,
-        )
+        check_flag("enabled", enabled)
+        check_flag("expose_headers", expose_headers)
+        check_flag("override_defaults", override_defaults)
+        if on_denied is not None and not takes(on_denied, 1):
+            raise ConfigError(f"on_denied must be a function of the outcome, found {on_denied!r}")
         self.override_defaults: Final = override_defaults
         writer = Writer(()) if headers is None else compile_style(headers)
         exposed = ", ".join((*writer.names, "Retry-After")) if expose_headers else None
         self.limiter: Final = limiter
         self.loaded_names: Final = tuple(limiter.limits)
         self.enabled = enabled
-        switch.register(self)
         self.on_denied: Final = on_denied
         self.address: Final = ClientAddress(
             trusted_proxies=trusted_proxies,
@@ -172,10 +166,10 @@ class Guard:
         )
         watch = Watch(checks, self.store_access)
         self._enforcer: Final = Enforcer(settings, observers, watch)
-        shared_bucket = None if on_missing_id == "refuse" else on_missing_id
-        self._ids: Final = ClientIds(limiter, self.address, shared_bucket)
+        self._ids: Final = ClientIds(limiter, self.address, on_missing_id)
         policies = policies_of(on_store_error, limiter.limits)
         self._compiler: Final = Compiler(self.store_access, self._ids, policies)
+        switch.register(self)
 
     def check(self, rules: Iterable[Rule], *, may_hold: bool = True) -> None:
         """Check rules at startup, so that they do not fail at the first request.

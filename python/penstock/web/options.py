@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 from penstock._core import Limit, Limiter, Limits, ManualClock, SystemClock
 from penstock.errors import ConfigError, ConfigProblem
 from penstock.validation import (
-    check_flag,
     check_names,
     did_you_mean,
     is_coroutine_function,
     is_name,
-    is_number,
-    is_whole,
-    takes,
 )
 from penstock.web.identity import ReadyId
 from penstock.web.rule import LIMIT_HINTS, LimitOptions, check_policy
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
     from penstock.web.rule import Rule
 
 LimitsOption = Limits | Mapping[str, Limit | str] | str | os.PathLike[str]
-_MAX_PROCESSES: Final = 100_000
 
 _DEFAULTS: Final = (
     "use the adapter's default limits: limits.default('100/minute') in Flask, DEFAULT in Django's "
@@ -149,43 +144,6 @@ def check_routeless(rule: Rule, instead: str) -> None:
     """
     if isinstance(rule.id, ReadyId) and rule.id.needs_route:
         raise ConfigError(f"{rule.id!r} needs the route, which is not known here; {instead}")
-
-
-def check_values(
-    *,
-    on_denied: object,
-    on_decision: object,
-    near_limit: object,
-    spread: object,
-    expected_processes: object,
-    on_missing_id: object,
-    **flags: object,
-) -> None:
-    """Check the values of options that nothing else checks; `flags` are those of type `bool`.
-
-    Raises:
-        ConfigError: A value is wrong.
-    """
-    if on_denied is not None and not takes(on_denied, 1):
-        raise ConfigError(f"on_denied must be a function of the outcome, found {on_denied!r}")
-    if on_decision is not None and (
-        is_coroutine_function(on_decision) or not takes(on_decision, 2)
-    ):
-        raise ConfigError(
-            f"on_decision must be a function of the decision and the request, found {on_decision!r}"
-        )
-    if near_limit is not None and not is_number(near_limit, 0, 1):
-        raise ConfigError(f"near_limit must be from 0 to 1, found {near_limit!r}; 0.8 is 80 %")
-    for name, given in flags.items():
-        check_flag(name, given)
-    if not is_number(spread, 0, 1):
-        raise ConfigError(f"spread must be from 0 to 1, found {spread!r}; 0.03 is 3 %")
-    if not is_whole(expected_processes, 1, _MAX_PROCESSES):
-        raise ConfigError(f"expected_processes must be 1 or more, found {expected_processes!r}")
-    if not is_name(on_missing_id):
-        raise ConfigError(
-            f"on_missing_id must be 'refuse' or the name of a bucket, found {on_missing_id!r}"
-        )
 
 
 LIMITER_OPTIONS: Final = ("limits", "overrides", "names", "store", "clock")

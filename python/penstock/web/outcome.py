@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from penstock.errors import StoreError
+from penstock.errors import ConfigError, StoreError
+from penstock.validation import is_number
 from penstock.web.fallback import ViewCost
 from penstock.web.headers import (
     EncodedFields,
@@ -53,6 +54,9 @@ class ResponseSettings:
         spread: Random extra wait, as a share of the wait.
         translator: Translates refusals.
         store: The limiter, or its local fallback.
+
+    Raises:
+        ConfigError: The extra wait is not a share.
     """
 
     writer: Writer
@@ -60,6 +64,11 @@ class ResponseSettings:
     spread: float
     translator: Translator
     store: StoreAccess
+
+    def __post_init__(self) -> None:
+        """Check the extra wait."""
+        if not is_number(self.spread, 0, 1):
+            raise ConfigError(f"spread must be from 0 to 1, found {self.spread!r}; 0.03 is 3 %")
 
 
 class Outcome:
