@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -17,12 +18,12 @@ from penstock.web.limit_names import LimitNames
 from penstock.web.penalty import Penalty, define_blocks
 from penstock.web.per_request import PerRequestLimit, tier_name, tiers_of
 from penstock.web.request import MissingId
-from penstock.web.rule import CompiledLimit
+from penstock.web.rule import CompiledLimit, check_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from penstock._core import BoundLimit
+    from penstock._core import BoundLimit, Limits
     from penstock.types import StorePolicy
     from penstock.web.address import ClientAddress, PeerIds
     from penstock.web.fallback import StoreAccess
@@ -120,7 +121,10 @@ class Compiler:
     Args:
         store: The limiter, and the limits that its routes name.
         ids: Finds the ids of clients.
-        policies: What to do if the store fails, by limit name; the others have an empty name.
+        on_store_error: What to do if the store fails, for all limits or by limit name.
+
+    Raises:
+        ConfigError: `on_store_error` is invalid.
 
     Attributes:
         names: Names the limits that have none.
@@ -130,12 +134,12 @@ class Compiler:
         self,
         store: StoreAccess,
         ids: ClientIds,
-        policies: Mapping[str, StorePolicy],
+        on_store_error: StorePolicy | Mapping[str, StorePolicy],
     ) -> None:
         self._store: Final = store
         self._limiter: Final = store.limiter
         self._ids: Final = ids
-        self._policies: Final = policies
+        self._policies: Final = _policies_of(on_store_error, store.limiter.limits)
         self.names: Final = LimitNames(store.limiter)
         self._lock: Final = fork_safe(Lock())
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
@@ -300,6 +304,25 @@ class Compiler:
             f"no limit is named {given!r}; {did_you_mean(given, known)}; "
             f"a limit without a name is a text such as '30/minute'"
         )
+
+
+def _policies_of(
+    on_store_error: StorePolicy | Mapping[str, StorePolicy], known: Limits
+) -> dict[str, StorePolicy]:
+    """Return the policies by limit name; the one of all other limits has an empty name."""
+    if isinstance(on_store_error, Mapping):
+        policies: dict[str, StorePolicy] = {"": "allow", **on_store_error}
+    else:
+        policies = {"": on_store_error}
+    for name in policies:
+        if not (name in known or name in ("", "default")):
+            raise ConfigError(
+                f"on_store_error: no limit is named {name!r}; {did_you_mean(name, known)}; "
+                f"for a text, pass on_store_error to the limit itself"
+            )
+    for policy in policies.values():
+        check_policy(policy)
+    return policies
 
 
 def make_room(compiled: dict[Any, Any]) -> None:

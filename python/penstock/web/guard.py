@@ -22,7 +22,6 @@ from penstock.web.identity import IdSource, by_address
 from penstock.web.options import (
     LimitsOption,
     make_limiter,
-    policies_of,
 )
 from penstock.web.outcome import Outcome, ResponseSettings
 from penstock.web.replacements import switch
@@ -167,8 +166,7 @@ class Guard:
         watch = Watch(checks, self.store_access)
         self._enforcer: Final = Enforcer(settings, observers, watch)
         self._ids: Final = ClientIds(limiter, self.address, on_missing_id)
-        policies = policies_of(on_store_error, limiter.limits)
-        self._compiler: Final = Compiler(self.store_access, self._ids, policies)
+        self._compiler: Final = Compiler(self.store_access, self._ids, on_store_error)
         switch.register(self)
 
     def check(self, rules: Iterable[Rule], *, may_hold: bool = True) -> None:

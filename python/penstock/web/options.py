@@ -11,12 +11,11 @@ from penstock._core import Limit, Limiter, Limits, ManualClock, SystemClock
 from penstock.errors import ConfigError, ConfigProblem
 from penstock.validation import (
     check_names,
-    did_you_mean,
     is_coroutine_function,
     is_name,
 )
 from penstock.web.identity import ReadyId
-from penstock.web.rule import LIMIT_HINTS, LimitOptions, check_policy
+from penstock.web.rule import LIMIT_HINTS, LimitOptions
 
 if TYPE_CHECKING:
     import enum
@@ -210,25 +209,6 @@ def _no_file(limits: str | os.PathLike[str]) -> ConfigError:
     error = ConfigError(f"limits: there is no file {Path(limits).absolute()}{hint}")
     error.file, error.problems = str(limits), (ConfigProblem(error),)
     return error
-
-
-def policies_of(
-    on_store_error: StorePolicy | Mapping[str, StorePolicy], known: Limits
-) -> dict[str, StorePolicy]:
-    """Return the policies by limit name; the one of all other limits has an empty name."""
-    if isinstance(on_store_error, Mapping):
-        policies: dict[str, StorePolicy] = {"": "allow", **on_store_error}
-    else:
-        policies = {"": on_store_error}
-    for name in policies:
-        if not (name in known or name in ("", "default")):
-            raise ConfigError(
-                f"on_store_error: no limit is named {name!r}; {did_you_mean(name, known)}; "
-                f"for a text, pass on_store_error to the limit itself"
-            )
-    for policy in policies.values():
-        check_policy(policy)
-    return policies
 
 
 def find_file(path: str | os.PathLike[str], base: str | os.PathLike[str] | None) -> Path:
