@@ -395,7 +395,8 @@ class StoreAccess:
                 spends[index] = (limit, id, cost)
             elif cost > taken:
                 # More than was expected: it may overdraw the bucket.
-                later[index] = limit.whole.reserve(id, 0).settle(cost - taken)
+                reservation = limit.unadjusted.reserve(id, 0, factor=limit.factor)
+                later[index] = reservation.settle(cost - taken)
             elif limit.is_deferred:
                 later[index] = limit.bound.check(id, 0)
         for entries, verb in ((refunds, "refund"), (spends, "spend")):
@@ -432,8 +433,9 @@ class StoreAccess:
     def _finish(self, entries: Sequence[Entry], verb: str) -> Sequence[Decision]:
         if len(entries) == 1:
             limit, id, cost = entries[0]
-            bound = limit.whole
-            return (bound.spend(id, cost) if verb == "spend" else bound.refund(id, cost),)
+            # Without the tokens to keep: what was served is charged in full.
+            change = limit.unadjusted.spend if verb == "spend" else limit.unadjusted.refund
+            return (change(id, cost, limit.factor),)
         if verb == "refund":
             return self.limiter.refund_all(_transactions(entries, "spend")).parts
         # The request was served, so the limits are charged independently, each as far as possible.

@@ -449,7 +449,6 @@ class CompiledLimit:
     Attributes:
         name: The limit's name.
         bound: The limit of the limiter; its methods pass the factor and the tokens to keep.
-        whole: The same, whose methods pass the factor only: what was served is charged in full.
         unadjusted: The same, whose methods pass neither.
         id_of: Returns the id of a request.
         ids_of_peers: The ids of requests by the address of the peer; an id is `None` if `id_of` has
@@ -493,8 +492,8 @@ class CompiledLimit:
         self.factor: Final = factor
         self.keep: Final = keep
         self.unadjusted: Final = bound
-        self.whole: Final = bound if factor is None else _adjusted(bound, factor, 0)
-        self.bound: Final = self.whole if keep == 0 else _adjusted(bound, factor, keep)
+        is_adjusted = factor is not None or keep > 0
+        self.bound: Final = _adjusted(bound, factor, keep) if is_adjusted else bound
         self.id_of: Final = id_of
         self.ids_of_peers: Final = ids_of_peers
         self.is_ipv6_only: Final = is_ipv6_only
@@ -586,10 +585,6 @@ class _AdjustedLimit:
     def check(self, id: Id, cost: int) -> Decision:
         """Decide without taking tokens."""
         return self._bound.check(id, cost, self._factor, keep=self._keep)
-
-    def refund(self, id: Id, cost: int) -> Decision:
-        """Return tokens."""
-        return self._bound.refund(id, cost, self._factor)
 
     def reserve(self, id: Id, estimate: int) -> Reservation:
         """Take tokens before the cost is known."""
