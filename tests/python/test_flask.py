@@ -20,7 +20,7 @@ from werkzeug.wrappers import Response
 
 import penstock
 from penstock.flask import Penstock, RequestRefused
-from penstock.web.identity import by_user, per_route
+from penstock.web.identity import by_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,19 +131,6 @@ def test_id_callable_may_take_no_argument(app: flask.Flask, limits: Penstock) ->
     assert client.post("/", data={"user": "grace"}).status_code == 200
     # Flask itself answers 400 for a missing field.
     assert client.post("/").status_code == 400
-
-
-def test_per_route_counts_by_template(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    @app.get("/orders/<int:number>")
-    @limits.limit("PerAddress", id=per_route())
-    def order(number: int) -> str:
-        return str(number)
-
-    statuses = [get(app, f"/orders/{number}").status_code for number in range(3)]
-    assert statuses == [200, 200, 429]
-    assert remaining(limiter, "PerAddress", f"/orders/<int:number> {ADDRESS}") == 0
 
 
 USERS: Final = (

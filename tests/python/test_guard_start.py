@@ -14,7 +14,7 @@ from penstock.flask import Penstock
 from penstock.identity import by_user, per_route
 from penstock.web.guard import Guard
 from penstock.web.options import GuardOptions
-from penstock.web.rule import RuleOptions, make_rule
+from penstock.web.rule import RuleOptions
 
 
 class Later:
@@ -229,11 +229,3 @@ def test_web_layer_imports_no_framework() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "penstock" in done.stdout.split()
     assert {"flask", "werkzeug", "django", "numpy"}.isdisjoint(done.stdout.split())
-
-
-@pytest.mark.parametrize(
-    ("option", "hint"), [("rate", "first argument"), ("key_func", "id="), ("block", "shadow")]
-)
-def test_option_of_a_similar_package_is_refused_with_a_hint(option: str, hint: str) -> None:
-    with pytest.raises(penstock.ConfigError, match=hint):
-        make_rule([], "", {option: 1})  # type: ignore[misc]  # the mistake itself

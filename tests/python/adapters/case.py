@@ -114,6 +114,7 @@ class Driver:
         sees_errors: Whether exceptions of a view reach the adapter; else the framework has answered
             them before.
         is_async: Whether callables may be awaited.
+        parameter: A number in the path of a route, in the framework's syntax.
     """
 
     name: ClassVar[str]
@@ -121,6 +122,7 @@ class Driver:
     starts: ClassVar[bool] = True
     sees_errors: ClassVar[bool] = True
     is_async: ClassVar[bool] = False
+    parameter: ClassVar[str] = "<int:number>"
 
     def __init__(self, site: Site) -> None:
         self.site = site

@@ -274,7 +274,7 @@ class InFlask(Driver):
     def view(self, route: Route, number: int) -> Any:
         """Return the route's view."""
 
-        def serve() -> flask.Response:
+        def serve(**_: object) -> flask.Response:
             return self.reply(route)
 
         serve.__qualname__ = route.name or f"view_{number}"
@@ -314,7 +314,7 @@ class InAsyncFlask(InFlask):
     name = "flask-async"
 
     def view(self, route: Route, number: int) -> Any:
-        async def serve() -> flask.Response:
+        async def serve(**_: object) -> flask.Response:
             return self.reply(route)
 
         serve.__qualname__ = route.name or f"view_{number}"
@@ -326,6 +326,7 @@ class InFastapi(Driver):
 
     name = "fastapi"
     is_async = True
+    parameter = "{number}"
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
@@ -434,7 +435,7 @@ class InDjango(Driver):
     def view(self, route: Route, number: int) -> Any:
         """Return the route's view."""
 
-        def serve(request: Any) -> Any:
+        def serve(request: Any, **_: object) -> Any:
             return self.reply(route, request)
 
         serve.__qualname__ = route.name or f"view_{number}"
@@ -488,7 +489,7 @@ class InAsyncDjango(InDjango):
     name = "django-async"
 
     def view(self, route: Route, number: int) -> Any:
-        async def serve(request: Any) -> Any:
+        async def serve(request: Any, **_: object) -> Any:
             return self.reply(route, request)
 
         serve.__qualname__ = route.name or f"view_{number}"

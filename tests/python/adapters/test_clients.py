@@ -203,12 +203,17 @@ def test_people_read_addresses_and_no_marks(serve: Serve, id: Any, shown: str | 
 
 
 @with_routes
-def test_routes_may_count_apart(serve: Serve, limiter: penstock.Limiter) -> None:
+def test_routes_may_count_apart(
+    serve: Serve, driver: type[Driver], limiter: penstock.Limiter
+) -> None:
     stack = (limited("PerAddress", id=per_route(by_address)),)
-    app = serve(Route("/one/", stack), Route("/two/", stack))
-    assert app.statuses(3, "/one/") == [200, 200, 429]
-    assert app.ask("/two/").status == 200
-    assert limiter.check("PerAddress", f"/two/ {PEER}", 0).remaining == 1
+    orders = f"/orders/{driver.parameter}/"
+    app = serve(Route(orders, stack), Route("/", stack))
+    # By the template, not by the path.
+    assert [app.ask(f"/orders/{number}/").status for number in range(3)] == [200, 200, 429]
+    assert app.ask("/").status == 200
+    left = [limiter.check("PerAddress", f"{route} {PEER}", 0).remaining for route in (orders, "/")]
+    assert left == [0, 1]
 
 
 @only(lambda driver: driver in (InFlask, InDjango))
