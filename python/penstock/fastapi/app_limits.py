@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from starlette.requests import Request
-
-from penstock.asgi.middleware import PenstockMiddleware
-from penstock.asgi.response import STARTS
 from penstock.asgi.visit import AsgiVisit, store_decision, visit_of
-from penstock.fastapi.around import APP_LIMITS_KEY, put_around
+from penstock.fastapi.around import put_around
 from penstock.fastapi.request import FastapiRequest, RequestRefused, mount_template, route_of
 from penstock.fastapi.routes import limited_routes, limits_in, limits_of_app, per_request
 from penstock.web.route_table import EXEMPT, RouteTable, scope_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Awaitable, Iterator, Mapping
 
     from fastapi import FastAPI
     from fastapi.dependencies.models import Dependant
     from starlette.requests import HTTPConnection
 
-    from penstock.asgi.request import Message, Receive, Scope, Send
+    from penstock.asgi.request import Receive, Scope
     from penstock.errors import RateLimited
     from penstock.fastapi.route_limit import RouteLimit
     from penstock.web.guard import Guard
@@ -29,7 +25,8 @@ if TYPE_CHECKING:
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import Rule
 
-_ROOT_PATH_KEY: Final = "penstock.fastapi.root_path"
+ROOT_PATH_KEY: Final = "penstock.fastapi.root_path"
+"""The key of a scope under which the path is stored at which its application is mounted."""
 
 
 class _Tree:
@@ -286,7 +283,7 @@ class FastapiLimits(RouteTable):
     def _tree(self, scope: Scope) -> _Tree:
         """Return the limits of a request's route, without those that a test replaces."""
         app, route, method = scope.get("app"), route_of(scope), scope.get("method", "GET")
-        mounted_at = scope["root_path"].removeprefix(scope[_ROOT_PATH_KEY])
+        mounted_at = scope["root_path"].removeprefix(scope[ROOT_PATH_KEY])
         mount = mount_template(self._app.routes, mounted_at) if mounted_at else ""
         replaced = getattr(app, "dependency_overrides", None)
         # A route answers few methods, and it has been found already.
@@ -336,68 +333,3 @@ def _scope_of(endpoint: object, path: str | None) -> str:
     """Return the scope of an endpoint on one of its routes, such as that of a router's prefix."""
     scope = scope_of(endpoint)
     return scope if path is None else f"{scope} {path}"
-
-
-class Middleware(PenstockMiddleware):
-    """Middleware of an application, through which its dependencies find its limits."""
-
-    def __init__(self, app: Callable[..., Awaitable[None]], app_limits: FastapiLimits) -> None:
-        super().__init__(app, app_limits.guard)
-        self._app_limits: Final = app_limits
-
-    # Not `async def`, which would cost one coroutine more for each request.
-    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
-        """Pass a request to the application, and add the headers of its limits."""
-        if scope["type"] != "lifespan":
-            app_limits = self._app_limits
-            if not app_limits.is_started:
-                app_limits.start()
-            self._needs_response = app_limits.needs_response
-            scope[APP_LIMITS_KEY] = app_limits
-            scope[_ROOT_PATH_KEY] = scope.setdefault("root_path", "")
-        # Not `super()`, which takes longer.
-        return PenstockMiddleware.__call__(self, scope, receive, send)
-
-
-class LateRefusals:
-    """Middleware that decides limits which wait for a dependency, if the request ends before it."""
-
-    def __init__(
-        self,
-        app: Callable[..., Awaitable[None]],
-        app_limits: FastapiLimits,
-        handle: Callable[[Request, RequestRefused], Awaitable[Any]],
-    ) -> None:
-        self.app: Final = app
-        self._app_limits: Final = app_limits
-        self._handle: Final = handle
-
-    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
-        """Pass a request to the application, and decide before its response starts."""
-        if scope["type"] == "lifespan" or not self._app_limits.may_be_late:
-            return self.app(scope, receive, send)
-        return self._serve(scope, receive, send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_refused = False
-
-        async def send_or_refuse(message: Message) -> None:
-            nonlocal is_refused
-            if message["type"] in STARTS or message["type"] == "websocket.close":
-                is_refused = await self._refuse(scope, receive, send)
-            if not is_refused:
-                await send(message)
-
-        try:
-            await self.app(scope, receive, send_or_refuse)
-        except Exception:
-            if not await self._refuse(scope, receive, send):
-                raise
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        refused = await self._app_limits.decide_late(scope)
-        if refused is None or scope["type"] != "http":
-            return False
-        response = await self._handle(Request(scope, receive), refused)
-        await response(scope, receive, send)
-        return True

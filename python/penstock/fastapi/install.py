@@ -1,16 +1,20 @@
-"""Adds limits to an application."""
+"""Adds limits to an application, with the middlewares that they need."""
 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from fastapi import WebSocket
 from starlette import middleware
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 
+from penstock.asgi.middleware import PenstockMiddleware
+from penstock.asgi.response import STARTS
 from penstock.errors import ConfigError, RateLimited
-from penstock.fastapi.app_limits import FastapiLimits, LateRefusals, Middleware
+from penstock.fastapi.app_limits import ROOT_PATH_KEY, FastapiLimits
+from penstock.fastapi.around import APP_LIMITS_KEY
 from penstock.fastapi.openapi import document
 from penstock.fastapi.request import Refusal, RequestRefused
 from penstock.validation import is_coroutine_function
@@ -18,12 +22,78 @@ from penstock.web.guard import Guard
 from penstock.web.options import GuardOptions, check_options
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from fastapi import FastAPI
     from starlette.requests import HTTPConnection
 
     from penstock._core import Limiter
+    from penstock.asgi.request import Message, Receive, Scope, Send
+
+
+class Middleware(PenstockMiddleware):
+    """Middleware of an application, through which its dependencies find its limits."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], app_limits: FastapiLimits) -> None:
+        super().__init__(app, app_limits.guard)
+        self._app_limits: Final = app_limits
+
+    # Not `async def`, which would cost one coroutine more for each request.
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
+        """Pass a request to the application, and add the headers of its limits."""
+        if scope["type"] != "lifespan":
+            app_limits = self._app_limits
+            if not app_limits.is_started:
+                app_limits.start()
+            self._needs_response = app_limits.needs_response
+            scope[APP_LIMITS_KEY] = app_limits
+            scope[ROOT_PATH_KEY] = scope.setdefault("root_path", "")
+        # Not `super()`, which takes longer.
+        return PenstockMiddleware.__call__(self, scope, receive, send)
+
+
+class LateRefusals:
+    """Middleware that decides limits which wait for a dependency, if the request ends before it."""
+
+    def __init__(
+        self,
+        app: Callable[..., Awaitable[None]],
+        app_limits: FastapiLimits,
+        handle: Callable[[Request, RequestRefused], Awaitable[Any]],
+    ) -> None:
+        self.app: Final = app
+        self._app_limits: Final = app_limits
+        self._handle: Final = handle
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        """Pass a request to the application, and decide before its response starts."""
+        if scope["type"] == "lifespan" or not self._app_limits.may_be_late:
+            return self.app(scope, receive, send)
+        return self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_refused = False
+
+        async def send_or_refuse(message: Message) -> None:
+            nonlocal is_refused
+            if message["type"] in STARTS or message["type"] == "websocket.close":
+                is_refused = await self._refuse(scope, receive, send)
+            if not is_refused:
+                await send(message)
+
+        try:
+            await self.app(scope, receive, send_or_refuse)
+        except Exception:
+            if not await self._refuse(scope, receive, send):
+                raise
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        refused = await self._app_limits.decide_late(scope)
+        if refused is None or scope["type"] != "http":
+            return False
+        response = await self._handle(Request(scope, receive), refused)
+        await response(scope, receive, send)
+        return True
 
 
 def install(
