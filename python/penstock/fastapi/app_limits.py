@@ -115,13 +115,13 @@ class FastapiLimits(RouteTable):
                 yield self._rule(limit, _scope_of(route.dependant.call, route.path))
 
     def check(self) -> None:
-        """Check the limits of all routes.
+        """Check the limits of all routes, and those of messages, which may not hold slots.
 
         Raises:
             ConfigError: As `Guard.check`.
             LimitError: As `Guard.check`.
         """
-        self.guard.check(self.registered_rules())
+        super().check()
         self.guard.check(
             [
                 self._rule(limit, _scope_of(route.dependant.call, route.path))

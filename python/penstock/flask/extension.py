@@ -134,12 +134,7 @@ class Penstock:
             defaults=(*self._defaults, *rules),
             decorated=self._decorated,
         )
-        # Report mistakes at start, not at the first request.
-        guard.check(app_limits.defaults)
-        for blueprint_rules in routes.rules.values():
-            guard.check(blueprint_rules)
-        for view_limits in self._decorated:
-            guard.check(view_limits.rules)
+        app_limits.check()
         app_limits.register_hooks()
         self._apps.add(app_limits)
 

@@ -169,6 +169,15 @@ class RouteTable:
         """Yield the rules of functions that are no routes, such as those that views call."""
         return ()
 
+    def check(self) -> None:
+        """Check all rules that are known, so that mistakes are reported at start.
+
+        Raises:
+            ConfigError: As `Guard.check`.
+            LimitError: As `Guard.check`.
+        """
+        self.guard.check((*self.registered_rules(), *self.further_rules()))
+
     def are_defaults_replaced(self, own: Iterable[Rule], method: str) -> bool:
         """Return whether a route's own rules replace the defaults for a method.
 
