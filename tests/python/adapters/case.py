@@ -113,6 +113,7 @@ class Driver:
             start, and may limit routes that have no limit of their own.
         sees_errors: Whether exceptions of a view reach the adapter; else the framework has answered
             them before.
+        writes_refusals: Whether the adapter responds to a refused request; else the framework does.
         is_async: Whether callables may be awaited.
         parameter: A number in the path of a route, in the framework's syntax.
     """
@@ -121,6 +122,7 @@ class Driver:
     has_routes: ClassVar[bool] = True
     starts: ClassVar[bool] = True
     sees_errors: ClassVar[bool] = True
+    writes_refusals: ClassVar[bool] = True
     is_async: ClassVar[bool] = False
     parameter: ClassVar[str] = "<int:number>"
 

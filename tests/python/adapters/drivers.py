@@ -27,6 +27,7 @@ import werkzeug.wrappers
 from adapters.case import Answer, Driver, Limited, Reply, Request, Route, Site, View
 from django.utils.module_loading import import_string
 from litestar.middleware import DefineMiddleware
+from rest_framework.views import APIView
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request as StarletteRequest
@@ -42,6 +43,8 @@ import penstock.fastapi
 import penstock.flask
 import penstock.wsgi
 from penstock.django import checks
+from penstock.django.drf import PenstockThrottle
+from penstock.identity import by_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -415,15 +418,19 @@ class InDjango(Driver):
         urls = ModuleType("urls_of_a_case")
         urls.urlpatterns = []  # type: ignore[attr-defined]
         for number, route in enumerate(site.routes):
-            view = self.view(route, number)
-            for names, options in reversed(route.stack):
-                view = penstock.django.limit(*names, **self.options(options))(view)
+            view = self.limited(self.view(route, number), route)
             view = penstock.django.exempt(view) if route.is_exempt else view
             urls.urlpatterns.append(django.urls.path(route.path.lstrip("/"), view))
         site.django.set(PENSTOCK=given, MIDDLEWARE=self.middleware, ROOT_URLCONF=urls)
         # As a server does at startup: errors in the settings are raised here.
         for middleware in self.middleware:
             import_string(middleware)(lambda _: django.http.HttpResponse())
+
+    def limited(self, view: Any, route: Route) -> Any:
+        """Return a route's view with its limits."""
+        for names, options in reversed(route.stack):
+            view = penstock.django.limit(*names, **self.options(options))(view)
+        return view
 
     def client_id(self, request: Request, *arguments: Any) -> Any:
         return penstock.django.client_id(request.native, *arguments)
@@ -481,6 +488,35 @@ class InDjangoWithoutMiddleware(InDjango):
     name = "django-decorator"
     starts = False
     middleware: ClassVar[list[str]] = []
+
+
+class InRestFramework(InDjango):
+    """Views of REST framework, limited by throttles."""
+
+    name = "rest-framework"
+    writes_refusals = False
+
+    def view(self, route: Route, number: int) -> Any:
+        def serve(_: object, request: Any, **__: object) -> Any:
+            return self.reply(route, request)
+
+        attributes = {
+            **dict.fromkeys(("get", "post"), serve),
+            "authentication_classes": [],
+            "permission_classes": [],
+            "throttle_classes": [self.throttle(number, *limited) for limited in route.stack],
+        }
+        return type(route.name or f"view_{number}", (APIView,), attributes).as_view()  # type: ignore[attr-defined]
+
+    def throttle(self, number: int, names: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Return a class of throttles with limits."""
+        # Without one, an authenticated user is the client.
+        given = {"id": by_address, **self.options(options)}
+        attributes = {"limit": names or None, "options": given}
+        return type(f"Throttle{number}", (PenstockThrottle,), attributes)
+
+    def limited(self, view: Any, _: Route) -> Any:
+        return view
 
 
 class InAsyncDjango(InDjango):
@@ -542,6 +578,7 @@ DRIVERS: list[type[Driver]] = [
     InSyncFastapi,
     InDjango,
     InDjangoWithoutMiddleware,
+    InRestFramework,
     InAsyncDjango,
     InAsyncDjangoWithoutMiddleware,
 ]
@@ -554,3 +591,4 @@ def only(is_included: Callable[[type[Driver]], bool]) -> pytest.MarkDecorator:
 
 
 with_routes = only(lambda driver: driver.has_routes)
+with_refusals = only(lambda driver: driver.writes_refusals)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from adapters.case import Reply, Request, Route, limited
-from adapters.drivers import InDjango, InFlask, only, with_routes
+from adapters.drivers import InDjango, InFlask, only, with_refusals, with_routes
 from guards import PEER
 
 import penstock
@@ -183,6 +183,7 @@ def test_no_name_is_another_clients_address(
     assert limiter.check("PerUser", "ada", 0).remaining == 5
 
 
+@with_refusals
 @pytest.mark.parametrize(
     ("id", "shown"),
     [

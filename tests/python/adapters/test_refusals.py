@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from adapters.case import Reply, Request, Route, limited
-from adapters.drivers import with_routes
+from adapters.drivers import only, with_refusals
 from guards import PEER
 
 import penstock
@@ -60,6 +60,7 @@ def denied(app: Driver, accept: str | None = None) -> Any:
     return next(a for a in (app.ask(headers=headers) for _ in range(9)) if a.status != 200)
 
 
+@with_refusals
 @pytest.mark.parametrize(
     ("accept", "content_type", "start"),
     [
@@ -78,6 +79,7 @@ def test_body_has_the_form_that_the_client_accepts(
     assert answer.body.lower().startswith(start.lower())
 
 
+@with_refusals
 @pytest.mark.parametrize("accept", ["application/json", "text/html", "text/plain"])
 def test_body_says_that_too_many_requests_are_in_flight(
     serve: Serve, clock: penstock.ManualClock, accept: str
@@ -99,6 +101,7 @@ def test_body_says_that_too_many_requests_are_in_flight(
     held.release()
 
 
+@with_refusals
 def test_body_of_a_refusal_says_what_it_depends_on(serve: Serve) -> None:
     answer = denied(serve(ORDERS))
     assert "accept" in (answer.header("Vary") or "").lower().replace(" ", "").split(",")
@@ -123,6 +126,7 @@ class InLanguage(NullTranslations):
         return message.upper() if self._language.startswith("de") else message
 
 
+@with_refusals
 @pytest.mark.parametrize(
     ("code", "sent"), [("de-at", "de-at"), ("de\r\nX-Mine: 1", None), ("fr", "en")]
 )
@@ -132,7 +136,7 @@ def test_translated_body_has_its_language(serve: Serve, code: str, sent: str | N
     assert (answer.header("Content-Language"), answer.header("X-Mine")) == (sent, None)
 
 
-@with_routes
+@only(lambda driver: driver.has_routes and driver.writes_refusals)
 @pytest.mark.parametrize(
     "watching",
     [limited("Watched"), limited("PerUser", mode="shadow", cost=5)],
@@ -183,6 +187,7 @@ def test_field_with_one_value_replaces_that_of_the_view(serve: Serve) -> None:
     assert answer.header("Retry-After") == "7"
 
 
+@with_refusals
 def test_refusal_has_each_field_with_one_value_once(serve: Serve, driver: type[Driver]) -> None:
     def answer(_: Outcome) -> Any:
         response = driver.response(418, "no")
@@ -197,6 +202,7 @@ def test_refusal_has_each_field_with_one_value_once(serve: Serve, driver: type[D
     assert answers[-1].header("Cache-Control") == "no-store"
 
 
+@with_refusals
 def test_on_denied_may_answer_with_a_document(serve: Serve) -> None:
     app = serve(LIMITED, on_denied=lambda outcome: {"wait": outcome.retry_after})
     app.statuses(2)
@@ -205,6 +211,7 @@ def test_on_denied_may_answer_with_a_document(serve: Serve) -> None:
     assert (answer.header("Content-Type") or "").startswith("application/json")
 
 
+@with_refusals
 def test_on_denied_may_answer_with_a_text(serve: Serve) -> None:
     def refuse(outcome: Outcome) -> str:
         return f"wait {outcome.retry_after} s"
@@ -215,6 +222,7 @@ def test_on_denied_may_answer_with_a_text(serve: Serve) -> None:
     assert (answer.header("Retry-After"), answer.header("Cache-Control")) == ("30", "no-store")
 
 
+@with_refusals
 def test_on_denied_may_answer_with_a_response(serve: Serve, driver: type[Driver]) -> None:
     app = serve(LIMITED, on_denied=lambda _: driver.response(420, "calm"))
     answer = denied(app)
@@ -222,11 +230,13 @@ def test_on_denied_may_answer_with_a_response(serve: Serve, driver: type[Driver]
     assert answer.header("Retry-After") == "30"
 
 
+@with_refusals
 def test_on_denied_may_leave_the_usual_answer(serve: Serve) -> None:
     answer = denied(serve(LIMITED, on_denied=lambda _: None))
     assert answer.header("Content-Type") == "application/problem+json"
 
 
+@with_refusals
 def test_on_denied_that_returns_no_answer_is_an_error(serve: Serve) -> None:
     assert denied(serve(LIMITED, on_denied=lambda _: object())).status == 500
 
@@ -261,6 +271,7 @@ def test_failing_store_may_be_replaced_by_the_process(
     assert app.statuses(2) == [200, 429]
 
 
+@with_refusals
 def test_policy_may_differ_by_limit(serve: Serve, limiter: penstock.Limiter) -> None:
     routes = LIMITED, Route("/user", (limited("PerUser"),))
     app = serve(*routes, on_store_error={"PerUser": "deny"})

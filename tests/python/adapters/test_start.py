@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from adapters.case import Route, limited
-from adapters.drivers import InDjango, only, with_routes
+from adapters.drivers import InDjango, InRestFramework, only, with_routes
 
 import penstock
 from penstock.guard import Outcome
@@ -128,6 +128,8 @@ def test_text_and_block_of_views_with_similar_names_do_not_clash(
     assert (refused.status, refused.header("Retry-After")) == (429, "7200")
 
 
+# A throttle without a limit has that of the view's scope.
+@only(lambda driver: driver is not InRestFramework)
 def test_limit_without_a_name_is_an_error_where_it_is_written(serve: Serve) -> None:
     with pytest.raises(penstock.ConfigError):
         serve(Route("/", (limited(),)))
