@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.messages import describe_limit, format_duration
+from penstock.messages import Translator, describe_limit, format_duration
 from penstock.web.headers import wait_ns
 from penstock.web.problem import (
     Problem,
@@ -32,6 +32,7 @@ Orders:
   docs: https://example.org/limits?of=orders&by=address
 Plain: {burst: 1, count: 1, period: 1h}
 """
+ENGLISH = Translator()
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
@@ -40,7 +41,7 @@ def refused(limiter: penstock.Limiter, name: str = "Orders", id: str = "192.0.2.
     decision = limiter.spend(name, id)
     while decision:
         decision = limiter.spend(name, id)
-    return quota_exceeded(decision, decision.parts, wait_ns(decision))
+    return quota_exceeded(decision, decision.parts, wait_ns(decision), ENGLISH)
 
 
 @pytest.fixture
@@ -175,20 +176,20 @@ def test_problem_names_the_denying_limits(make_limiter: MakeLimiter) -> None:
     calls = [("A", "ada"), ("B", "ada"), ("C", "ada")]
     limiter.spend_all(calls)
     decision = limiter.spend_all(calls)
-    problem = quota_exceeded(decision, decision.parts, wait_ns(decision))
+    problem = quota_exceeded(decision, decision.parts, wait_ns(decision), ENGLISH)
     assert problem.policies == ("A", "B")
     assert "at most 1 per hour" in problem.detail
 
 
 def test_failing_store_is_a_503() -> None:
-    document = json.loads(reduced_capacity().body()[1])
+    document = json.loads(reduced_capacity(ENGLISH).body()[1])
     assert document["status"] == 503
     assert document["type"].endswith("#temporary-reduced-capacity")
     assert "violated-policies" not in document
 
 
 def test_bad_request_has_a_detail() -> None:
-    document = json.loads(bad_request("This request has no client id.").body()[1])
+    document = json.loads(bad_request("This request has no client id.", ENGLISH).body()[1])
     assert document == {
         "type": "about:blank",
         "title": "Bad request",
@@ -232,7 +233,7 @@ def test_duration_is_exact() -> None:
 
 @given(accept=st.text(max_size=300))
 def test_no_accept_header_breaks_the_response(accept: str) -> None:
-    fields, body = bad_request("why").body(accept)
+    fields, body = bad_request("why", ENGLISH).body(accept)
     content_type = dict(fields)["Content-Type"]
     assert content_type.split(";")[0] in {"application/problem+json", "text/html", "text/plain"}
     assert body

@@ -34,7 +34,7 @@ _DEFAULTS: Final = (
     "settings, FastAPI(dependencies=[Depends(RateLimit('100/minute'))])"
 )
 # Keywords of similar packages, and what to write here.
-GUARD_HINTS: Final = {
+_GUARD_HINTS: Final = {
     "application_limits": "use the adapter's default limits with id='everyone'",
     "auto_check": "limits are always checked; enabled=False turns them off",
     "config_filename": "pass the options here, or as settings of the application",
@@ -94,7 +94,7 @@ def check_options(options: Iterable[str], entry_point: str) -> None:
     Raises:
         ConfigError: A name is unknown.
     """
-    check_names(options, GuardOptions.__optional_keys__, entry_point, GUARD_HINTS)
+    check_names(options, GuardOptions.__optional_keys__, entry_point, _GUARD_HINTS)
 
 
 def split_options(
@@ -107,7 +107,7 @@ def split_options(
     """
     guard_keys = GuardOptions.__optional_keys__
     known = guard_keys | LimitOptions.__optional_keys__
-    check_names(options, known, entry_point, {**GUARD_HINTS, **LIMIT_HINTS})
+    check_names(options, known, entry_point, {**_GUARD_HINTS, **LIMIT_HINTS})
     of_guard = {name: value for name, value in options.items() if name in guard_keys}
     of_limit = {name: value for name, value in options.items() if name not in guard_keys}
     return cast("GuardOptions", of_guard), of_limit

@@ -136,10 +136,7 @@ class Problem:
 
 
 def quota_exceeded(
-    decision: Decision,
-    parts: Sequence[Decision],
-    wait_ns: int,
-    translator: Translator | None = None,
+    decision: Decision, parts: Sequence[Decision], wait_ns: int, translator: Translator
 ) -> Problem:
     """Return the problem of a request that a limit denied.
 
@@ -150,9 +147,8 @@ def quota_exceeded(
         decision: The strictest decision.
         parts: All decisions about the request.
         wait_ns: How long the client has to wait, in nanoseconds.
-        translator: The default is English.
+        translator: Translates the texts.
     """
-    translator = translator or Translator()
     denials = [part for part in parts if not part]
     names = [part.name for part in denials if part.name is not None]
     if has_slots(decision.limit):
@@ -170,9 +166,8 @@ def quota_exceeded(
     )
 
 
-def reduced_capacity(translator: Translator | None = None) -> Problem:
+def reduced_capacity(translator: Translator) -> Problem:
     """Return the problem of a request that is refused because the store failed."""
-    translator = translator or Translator()
     return Problem(
         status=503,
         title=translator.translate("Temporarily unavailable"),
@@ -183,9 +178,8 @@ def reduced_capacity(translator: Translator | None = None) -> Problem:
     )
 
 
-def bad_request(detail: str, translator: Translator | None = None) -> Problem:
+def bad_request(detail: str, translator: Translator) -> Problem:
     """Return the problem of a request whose id or cost is invalid; `detail` is translated."""
-    translator = translator or Translator()
     title = translator.translate("Bad request")
     return Problem(
         status=400,

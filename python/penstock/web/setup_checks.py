@@ -43,46 +43,40 @@ _PRIVATE: Final = tuple(
     )
 )
 
-FOREIGN_SETTINGS: Final = {
-    "flask-limiter": {
-        "RATELIMIT_APPLICATION": "PENSTOCK_DEFAULT",
-        "RATELIMIT_DEFAULT": "limits.default(..., id=per_route()), a bucket for each route",
-        "RATELIMIT_DEFAULTS_COST": "cost= of limits.default(...)",
-        "RATELIMIT_DEFAULTS_DEDUCT_WHEN": "deduct_when= of limits.default(...)",
-        "RATELIMIT_DEFAULTS_EXEMPT_WHEN": "exempt_when= of limits.default(...)",
-        "RATELIMIT_DEFAULTS_PER_METHOD": "limits.default(..., methods=[...]) for each method",
-        "RATELIMIT_ENABLED": "PENSTOCK_ENABLED",
-        "RATELIMIT_HEADERS_ENABLED": "PENSTOCK_HEADERS; headers are on by default",
-        "RATELIMIT_IN_MEMORY_FALLBACK": "PENSTOCK_ON_STORE_ERROR = 'local'",
-        "RATELIMIT_IN_MEMORY_FALLBACK_ENABLED": "PENSTOCK_ON_STORE_ERROR = 'local'",
-        "RATELIMIT_KEY_PREFIX": "the prefix in the URL of PENSTOCK_STORE",
-        "RATELIMIT_META": "block_for on a limit",
-        "RATELIMIT_ON_BREACH_CALLBACK": "PENSTOCK_ON_DENIED",
-        "RATELIMIT_STORAGE_OPTIONS": "parameters of the URL in PENSTOCK_STORE",
-        "RATELIMIT_STORAGE_URI": "PENSTOCK_STORE",
-        "RATELIMIT_STRATEGY": "the algorithm of each limit, in the limits file",
-        "RATELIMIT_SWALLOW_ERRORS": "PENSTOCK_ON_STORE_ERROR = 'allow', which is the default",
-    },
-    "slowapi": {
-        # Older versions of flask-limiter read it, too.
-        "RATELIMIT_STORAGE_URL": "store= of install(...), or PENSTOCK_STORE in Flask",
-    },
-    "django-ratelimit": {
-        "RATELIMIT_CACHE_PREFIX": "nothing: buckets are not in a cache",
-        "RATELIMIT_ENABLE": "PENSTOCK = {'ENABLED': ...}",
-        "RATELIMIT_EXCEPTION_CLASS": "PENSTOCK = {'ON_DENIED': ...}",
-        "RATELIMIT_FAIL_OPEN": "PENSTOCK = {'ON_STORE_ERROR': ...}",
-        "RATELIMIT_HASH_ALGORITHM": "nothing: ids are hashed with a keyed hash",
-        "RATELIMIT_IPV4_MASK": "an override for the network, in the limits file",
-        "RATELIMIT_IPV6_MASK": "PENSTOCK = {'IPV6_PREFIX': ...}",
-        "RATELIMIT_IP_META_KEY": "PENSTOCK = {'TRUSTED_PROXIES': ...} or {'HOPS': ...}",
-        "RATELIMIT_USE_CACHE": "PENSTOCK = {'STORE': ...}",
-        "RATELIMIT_VIEW": "PENSTOCK = {'ON_DENIED': ...}",
-    },
+# The settings of similar packages, and what to write instead.
+_INSTEAD: Final = {
+    # flask-limiter
+    "RATELIMIT_APPLICATION": "PENSTOCK_DEFAULT",
+    "RATELIMIT_DEFAULT": "limits.default(..., id=per_route()), a bucket for each route",
+    "RATELIMIT_DEFAULTS_COST": "cost= of limits.default(...)",
+    "RATELIMIT_DEFAULTS_DEDUCT_WHEN": "deduct_when= of limits.default(...)",
+    "RATELIMIT_DEFAULTS_EXEMPT_WHEN": "exempt_when= of limits.default(...)",
+    "RATELIMIT_DEFAULTS_PER_METHOD": "limits.default(..., methods=[...]) for each method",
+    "RATELIMIT_ENABLED": "PENSTOCK_ENABLED",
+    "RATELIMIT_HEADERS_ENABLED": "PENSTOCK_HEADERS; headers are on by default",
+    "RATELIMIT_IN_MEMORY_FALLBACK": "PENSTOCK_ON_STORE_ERROR = 'local'",
+    "RATELIMIT_IN_MEMORY_FALLBACK_ENABLED": "PENSTOCK_ON_STORE_ERROR = 'local'",
+    "RATELIMIT_KEY_PREFIX": "the prefix in the URL of PENSTOCK_STORE",
+    "RATELIMIT_META": "block_for on a limit",
+    "RATELIMIT_ON_BREACH_CALLBACK": "PENSTOCK_ON_DENIED",
+    "RATELIMIT_STORAGE_OPTIONS": "parameters of the URL in PENSTOCK_STORE",
+    "RATELIMIT_STORAGE_URI": "PENSTOCK_STORE",
+    "RATELIMIT_STRATEGY": "the algorithm of each limit, in the limits file",
+    "RATELIMIT_SWALLOW_ERRORS": "PENSTOCK_ON_STORE_ERROR = 'allow', which is the default",
+    # slowapi, and older versions of flask-limiter
+    "RATELIMIT_STORAGE_URL": "store= of install(...), or PENSTOCK_STORE in Flask",
+    # django-ratelimit
+    "RATELIMIT_CACHE_PREFIX": "nothing: buckets are not in a cache",
+    "RATELIMIT_ENABLE": "PENSTOCK = {'ENABLED': ...}",
+    "RATELIMIT_EXCEPTION_CLASS": "PENSTOCK = {'ON_DENIED': ...}",
+    "RATELIMIT_FAIL_OPEN": "PENSTOCK = {'ON_STORE_ERROR': ...}",
+    "RATELIMIT_HASH_ALGORITHM": "nothing: ids are hashed with a keyed hash",
+    "RATELIMIT_IPV4_MASK": "an override for the network, in the limits file",
+    "RATELIMIT_IPV6_MASK": "PENSTOCK = {'IPV6_PREFIX': ...}",
+    "RATELIMIT_IP_META_KEY": "PENSTOCK = {'TRUSTED_PROXIES': ...} or {'HOPS': ...}",
+    "RATELIMIT_USE_CACHE": "PENSTOCK = {'STORE': ...}",
+    "RATELIMIT_VIEW": "PENSTOCK = {'ON_DENIED': ...}",
 }
-"""The settings of similar packages, and what to write instead."""
-
-_WRITE: Final = {name: write for each in FOREIGN_SETTINGS.values() for name, write in each.items()}
 _FOREIGN: Final = "RATELIMIT_"
 
 
@@ -90,7 +84,7 @@ def report_foreign_settings(names: Iterable[str]) -> None:
     """Log settings of another package among names, with what to write here."""
     found = sorted(name for name in names if name.startswith(_FOREIGN))
     if found:
-        hints = [f"{name} (here {_WRITE.get(name, 'not needed')})" for name in found]
+        hints = [f"{name} (here {_INSTEAD.get(name, 'not needed')})" for name in found]
         report(
             "P005",
             f"penstock does not read the settings of another package: {', '.join(hints)}",
