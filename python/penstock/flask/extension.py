@@ -256,31 +256,22 @@ class Penstock:
     def _wrapped(self, view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
         limits = ViewLimits.stacked(view, rule)
         inner = limits.view
-        if inspect.iscoroutinefunction(inner):
-            # Not `async def`: Flask runs a coroutine in a thread with an event loop of its own,
-            # which a refused request does not need.
-            @wraps(view)
-            def limited(*args: Any, **kwargs: Any) -> Any:
-                if not has_request_context() or _is_on_loop():
-                    # A test, a command or another coroutine awaits the result.
-                    return self._awaited(limits, args, kwargs)
-                outcome = self._enforce(limits)
-                try:
-                    return this_app().ensure_sync(inner)(*args, **kwargs)
-                except Exception as error:
-                    refund_failed(outcome, error, _is_answer)
-                    raise
+        is_async = inspect.iscoroutinefunction(inner)
 
-        else:
-
-            @wraps(view)
-            def limited(*args: Any, **kwargs: Any) -> Any:
-                outcome = self._enforce(limits)
-                try:
-                    return inner(*args, **kwargs)
-                except Exception as error:
-                    refund_failed(outcome, error, _is_answer)
-                    raise
+        # Not `async def`: Flask runs a coroutine in a thread with an event loop of its own, which a
+        # refused request does not need.
+        @wraps(view)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            if is_async and (not has_request_context() or _is_on_loop()):
+                # A test, a command or another coroutine awaits the result.
+                return self._awaited(limits, args, kwargs)
+            outcome = self._enforce(limits)
+            try:
+                call = this_app().ensure_sync(inner) if is_async else inner
+                return call(*args, **kwargs)
+            except Exception as error:
+                refund_failed(outcome, error, _is_answer)
+                raise
 
         # It keeps the attributes of the wrapper that it replaces, but not that wrapper.
         limited.__wrapped__ = inner
