@@ -103,7 +103,7 @@ class PenstockMiddleware:
             raise
         if visit.has_started and not visit.needs_end:
             return body
-        return visit.watched(body, environ)
+        return visit.watch_response(body, environ)
 
     def _refuse(self, outcome: Outcome, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         answer = self.guard.custom_response(outcome)

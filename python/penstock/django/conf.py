@@ -131,7 +131,7 @@ def make_guard(options: Mapping[str, Any]) -> Guard:
     found = {key: value for key, value in options.items() if key != "DEFAULT"}
     for key in _DOTTED:
         if isinstance(found.get(key), str):
-            found[key] = _imported(key, found[key])
+            found[key] = _import(key, found[key])
     for key in ("LIMITS", "OVERRIDES"):
         if isinstance(found.get(key), str | PathLike):
             found[key] = find_file(found[key], getattr(settings, "BASE_DIR", None))
@@ -166,7 +166,7 @@ def default_rules(options: Mapping[str, Any]) -> Iterator[Rule]:
         yield make_rule(plain, "default", {})
 
 
-def _imported(key: str, path: str) -> Any:
+def _import(key: str, path: str) -> Any:
     try:
         return import_string(path)
     except ImportError as error:

@@ -81,11 +81,11 @@ class LimitDecorator(WrittenLimits):
             if not issubclass(target, View):
                 raise _wrong_target(target)
             view_class: Any = target
-            view_class.dispatch = self._wrapped(view_class.dispatch, target)
+            view_class.dispatch = self._wrap(view_class.dispatch, target)
             return target
         if isinstance(target, partial | _BoundMethod) and hasattr(target, "__wrapped__"):
             return cast("_Target", self._bound(target))
-        return cast("_Target", self._wrapped(target, target))
+        return cast("_Target", self._wrap(target, target))
 
     def _bound(self, target: partial[Any] | _BoundMethod) -> _BoundMethod:
         # `method_decorator` decorates a bound method again for each call; its limits stay the same.
@@ -109,7 +109,7 @@ class LimitDecorator(WrittenLimits):
         rule = self.rule(scope_of_method(cls, method.__name__))
         return self._methods.setdefault((method, cls), ViewLimits(method, (rule,)))
 
-    def _wrapped(self, view: Callable[..., Any], target: object) -> Callable[..., Any]:
+    def _wrap(self, view: Callable[..., Any], target: object) -> Callable[..., Any]:
         limits = ViewLimits.stacked(view, self.rule(_scope_of(target)))
         inner = limits.view
         if iscoroutinefunction(inner):

@@ -115,7 +115,7 @@ class FlaskLimits(RouteTable):
                 body = serve(environ, start)
                 visit: FlaskVisit | None = environ[_VISIT_KEY]
                 if visit is not None and visit.needs_end:
-                    return visit.watched(body, environ)
+                    return visit.watch_response(body, environ)
                 return body
             finally:
                 # A visit refers to its environ: a cycle waits for the garbage collector.
@@ -279,7 +279,7 @@ class FlaskLimits(RouteTable):
         if visit.needs_end:
             response.call_on_close(visit.finished)
             if response.is_streamed and not response.direct_passthrough:
-                response.response = visit.watched(response.response, native.environ)
+                response.response = visit.watch_response(response.response, native.environ)
 
     def _handle_rate_limited(self, error: RateLimited) -> Any:
         """Respond for a view that raised `RateLimited` itself."""

@@ -170,7 +170,7 @@ class Penstock:
         Raises:
             ConfigError: An option or a limit is wrong.
         """
-        return LimitDecorator(self._limited, limits, options)
+        return LimitDecorator(self._limit_target, limits, options)
 
     def shared(
         self, *limits: str | Limit, scope: str, **options: Unpack[RuleOptions]
@@ -185,7 +185,7 @@ class Penstock:
         Raises:
             ConfigError: As `limit`.
         """
-        return LimitDecorator(self._limited, limits, options, scope)
+        return LimitDecorator(self._limit_target, limits, options, scope)
 
     def default(self, *limits: str | Limit, **options: Unpack[RuleOptions]) -> None:
         """Limit all routes except static files and exempt views.
@@ -231,7 +231,7 @@ class Penstock:
         """
         return self.guard.client_id(FlaskRequest(current_request().environ), name, id)
 
-    def _limited(self, target: _Target, rule: Rule) -> _Target:
+    def _limit_target(self, target: _Target, rule: Rule) -> _Target:
         for app_limits in self._apps:
             app_limits.guard.check([rule])
         if isinstance(target, Blueprint):
@@ -249,11 +249,11 @@ class Penstock:
             if not issubclass(target, View):
                 raise wrong_target(target)
             # A new list: the inherited one belongs to the parent class.
-            target.decorators = [*target.decorators, lambda view: self._wrapped(view, rule)]
+            target.decorators = [*target.decorators, lambda view: self._wrap(view, rule)]
             return target
-        return cast("_Target", self._wrapped(target, rule))
+        return cast("_Target", self._wrap(target, rule))
 
-    def _wrapped(self, view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
+    def _wrap(self, view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
         limits = ViewLimits.stacked(view, rule)
         inner = limits.view
         is_async = inspect.iscoroutinefunction(inner)
@@ -264,7 +264,7 @@ class Penstock:
         def limited(*args: Any, **kwargs: Any) -> Any:
             if is_async and (not has_request_context() or _is_on_loop()):
                 # A test, a command or another coroutine awaits the result.
-                return self._awaited(limits, args, kwargs)
+                return self._await_view(limits, args, kwargs)
             outcome = self._enforce(limits)
             try:
                 call = this_app().ensure_sync(inner) if is_async else inner
@@ -281,7 +281,7 @@ class Penstock:
             app_limits.note_decorated(inner)
         return limited
 
-    async def _awaited(
+    async def _await_view(
         self, limits: ViewLimits, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         outcome = self._enforce(limits)

@@ -81,7 +81,7 @@ class Observers:
 
     Attributes:
         near: Decisions that used at least the share `near_limit`, by limit name.
-        is_observed: Whether decisions have to be passed to `decided`.
+        is_observed: Whether decisions have to be passed to `report_decision`.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Observers:
         self._records: Final = Limiter({"records": _RECORDS}, clock=clock).limit("records")
         self._suppressed = 0
 
-    def decided(self, outcome: Outcome) -> None:
+    def report_decision(self, outcome: Outcome) -> None:
         """Report a decision."""
         decision = outcome.decision
         if decision is None:
@@ -123,7 +123,7 @@ class Observers:
                 # The request has been decided, and must not fail because of an observer.
                 _log.exception("on_decision raised an exception")
 
-    def refused(self, outcome: Outcome) -> None:
+    def report_refusal(self, outcome: Outcome) -> None:
         """Log a refusal, unless there are too many."""
         if not _refusals.isEnabledFor(logging.INFO):
             return
@@ -196,7 +196,7 @@ class Enforcer:
             if blocks:
                 denied = _blocked_parts(parts, [*zip(blocks, decided, strict=True)])
                 if denied:
-                    return self._blocked(request, entries, parts, denied)
+                    return self._refuse_blocked(request, entries, parts, denied)
                 decision = _without_blocks(entries, parts)
             elif not whole.unlimited:
                 decision = whole
@@ -237,9 +237,9 @@ class Enforcer:
             denied[index] if index in denied else limit.bound.check(id, cost)
             for index, (limit, id, cost) in enumerate(entries)
         ]
-        return self._blocked(request, entries, parts, denied)
+        return self._refuse_blocked(request, entries, parts, denied)
 
-    def _blocked(
+    def _refuse_blocked(
         self,
         request: Request,
         entries: tuple[Entry, ...],

@@ -214,7 +214,7 @@ class Guard:
             earlier: The earlier outcome of the same request.
         """
         outcome = Outcome(self._enforcer.settings, request, decision, (), decision.parts)
-        self._enforcer.observers.refused(outcome.refuse("denied"))
+        self._enforcer.observers.report_refusal(outcome.refuse("denied"))
         return outcome.merge_earlier(earlier)
 
     def client_id(self, request: Request, name: str, id: IdSource = by_address) -> Id:

@@ -127,9 +127,9 @@ class Visit:
             steps = limits.recover(self.request, self._id, error)
         else:
             if decided is not None:
-                return self._followed(limits, decided)
+                return self._conclude(limits, decided)
             steps = limits.steps(self.request, self.outcome)
-        return self._took(limits, take(limits.limiter, steps))
+        return self._conclude_steps(limits, take(limits.limiter, steps))
 
     async def enter_async(self, limits: RouteLimits) -> Outcome | None:
         """Do the same as `enter` on an event loop, without blocking it."""
@@ -143,9 +143,9 @@ class Visit:
             steps = limits.recover(self.request, self._id, error)
         else:
             if decided is not None:
-                return self._followed(limits, decided)
+                return self._conclude(limits, decided)
             steps = limits.steps(self.request, self.outcome)
-        return self._took(limits, await take_async(limits.limiter, steps))
+        return self._conclude_steps(limits, await take_async(limits.limiter, steps))
 
     def _ask(self, limits: RouteLimits, spend: Callable[[Id], Any]) -> Any:
         """Return what `spend` returns for the id; `None` if the request is decided step by step."""
@@ -165,7 +165,7 @@ class Visit:
         self._id = id
         return spend(id)
 
-    def _followed(self, limits: RouteLimits, decided: Any) -> Outcome | None:
+    def _conclude(self, limits: RouteLimits, decided: Any) -> Outcome | None:
         """Store the decision of `spend`, act on it, and return the result of `enter`."""
         self.limits, self.decision, self.is_decided = limits, decided, True
         if limits.watch.is_awake:
@@ -180,7 +180,7 @@ class Visit:
                     return None
         return self.keep(limits.follow(self.request, self._id, self.decision))
 
-    def _took(self, limits: RouteLimits, outcome: Outcome) -> Outcome | None:
+    def _conclude_steps(self, limits: RouteLimits, outcome: Outcome) -> Outcome | None:
         """Keep an outcome that was found step by step."""
         if not self.is_decided and limits.watch.is_awake:
             limits.watch.look(self.request, is_decided=False)
@@ -284,7 +284,7 @@ class Visit:
         if slots is not None:
             slots.release(waits=self.waits if waits is None else waits)
 
-    def watched(self, body: Iterable[Any], environ: Mapping[str, Any]) -> Iterable[Any]:
+    def watch_response(self, body: Iterable[Any], environ: Mapping[str, Any]) -> Iterable[Any]:
         """Return a WSGI body that calls `failed` if it breaks, and `finished` at its end."""
         wrapper = environ.get("wsgi.file_wrapper")
         if isinstance(wrapper, type) and isinstance(body, wrapper):

@@ -159,18 +159,18 @@ class RouteLimits:
         outcome = self.outcome_of(request, id, decision)
         if not decision:
             outcome.refusal = "denied"
-        return self._reported(self._conclude(outcome), None)
+        return self._report(self._conclude(outcome), None)
 
-    def _reported(self, outcome: Outcome, earlier: Outcome | None) -> Outcome:
+    def _report(self, outcome: Outcome, earlier: Outcome | None) -> Outcome:
         if outcome.refusal is not None:
-            self._observers.refused(outcome)
+            self._observers.report_refusal(outcome)
         if self._observers.is_observed and outcome is not earlier:
-            self._observers.decided(outcome)
+            self._observers.report_decision(outcome)
         return outcome
 
     def steps(self, request: Request, earlier: Outcome | None = None) -> Steps:
         """Read a request and decide it step by step."""
-        return self._reported((yield from self._evaluate(request, earlier)), earlier)
+        return self._report((yield from self._evaluate(request, earlier)), earlier)
 
     def recover(self, request: Request, id: Id | None, error: Error) -> Steps:
         """Do what follows from an error of `id_of`, if `id` is `None`, or of `spend`."""
@@ -184,7 +184,7 @@ class RouteLimits:
             outcome = self._bad_request(request, self._plain[0], error, None)
         else:
             raise error
-        return self._reported(outcome, None)
+        return self._report(outcome, None)
 
     def _evaluate(self, request: Request, earlier: Outcome | None) -> Steps:
         applied = {} if earlier is None else earlier.buckets()
