@@ -19,7 +19,7 @@ from penstock.django.request import (
     UserNotLoaded,
 )
 from penstock.django.signals import limit_denied
-from penstock.django.streams import watch_body
+from penstock.django.streams import watch_response
 from penstock.django.urls import all_views, has_throttle, throttles_of
 from penstock.django.view_limits import all_rules, class_of, directly_within, route_of
 from penstock.errors import Error
@@ -272,7 +272,7 @@ class DjangoLimits(RouteTable):
                 visit.respond(response)
                 visit.show(http)
             if visit.needs_end:
-                watch_body(response, visit)
+                watch_response(response, visit)
         headers = response.headers
         # As `headers[name] = value`, which takes longer.
         set_field = headers.__setitem__

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.django.request import DjangoVisit
 
 
-def watch_body(response: HttpResponseBase, visit: DjangoVisit) -> None:
+def watch_response(response: HttpResponseBase, visit: DjangoVisit) -> None:
     """Refund a request whose streamed body fails, and give its slots back when it has been sent."""
     # Django calls them when the server closes the response; it has no public way.
     response._resource_closers.append(visit.release)  # type: ignore[attr-defined]  # noqa: SLF001
