@@ -34,13 +34,14 @@ pub(crate) use loom::sync::atomic::{
 pub(crate) use modelled::{Mutex, MutexGuard, RwLock};
 
 pub(crate) mod counting {
-    //! Locks and atomics for counters and process-local data. They order no other access and affect no
-    //! decision, so loom does not model them: every access would multiply the number of orders.
+    //! Locks and atomics for counters, process-local data and the arrays of simulations. They order no other
+    //! access and affect no decision, so loom does not model them: every access would multiply the number
+    //! of orders.
 
     pub(crate) use once_cell::race::OnceBox;
     #[cfg(unix)]
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 }
 
 #[cfg(loom)]

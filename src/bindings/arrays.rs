@@ -1,14 +1,12 @@
-//! Arrays of Python, read and written by index, and the columns of simulated events made of them.
-
-use std::ops::Range;
+//! Arrays of Python, and the columns of simulated events made of them.
 
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::bindings::arguments;
-use crate::simulate::{Columns, Events, Sink, Source};
-use crate::sync::{AtomicI64, AtomicU8, AtomicU32, Ordering};
+use crate::simulate::{Columns, Events};
+use crate::sync::counting::{AtomicI64, AtomicU8, AtomicU32};
 
 /// A number type that arrays may contain.
 pub(crate) trait Number: Element {
@@ -16,37 +14,21 @@ pub(crate) trait Number: Element {
     type Shared: Send + Sync;
     /// The description of its arrays in error messages.
     const KIND: &'static str;
-
-    /// Reads a number.
-    fn read(shared: &Self::Shared) -> Self;
-
-    /// Writes a number.
-    fn write(self, shared: &Self::Shared);
 }
 
-macro_rules! numbers {
-    ($($number:ty, $shared:ty, $kind:literal;)*) => {$(
-        impl Number for $number {
-            type Shared = $shared;
-            const KIND: &'static str = $kind;
-
-            #[inline(always)]
-            fn read(shared: &$shared) -> $number {
-                shared.load(Ordering::Relaxed)
-            }
-
-            #[inline(always)]
-            fn write(self, shared: &$shared) {
-                shared.store(self, Ordering::Relaxed);
-            }
-        }
-    )*};
+impl Number for i64 {
+    type Shared = AtomicI64;
+    const KIND: &'static str = "a contiguous array of int64";
 }
 
-numbers! {
-    i64, AtomicI64, "a contiguous array of int64";
-    u32, AtomicU32, "a contiguous array of uint32";
-    u8, AtomicU8, "a contiguous array of uint8";
+impl Number for u32 {
+    type Shared = AtomicU32;
+    const KIND: &'static str = "a contiguous array of uint32";
+}
+
+impl Number for u8 {
+    type Shared = AtomicU8;
+    const KIND: &'static str = "a contiguous array of uint8";
 }
 
 /// A Python array, which is kept alive and can be accessed without holding the GIL.
@@ -74,27 +56,22 @@ impl<T: Number> Array<T> {
         }
     }
 
-    /// Acquires a writable array.
+    /// Acquires an array that is written to.
     ///
     /// # Errors
     /// The same as [`Array::of`], and `TypeError` if the array is read-only.
-    pub(crate) fn writable(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Writable<T>> {
+    pub(crate) fn writable(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Array<T>> {
         let array = Array::of(name, given)?;
         if array.buffer.readonly() {
             let message = format!("{name} must be a writable array, found a read-only one");
             return Err(PyTypeError::new_err(message));
         }
-        Ok(Writable { array })
+        Ok(array)
     }
 
     /// Returns the number of items.
     pub(crate) fn len(&self) -> usize {
         self.buffer.item_count()
-    }
-
-    /// Returns a range of the array for reading.
-    pub(crate) fn part(&self, range: Range<usize>) -> ArrayPart<'_, T> {
-        ArrayPart { shared: &self.shared()[range] }
     }
 
     /// Returns the numbers, which other threads may write to.
@@ -106,56 +83,9 @@ impl<T: Number> Array<T> {
         // SAFETY: `PyBuffer` holds the buffer until it is dropped, and has checked the type and the
         // alignment of its items. The buffer is contiguous, so it has `item_count` adjacent items. An
         // atomic has the same layout as its number. Other users of the array share its memory, which is
-        // why atomics are used. Loads are allowed on read-only memory, and only `Writable` stores.
+        // why atomics are used. Loads are allowed on read-only memory, and only arrays from `writable`
+        // are stored to.
         unsafe { std::slice::from_raw_parts(self.buffer.buf_ptr().cast(), self.len()) }
-    }
-}
-
-/// A range of an array.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ArrayPart<'a, T: Number> {
-    shared: &'a [T::Shared],
-}
-
-impl<T: Number> Source<T> for ArrayPart<'_, T> {
-    fn len(&self) -> usize {
-        self.shared.len()
-    }
-
-    #[inline(always)]
-    fn get(&self, index: usize) -> T {
-        T::read(&self.shared[index])
-    }
-}
-
-/// A writable array.
-#[derive(Debug)]
-pub(crate) struct Writable<T: Number> {
-    array: Array<T>,
-}
-
-impl<T: Number> Writable<T> {
-    /// Returns the number of items.
-    pub(crate) fn len(&self) -> usize {
-        self.array.len()
-    }
-
-    /// Returns a range of the array for writing.
-    pub(crate) fn part(&self, range: Range<usize>) -> WritablePart<'_, T> {
-        WritablePart { shared: &self.array.shared()[range] }
-    }
-}
-
-/// A range of a writable array.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WritablePart<'a, T: Number> {
-    shared: &'a [T::Shared],
-}
-
-impl<T: Number, V: Into<T>> Sink<V> for WritablePart<'_, T> {
-    #[inline(always)]
-    fn put(&mut self, index: usize, value: V) {
-        value.into().write(&self.shared[index]);
     }
 }
 
@@ -167,6 +97,7 @@ pub(crate) struct EventColumns {
     times: Array<i64>,
     clients: Option<Array<u32>>,
     costs: Option<Array<i64>>,
+    durations: Option<Array<i64>>,
 }
 
 impl EventColumns {
@@ -174,24 +105,34 @@ impl EventColumns {
         times: &Bound<'_, PyAny>,
         clients: ColumnArgument<'_, '_>,
         costs: ColumnArgument<'_, '_>,
+        durations: ColumnArgument<'_, '_>,
     ) -> PyResult<EventColumns> {
         let times: Array<i64> = Array::of("times", times)?;
-        let clients = clients.map(|clients| Array::of("clients", clients)).transpose()?;
-        let costs = costs.map(|costs| Array::of("costs", costs)).transpose()?;
-        let events = EventColumns { times, clients, costs };
-        events.check_length("clients", events.clients.as_ref().map(Array::len))?;
-        events.check_length("costs", events.costs.as_ref().map(Array::len))?;
+        let mut events = EventColumns { times, clients: None, costs: None, durations: None };
+        events.clients = clients.map(|given| events.column("clients", given)).transpose()?;
+        events.costs = costs.map(|given| events.column("costs", given)).transpose()?;
+        events.durations = durations.map(|given| events.column("durations", given)).transpose()?;
         Ok(events)
     }
 
-    /// Returns the number of events.
-    pub(crate) fn len(&self) -> usize {
-        self.times.len()
+    /// Checks that there are durations, which limits on requests in flight need.
+    ///
+    /// # Errors
+    /// `ValueError` if there are none.
+    pub(crate) fn need_durations(&self) -> PyResult<()> {
+        if self.durations.is_some() {
+            return Ok(());
+        }
+        let message = "a limit on requests in flight needs the durations of requests; \
+                       pass durations=, or for a log duration= (penstock replay --duration)";
+        Err(PyValueError::new_err(message))
     }
 
-    fn check_length(&self, name: &str, found: Option<usize>) -> PyResult<()> {
-        let expected = self.len();
-        let Some(found) = found.filter(|&found| found != expected) else { return Ok(()) };
+    fn check_length<T: Number>(&self, name: &str, column: Array<T>) -> PyResult<Array<T>> {
+        let (found, expected) = (column.len(), self.times.len());
+        if found == expected {
+            return Ok(column);
+        }
         let message = format!("{name} must be as long as times, found {found} for {expected}");
         Err(PyValueError::new_err(message))
     }
@@ -202,8 +143,7 @@ impl EventColumns {
         name: &str,
         given: &Bound<'_, PyAny>,
     ) -> PyResult<Array<T>> {
-        let column: Array<T> = Array::of(name, given)?;
-        self.check_length(name, Some(column.len())).map(|()| column)
+        self.check_length(name, Array::of(name, given)?)
     }
 
     /// Acquires an array that receives one number per event.
@@ -211,29 +151,27 @@ impl EventColumns {
         &self,
         name: &str,
         given: &Bound<'_, PyAny>,
-    ) -> PyResult<Writable<T>> {
-        let column = Array::writable(name, given)?;
-        self.check_length(name, Some(column.len())).map(|()| column)
+    ) -> PyResult<Array<T>> {
+        self.check_length(name, Array::writable(name, given)?)
     }
 
-    pub(crate) fn part(
-        &self,
-        range: Range<usize>,
-    ) -> Events<ArrayPart<'_, i64>, ArrayPart<'_, u32>, ArrayPart<'_, i64>> {
+    /// Returns the events.
+    pub(crate) fn events(&self) -> Events<'_> {
         Events {
-            times: self.times.part(range.clone()),
-            clients: self.clients.as_ref().map(|clients| clients.part(range.clone())),
-            costs: self.costs.as_ref().map(|costs| costs.part(range)),
+            times: self.times.shared(),
+            clients: self.clients.as_ref().map(Array::shared),
+            costs: self.costs.as_ref().map(Array::shared),
+            durations: self.durations.as_ref().map(Array::shared),
         }
     }
 }
 
 /// The requested columns of the results.
 pub(crate) struct ResultColumns {
-    allowed: Writable<u8>,
-    remaining: Option<Writable<i64>>,
-    retry_after: Option<Writable<i64>>,
-    reset_after: Option<Writable<i64>>,
+    allowed: Array<u8>,
+    remaining: Option<Array<i64>>,
+    retry_after: Option<Array<i64>>,
+    reset_after: Option<Array<i64>>,
 }
 
 impl ResultColumns {
@@ -255,29 +193,13 @@ impl ResultColumns {
         })
     }
 
-    pub(crate) fn part(
-        &self,
-        range: Range<usize>,
-    ) -> Columns<WritablePart<'_, u8>, WritablePart<'_, i64>> {
+    /// Returns the columns to write to.
+    pub(crate) fn columns(&self) -> Columns<'_> {
         Columns {
-            allowed: self.allowed.part(range.clone()),
-            remaining: self.remaining.as_ref().map(|column| column.part(range.clone())),
-            retry_after: self.retry_after.as_ref().map(|column| column.part(range.clone())),
-            reset_after: self.reset_after.as_ref().map(|column| column.part(range.clone())),
+            allowed: self.allowed.shared(),
+            remaining: self.remaining.as_ref().map(Array::shared),
+            retry_after: self.retry_after.as_ref().map(Array::shared),
+            reset_after: self.reset_after.as_ref().map(Array::shared),
         }
     }
-}
-
-/// Acquires the durations of events, which limits on requests in flight need.
-pub(crate) fn durations_of(
-    events: &EventColumns,
-    durations: ColumnArgument<'_, '_>,
-    has_slots: bool,
-) -> PyResult<Option<Array<i64>>> {
-    if has_slots && durations.is_none() {
-        let message = "a limit on requests in flight needs the durations of requests; \
-                       pass durations=, or for a log duration= (penstock replay --duration)";
-        return Err(PyValueError::new_err(message));
-    }
-    durations.map(|durations| events.column("durations", durations)).transpose()
 }

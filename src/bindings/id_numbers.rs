@@ -4,11 +4,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bindings::arrays::{Array, Number};
+use crate::bindings::arrays::Array;
 use crate::bindings::column::Column;
 use crate::bindings::errors::at_position;
 use crate::bindings::id_text::id_text;
 use crate::simulate::Ids;
+use crate::sync::counting::Ordering;
 
 pub(crate) fn too_many() -> PyErr {
     PyValueError::new_err("there are more than 2**32 ids")
@@ -56,7 +57,7 @@ fn numbers(words: &Array<u32>, width: usize) -> Option<(Vec<u32>, Vec<i64>)> {
     let mut item = vec![0; 4 * width.min(words.len())];
     for (index, words) in words.shared().chunks_exact(width).enumerate() {
         for (bytes, word) in item.chunks_exact_mut(4).zip(words) {
-            bytes.copy_from_slice(&u32::read(word).to_ne_bytes());
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
         let code = seen.number(&item)?;
         if code as usize == firsts.len() {

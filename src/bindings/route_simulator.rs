@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::bindings::arguments::Items;
-use crate::bindings::arrays::{EventColumns, ResultColumns, Writable, durations_of};
+use crate::bindings::arrays::{Array, EventColumns, ResultColumns};
 use crate::bindings::simulator::{entry_of, event_error};
 use crate::config;
 use crate::simulate::{PlannedSpend, Together};
@@ -52,18 +52,15 @@ impl RouteSimulator {
         durations: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let py = times.py();
-        let events = EventColumns::of(times, Some(plans), costs)?;
-        let denied_by: Writable<u32> = events.result("denied_by", denied_by)?;
+        let events = EventColumns::of(times, Some(plans), costs, durations)?;
+        let denied_by: Array<u32> = events.result("denied_by", denied_by)?;
         let results =
             ResultColumns::of(&events, allowed, remaining, retry_after_ns, reset_after_ns)?;
-        let durations = durations_of(&events, durations, self.core.lock().has_slots())?;
-        let all = 0..events.len();
+        if self.core.lock().has_slots() {
+            events.need_durations()?;
+        }
         let outcome = py.detach(|| {
-            let mut denied_by = denied_by.part(all.clone());
-            let mut results = results.part(all.clone());
-            let durations = durations.as_ref().map(|durations| durations.part(all.clone()));
-            let mut core = self.core.lock();
-            core.run(&events.part(all), durations.as_ref(), &mut results, &mut denied_by)
+            self.core.lock().run(&events.events(), &results.columns(), denied_by.shared())
         });
         outcome.map_err(|fault| event_error(py, fault))
     }

@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bindings::arrays::{EventColumns, ResultColumns, Writable, durations_of};
+use crate::bindings::arrays::{Array, EventColumns, ResultColumns};
 use crate::bindings::column::Column;
 use crate::bindings::errors::raise;
 use crate::bindings::id_numbers::too_many;
@@ -219,26 +219,19 @@ impl Simulator {
         durations: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let py = times.py();
-        let events = EventColumns::of(times, clients, costs)?;
+        let events = EventColumns::of(times, clients, costs, durations)?;
         let results =
             ResultColumns::of(&events, allowed, remaining, retry_after_ns, reset_after_ns)?;
         self.with(|state| {
-            let has_slots = state.core.has_slots();
-            let durations = durations_of(&events, durations, has_slots)?;
+            if state.core.has_slots() {
+                events.need_durations()?;
+            }
+            let (events, results) = (events.events(), results.columns());
             for first in (0..events.len()).step_by(EVENTS_BETWEEN_SIGNALS) {
                 let part = first..events.len().min(first + EVENTS_BETWEEN_SIGNALS);
                 let core = &mut state.core;
-                let evaluated = py.detach(|| {
-                    let mut results = results.part(part.clone());
-                    match durations.as_ref().filter(|_| has_slots) {
-                        Some(durations) => core.run_held(
-                            &events.part(part.clone()),
-                            &durations.part(part),
-                            &mut results,
-                        ),
-                        None => core.run(&events.part(part), &mut results),
-                    }
-                });
+                let evaluated =
+                    py.detach(|| core.run(&events.part(part.clone()), &results.part(part)));
                 let evaluated = evaluated.map_err(|FaultAt { position, fault }| {
                     event_error(py, FaultAt { position: first + position, fault })
                 });
@@ -261,13 +254,11 @@ impl Simulator {
         waits_ns: &Bound<'py, PyAny>,
     ) -> PyResult<()> {
         let py = times.py();
-        let events = EventColumns::of(times, clients, costs)?;
-        let waits: Writable<i64> = events.result("waits_ns", waits_ns)?;
+        let events = EventColumns::of(times, clients, costs, None)?;
+        let waits: Array<i64> = events.result("waits_ns", waits_ns)?;
         self.with(|state| {
-            let (core, mut served) = (&mut state.core, Vec::new());
-            let events = events.part(0..events.len());
-            let mut waits = waits.part(0..waits.len());
-            let outcome = py.detach(|| core.wait(&events, timeout_ns, &mut served, &mut waits));
+            let (core, events) = (&mut state.core, events.events());
+            let outcome = py.detach(|| core.wait(&events, timeout_ns, waits.shared()));
             state.failed = outcome.is_err();
             outcome.map_err(|fault| event_error(py, fault))
         })

@@ -33,16 +33,11 @@ impl Totals {
         durations: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let py = times.py();
-        let events = EventColumns::of(times, clients, costs)?;
+        let events = EventColumns::of(times, clients, costs, durations)?;
         let allowed: Array<u8> = events.column("allowed", allowed)?;
         let waits: Array<i64> = events.column("retry_after_ns", retry_after_ns)?;
-        let durations: Option<Array<i64>> =
-            durations.map(|given| events.column("durations", given)).transpose()?;
         py.detach(|| {
-            let all = 0..events.len();
-            let (allowed, waits) = (allowed.part(all.clone()), waits.part(all.clone()));
-            let durations = durations.as_ref().map(|durations| durations.part(all.clone()));
-            self.totals.lock().add(&events.part(all), &allowed, &waits, durations.as_ref());
+            self.totals.lock().add(&events.events(), allowed.shared(), waits.shared());
         });
         Ok(())
     }

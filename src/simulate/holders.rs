@@ -7,7 +7,7 @@ use crate::engine::algorithm::in_flight::Lease;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
-use crate::simulate::{Columns, EventFault, Events, FaultAt, Simulator, Sink, Source, put};
+use crate::simulate::{Columns, Events, FaultAt, Simulator, advance, for_each};
 
 /// The slots that one request holds in a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,47 +29,28 @@ impl Simulator {
         self.limits.iter().any(|limit| limit.slots().is_some())
     }
 
-    /// Spends for each event in order, as [`run`](Simulator::run) does. An allowed event holds its slots
-    /// until its duration has passed, and renews them as a process does.
-    ///
-    /// # Errors
-    /// The same as [`run`](Simulator::run).
-    pub fn run_held<T, N, C, D, A, S>(
+    /// Spends for each event as [`run`](Simulator::run) does. An allowed event holds its slots until its
+    /// duration has passed, and renews them as a process does.
+    pub(super) fn run_held(
         &mut self,
-        events: &Events<T, N, C>,
-        durations: &D,
-        columns: &mut Columns<A, S>,
-    ) -> Result<(), FaultAt>
-    where
-        T: Source<i64>,
-        N: Source<u32>,
-        C: Source<i64>,
-        D: Source<i64>,
-        A: Sink<bool>,
-        S: Sink<i64>,
-    {
-        for position in 0..events.times.len() {
-            let fault = |fault| FaultAt { position, fault };
-            let time = events.times.get(position);
-            let now = Timestamp::new(time).map_err(|error| fault(error.into()))?;
-            if time < self.last {
-                return Err(fault(EventFault::Unsorted { found: time, before: self.last }));
-            }
-            self.last = time;
-            self.end_until(time);
-            let client = events.clients.as_ref().map_or(0, |clients| clients.get(position));
-            let tokens = events.costs.as_ref().map_or(1, |costs| costs.get(position));
-            let (bucket, limit, cost) = self.resolve(client, tokens).map_err(fault)?;
-            let state = State::from_word(self.words[bucket]);
+        events: &Events<'_>,
+        columns: &Columns<'_>,
+    ) -> Result<(), FaultAt> {
+        for_each(events, |index| {
+            let now = advance(&mut self.last, events.time(index))?;
+            self.end_until(now.get());
+            let tokens = events.cost(index);
+            let (bucket, limit, cost) = self.resolve(events.client(index), tokens)?;
             let verb = if limit.slots().is_some() { Verb::Reserve } else { Verb::Spend };
+            let state = State::from_word(self.words[bucket]);
             let step = Operation { verb, limit, cost }.step(state, now);
             if let Some(after) = step.after {
                 self.words[bucket] = after.word();
-                self.hold(bucket, tokens, after, time, durations.get(position));
+                self.hold(bucket, tokens, after, now.get(), events.duration(index));
             }
-            put(&step.decision, position, columns);
-        }
-        Ok(())
+            columns.put(index, &step.decision);
+            Ok(())
+        })
     }
 
     /// Keeps the slots of a request that was just allowed, if its limit has any.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-pub use columns::{Columns, Events, Sink, Source};
+pub use columns::{Columns, Events};
 pub use ids::Ids;
 pub use routes::{NO_LIMIT, PlannedSpend, Together};
 pub use totals::{ClientTotals, Totals};
@@ -259,49 +259,31 @@ impl Simulator {
 
     /// Spends for each event in order. The next call continues with the same buckets.
     ///
+    /// Under a limit on requests in flight, an allowed event holds its slots until its duration has passed.
+    ///
     /// # Errors
     /// [`FaultAt`] if an event is invalid. Some events may have been evaluated, and the simulator must
     /// not be used again.
-    pub fn run<T, N, C, A, S>(
-        &mut self,
-        events: &Events<T, N, C>,
-        columns: &mut Columns<A, S>,
-    ) -> Result<(), FaultAt>
-    where
-        T: Source<i64>,
-        N: Source<u32>,
-        C: Source<i64>,
-        A: Sink<bool>,
-        S: Sink<i64>,
-    {
-        let len = events.times.len();
-        if len > 0 {
+    pub fn run(&mut self, events: &Events<'_>, columns: &Columns<'_>) -> Result<(), FaultAt> {
+        if self.has_slots() {
+            return self.run_held(events, columns);
+        }
+        if !events.is_empty() {
             if !self.run_all(events, columns) {
                 self.find_fault(events)?;
             }
-            self.last = events.times.get(len - 1);
+            self.last = events.time(events.len() - 1);
         }
         Ok(())
     }
 
     /// Evaluates the events. Returns whether all are valid.
-    fn run_all<T, N, C, A, S>(
-        &mut self,
-        events: &Events<T, N, C>,
-        columns: &mut Columns<A, S>,
-    ) -> bool
-    where
-        T: Source<i64>,
-        N: Source<u32>,
-        C: Source<i64>,
-        A: Sink<bool>,
-        S: Sink<i64>,
-    {
+    fn run_all(&mut self, events: &Events<'_>, columns: &Columns<'_>) -> bool {
         let walk =
             Walk { map: self.buckets.as_ref().map(|all| &all.by_client[..]), last: self.last };
         let words = &mut self.words[..];
         match &self.limits[..] {
-            [] => events.times.is_empty(),
+            [] => events.is_empty(),
             // One loop for each algorithm, so that it is chosen once.
             [limit] => dispatch!(
                 limit,
@@ -333,30 +315,34 @@ impl Simulator {
         }
     }
 
-    /// Returns an error for the first invalid event.
+    /// Returns an error for the first invalid event; none if another thread has changed the columns since.
     #[cold]
-    fn find_fault<T, N, C>(&self, events: &Events<T, N, C>) -> Result<(), FaultAt>
-    where
-        T: Source<i64>,
-        N: Source<u32>,
-        C: Source<i64>,
-    {
-        let mut before = self.last;
-        for position in 0..events.times.len() {
-            let fault = |fault| FaultAt { position, fault };
-            let found = events.times.get(position);
-            Timestamp::new(found).map_err(|error| fault(error.into()))?;
-            if found < before {
-                return Err(fault(EventFault::Unsorted { found, before }));
-            }
-            before = found;
-            let client = events.clients.as_ref().map_or(0, |clients| clients.get(position));
-            let cost = events.costs.as_ref().map_or(1, |costs| costs.get(position));
-            self.resolve(client, cost).map_err(fault)?;
-        }
-        // Only reached if another thread has changed the columns since.
-        Ok(())
+    fn find_fault(&self, events: &Events<'_>) -> Result<(), FaultAt> {
+        let mut last = self.last;
+        for_each(events, |index| {
+            advance(&mut last, events.time(index))?;
+            self.resolve(events.client(index), events.cost(index)).map(|_| ())
+        })
     }
+}
+
+/// Calls `decide` with the index of each event.
+fn for_each(
+    events: &Events<'_>,
+    mut decide: impl FnMut(usize) -> Result<(), EventFault>,
+) -> Result<(), FaultAt> {
+    (0..events.len())
+        .try_for_each(|position| decide(position).map_err(|fault| FaultAt { position, fault }))
+}
+
+/// Returns the instant of the next event, which must not be before the `last` one.
+fn advance(last: &mut i64, time: i64) -> Result<Timestamp, EventFault> {
+    let now = Timestamp::new(time)?;
+    if time < *last {
+        return Err(EventFault::Unsorted { found: time, before: *last });
+    }
+    *last = time;
+    Ok(now)
 }
 
 /// Spends, and computes the numbers of the decision if they are wanted.
@@ -385,23 +371,16 @@ struct Walk<'a> {
 impl Walk<'_> {
     /// Calls `decide` for each event and writes the requested columns. Returns whether all are valid.
     #[inline(always)]
-    fn each<T, N, C, A, S>(
+    fn each(
         mut self,
-        events: &Events<T, N, C>,
+        events: &Events<'_>,
         words: &mut [u64],
-        columns: &mut Columns<A, S>,
+        columns: &Columns<'_>,
         decide: impl Fn(usize, i64, Option<State>, Timestamp, bool) -> Option<(Decision, Write)>,
-    ) -> bool
-    where
-        T: Source<i64>,
-        N: Source<u32>,
-        C: Source<i64>,
-        A: Sink<bool>,
-        S: Sink<i64>,
-    {
-        let end = events.times.len();
+    ) -> bool {
+        let end = events.len();
         let mut all = || {
-            let Some(clients) = &events.clients else {
+            if events.clients.is_none() {
                 let bucket = self.bucket_of(0)?;
                 // Not written to memory for each event, as the next one would have to wait for it.
                 let mut word = *words.get(bucket)?;
@@ -410,14 +389,14 @@ impl Walk<'_> {
                 }
                 words[bucket] = word;
                 return Some(());
-            };
+            }
             let needs_prefetch = words.len() >= PREFETCH_THRESHOLD;
             for index in 0..end {
                 if needs_prefetch && index + prefetch::DISTANCE < end {
-                    let bucket = self.bucket_of(clients.get(index + prefetch::DISTANCE));
+                    let bucket = self.bucket_of(events.client(index + prefetch::DISTANCE));
                     prefetch(words.as_ptr().wrapping_add(bucket.unwrap_or(0)));
                 }
-                let bucket = self.bucket_of(clients.get(index))?;
+                let bucket = self.bucket_of(events.client(index))?;
                 let word = *words.get(bucket)?;
                 words[bucket] = self.next(events, index, bucket, word, columns, &decide)?;
             }
@@ -434,52 +413,26 @@ impl Walk<'_> {
 
     /// Evaluates one event and returns the new word of its bucket; `None` if it is not valid.
     #[inline(always)]
-    fn next<T, N, C, A, S>(
+    fn next(
         &mut self,
-        events: &Events<T, N, C>,
+        events: &Events<'_>,
         index: usize,
         bucket: usize,
         word: u64,
-        columns: &mut Columns<A, S>,
+        columns: &Columns<'_>,
         decide: &impl Fn(usize, i64, Option<State>, Timestamp, bool) -> Option<(Decision, Write)>,
-    ) -> Option<u64>
-    where
-        T: Source<i64>,
-        C: Source<i64>,
-        A: Sink<bool>,
-        S: Sink<i64>,
-    {
-        let time = events.times.get(index);
+    ) -> Option<u64> {
+        let time = events.time(index);
         if time < self.last {
             return None;
         }
         self.last = time;
-        let tokens = events.costs.as_ref().map_or(1, |costs| costs.get(index));
         let (state, now) = (State::from_word(word), Timestamp::clamped(time));
-        let Columns { remaining, retry_after, reset_after, .. } = &*columns;
-        let is_wanted = remaining.is_some() || retry_after.is_some() || reset_after.is_some();
+        let (tokens, is_wanted) = (events.cost(index), columns.has_numbers());
         let (decision, write) = decide(bucket, tokens, state, now, is_wanted)?;
-        put(&decision, index, columns);
+        columns.put(index, &decision);
         let after = write.state().map(|(after, _)| after.word());
         // A branch would often be predicted wrongly.
         Some(select_unpredictable(after.is_some(), after.unwrap_or_default(), word))
-    }
-}
-
-#[inline(always)]
-fn put<A, S>(decision: &Decision, index: usize, columns: &mut Columns<A, S>)
-where
-    A: Sink<bool>,
-    S: Sink<i64>,
-{
-    columns.allowed.put(index, decision.allowed);
-    if let Some(remaining) = &mut columns.remaining {
-        remaining.put(index, decision.remaining);
-    }
-    if let Some(retry_after) = &mut columns.retry_after {
-        retry_after.put(index, decision.retry_after.get());
-    }
-    if let Some(reset_after) = &mut columns.reset_after {
-        reset_after.put(index, decision.reset_after.get());
     }
 }

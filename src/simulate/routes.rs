@@ -8,8 +8,9 @@ use crate::engine::decision::Decision;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::Entry;
 use crate::engine::state::State;
-use crate::engine::time::{BeforeOrigin, Timestamp};
-use crate::simulate::{Columns, EventFault, Events, FaultAt, Ids, Simulator, Sink, Source, put};
+use crate::engine::time::Timestamp;
+use crate::simulate::{Columns, EventFault, Events, FaultAt, Ids, Simulator, advance, for_each};
+use crate::sync::counting::{AtomicI64, AtomicU32, Ordering};
 
 /// The value of `denied_by` for an event that no limit denies.
 pub const NO_LIMIT: u32 = u32::MAX;
@@ -87,48 +88,29 @@ impl Together {
     ///
     /// # Errors
     /// [`FaultAt`] if an event is invalid. The simulation must not be used again.
-    pub fn run<T, N, C, D, A, S>(
+    pub fn run(
         &mut self,
-        events: &Events<T, N, C>,
-        durations: Option<&D>,
-        columns: &mut Columns<A, S>,
-        denied_by: &mut impl Sink<u32>,
-    ) -> Result<(), FaultAt>
-    where
-        T: Source<i64>,
-        N: Source<u32>,
-        C: Source<i64>,
-        D: Source<i64>,
-        A: Sink<bool>,
-        S: Sink<i64>,
-    {
+        events: &Events<'_>,
+        columns: &Columns<'_>,
+        denied_by: &[AtomicU32],
+    ) -> Result<(), FaultAt> {
         let mut steps = Vec::new();
-        for position in 0..events.times.len() {
-            let time = events.times.get(position);
-            let plan = events.clients.as_ref().map_or(0, |plans| plans.get(position));
-            let cost = events.costs.as_ref().map_or(1, |costs| costs.get(position));
-            let duration = durations.map_or(0, |durations| durations.get(position));
-            let decided = self.decide(time, plan, cost, duration, &mut steps);
-            let (limit, decision) = decided.map_err(|fault| FaultAt { position, fault })?;
-            put(&decision, position, columns);
-            denied_by.put(position, limit);
-        }
-        Ok(())
+        for_each(events, |index| {
+            let (limit, decision) = self.decide(events, index, &mut steps)?;
+            columns.put(index, &decision);
+            denied_by[index].store(limit, Ordering::Relaxed);
+            Ok(())
+        })
     }
 
     fn decide(
         &mut self,
-        time: i64,
-        plan: u32,
-        cost: i64,
-        duration: i64,
+        events: &Events<'_>,
+        index: usize,
         steps: &mut Vec<Step>,
     ) -> Result<(u32, Decision), EventFault> {
-        let now = Timestamp::new(time).map_err(|error: BeforeOrigin| EventFault::from(error))?;
-        if time < self.last {
-            return Err(EventFault::Unsorted { found: time, before: self.last });
-        }
-        self.last = time;
+        let (time, plan, cost) = (events.time(index), events.client(index), events.cost(index));
+        let now = advance(&mut self.last, time)?;
         let Together { simulators, plans, .. } = self;
         for (simulator, _) in &mut *simulators {
             simulator.end_until(time);
@@ -159,7 +141,13 @@ impl Together {
                 && let Some((bucket, _)) = simulator.bucket_of(part.client as usize)
             {
                 simulator.words[bucket] = after.word();
-                simulator.hold(bucket, part.cost.unwrap_or(cost), after, time, duration);
+                simulator.hold(
+                    bucket,
+                    part.cost.unwrap_or(cost),
+                    after,
+                    time,
+                    events.duration(index),
+                );
             }
         }
         Ok(match strictest {
@@ -174,34 +162,19 @@ impl Simulator {
     /// Waits for tokens in order of arrival, as `acquire` does. Writes the wait of each event in
     /// nanoseconds, or -1 for an event that would wait longer than `timeout` and takes no tokens.
     ///
-    /// `served` is the time at which the last waiter of each bucket was served; empty at first.
-    ///
     /// # Errors
     /// [`FaultAt`] if an event is invalid. The simulator must not be used again.
-    pub fn wait<T, N, C>(
+    pub fn wait(
         &mut self,
-        events: &Events<T, N, C>,
+        events: &Events<'_>,
         timeout: i64,
-        served: &mut Vec<i64>,
-        waits: &mut impl Sink<i64>,
-    ) -> Result<(), FaultAt>
-    where
-        T: Source<i64>,
-        N: Source<u32>,
-        C: Source<i64>,
-    {
-        served.resize(self.words.len(), 0);
-        for position in 0..events.times.len() {
-            let fault = |fault| FaultAt { position, fault };
-            let arrival = events.times.get(position);
-            Timestamp::new(arrival).map_err(|error| fault(error.into()))?;
-            if arrival < self.last {
-                return Err(fault(EventFault::Unsorted { found: arrival, before: self.last }));
-            }
-            self.last = arrival;
-            let client = events.clients.as_ref().map_or(0, |clients| clients.get(position));
-            let cost = events.costs.as_ref().map_or(1, |costs| costs.get(position));
-            let (bucket, limit, cost) = self.resolve(client, cost).map_err(fault)?;
+        waits: &[AtomicI64],
+    ) -> Result<(), FaultAt> {
+        // When the last waiter of each bucket was served.
+        let mut served = vec![0; self.words.len()];
+        for_each(events, |index| {
+            let arrival = advance(&mut self.last, events.time(index))?.get();
+            let (bucket, limit, cost) = self.resolve(events.client(index), events.cost(index))?;
             // Earlier events of the bucket are served first.
             let mut now = arrival.max(served[bucket]);
             let state = State::from_word(self.words[bucket]);
@@ -213,17 +186,15 @@ impl Simulator {
                 }
                 now = now.saturating_add(step.decision.retry_after.get().max(1));
             };
-            match step {
-                Some(step) => {
-                    if let Some(after) = step.after {
-                        self.words[bucket] = after.word();
-                    }
-                    served[bucket] = now;
-                    waits.put(position, now - arrival);
+            let wait = step.map_or(-1, |step| {
+                if let Some(after) = step.after {
+                    self.words[bucket] = after.word();
                 }
-                None => waits.put(position, -1),
-            }
-        }
-        Ok(())
+                served[bucket] = now;
+                now - arrival
+            });
+            waits[index].store(wait, Ordering::Relaxed);
+            Ok(())
+        })
     }
 }

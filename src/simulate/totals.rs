@@ -5,7 +5,8 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use crate::prefetch::{DISTANCE, prefetch};
-use crate::simulate::{Events, Source};
+use crate::simulate::Events;
+use crate::sync::counting::{AtomicI64, AtomicU8, Ordering};
 
 /// The number of events that are added together, so that what is read of them stays in the cache.
 const STRIDE: usize = 4096;
@@ -152,22 +153,13 @@ impl Totals {
 
     /// Adds decisions, none of them earlier than those before. `retry_after` matters for denied events.
     ///
-    /// With `durations`, a request is in flight from its time on and until the duration has passed.
-    pub fn add<T, N, C>(
-        &mut self,
-        events: &Events<T, N, C>,
-        allowed: &impl Source<u8>,
-        retry_after: &impl Source<i64>,
-        durations: Option<&impl Source<i64>>,
-    ) where
-        T: Source<i64>,
-        N: Source<u32>,
-        C: Source<i64>,
-    {
-        let client = |index| events.clients.as_ref().map_or(0, |all| all.get(index)) as usize;
+    /// With durations, a request is in flight from its time on and until its duration has passed.
+    pub fn add(&mut self, events: &Events<'_>, allowed: &[AtomicU8], retry_after: &[AtomicI64]) {
+        let client = |index| events.client(index) as usize;
+        let is_allowed = |index: usize| allowed[index].load(Ordering::Relaxed) != 0;
         let (mut times, mut tokens, mut denied) = ([0; STRIDE], [0; STRIDE], [0; STRIDE]);
-        for start in (0..events.times.len()).step_by(STRIDE) {
-            let indices = start..events.times.len().min(start + STRIDE);
+        for start in (0..events.len()).step_by(STRIDE) {
+            let indices = start..events.len().min(start + STRIDE);
             let (mut admissions, mut denials) = (0, 0);
             for index in indices.clone() {
                 // Read a second time, but from the cache.
@@ -183,30 +175,26 @@ impl Totals {
             self.clients.resize(self.events.len(), ClientTotals::default());
             for index in indices.clone() {
                 // Both are written, because a branch would often be predicted wrongly.
-                let is_allowed = allowed.get(index) != 0;
-                let cost = events.costs.as_ref().map_or(1, |costs| costs.get(index));
-                times[admissions] = events.times.get(index);
+                let (is_allowed, cost) = (is_allowed(index), events.cost(index));
+                times[admissions] = events.time(index);
                 tokens[admissions] = cost;
                 admissions += usize::from(is_allowed && cost > 0);
                 denied[denials] = index;
                 denials += usize::from(!is_allowed);
             }
-            let tokens = events.costs.as_ref().map(|_| &tokens[..admissions]);
+            let tokens = events.costs.map(|_| &tokens[..admissions]);
             self.admit(&times[..admissions], tokens);
             for (position, &index) in denied[..denials].iter().enumerate() {
                 if let Some(&later) = denied[..denials].get(position + DISTANCE) {
                     prefetch(self.clients.as_ptr().wrapping_add(client(later)));
                 }
-                self.deny(client(index), retry_after.get(index));
+                self.deny(client(index), retry_after[index].load(Ordering::Relaxed));
             }
-            if let Some(durations) = durations {
+            if events.durations.is_some() {
                 self.in_flight.clients.resize(self.events.len(), ClientInFlight::default());
-                for index in indices.filter(|&index| allowed.get(index) != 0) {
-                    self.in_flight.begin(
-                        events.times.get(index),
-                        client(index),
-                        durations.get(index),
-                    );
+                for index in indices.filter(|&index| is_allowed(index)) {
+                    let (time, duration) = (events.time(index), events.duration(index));
+                    self.in_flight.begin(time, client(index), duration);
                 }
             }
         }
@@ -292,15 +280,24 @@ impl OpenRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::counting::AtomicU32;
+
+    fn numbers(numbers: &[i64]) -> Vec<AtomicI64> {
+        numbers.iter().copied().map(AtomicI64::new).collect()
+    }
+
+    fn flags(flags: &[u8]) -> Vec<AtomicU8> {
+        flags.iter().copied().map(AtomicU8::new).collect()
+    }
 
     fn peaks(widths: &[i64], parts: &[&[(i64, i64)]]) -> Vec<i64> {
         let mut totals = Totals::new(Vec::new(), widths);
         for part in parts {
             let (times, costs): (Vec<i64>, Vec<i64>) = part.iter().copied().unzip();
-            let (times, costs) = (&times[..], Some(&costs[..]));
-            let allowed = vec![1_u8; part.len()];
-            let events = Events { times, clients: None::<&[u32]>, costs };
-            totals.add(&events, &&allowed[..], &times, None::<&&[i64]>);
+            let (times, costs) = (numbers(&times), numbers(&costs));
+            let events =
+                Events { times: &times, clients: None, costs: Some(&costs), durations: None };
+            totals.add(&events, &flags(&vec![1; part.len()]), &times);
         }
         totals.peaks().collect()
     }
@@ -325,12 +322,12 @@ mod tests {
     fn denied_events_are_counted_by_client_and_by_wait() {
         let mut totals = Totals::new(vec![10, 20], &[1]);
         let events = Events {
-            times: &[0_i64, 1, 2, 3, 4][..],
-            clients: Some(&[2_u32, 0, 2, 2, 0][..]),
-            costs: None::<&[i64]>,
+            times: &numbers(&[0, 1, 2, 3, 4]),
+            clients: Some(&[2, 0, 2, 2, 0].map(AtomicU32::new)),
+            costs: None,
+            durations: None,
         };
-        let (allowed, waits) = (&[1_u8, 0, 0, 0, 0][..], &[99_i64, 10, 11, 20, 21][..]);
-        totals.add(&events, &allowed, &waits, None::<&&[i64]>);
+        totals.add(&events, &flags(&[1, 0, 0, 0, 0]), &numbers(&[99, 10, 11, 20, 21]));
         let client = |denied, longest| ClientTotals { denied, longest };
         assert_eq!(totals.events(), [2, 0, 3]);
         assert_eq!(totals.clients(), [client(2, 21), client(0, 0), client(2, 20)]);
@@ -340,17 +337,17 @@ mod tests {
     #[test]
     fn requests_are_in_flight_until_their_end() {
         let mut totals = Totals::new(Vec::new(), &[1]);
-        let times = [0_i64, 1, 2, 10, 12];
-        let (clients, durations) = ([0_u32, 0, 1, 0, 1], [10_i64, 5, 100, 1, 0]);
-        let allowed = [1_u8, 1, 1, 1, 0];
+        let (times, durations) = (numbers(&[0, 1, 2, 10, 12]), numbers(&[10, 5, 100, 1, 0]));
+        let clients = [0, 0, 1, 0, 1].map(AtomicU32::new);
+        let allowed = flags(&[1, 1, 1, 1, 0]);
+        let events = Events {
+            times: &times,
+            clients: Some(&clients),
+            costs: None,
+            durations: Some(&durations),
+        };
         for part in [0..2, 2..5] {
-            let events = Events {
-                times: &times[part.clone()],
-                clients: Some(&clients[part.clone()]),
-                costs: None::<&[i64]>,
-            };
-            let (allowed, durations) = (&allowed[part.clone()], &durations[part]);
-            totals.add(&events, &allowed, &durations, Some(&durations));
+            totals.add(&events.part(part.clone()), &allowed[part.clone()], &durations[part]);
         }
         // The first request ends when the fourth begins, and a denied one is never in flight.
         assert_eq!(totals.most_in_flight_by_client().collect::<Vec<_>>(), [2, 1]);

@@ -218,7 +218,13 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         path: "simulate/",
-        internal: &["engine", "limiter::CallError", "limiter::invalid_id", "prefetch"],
+        internal: &[
+            "engine",
+            "limiter::CallError",
+            "limiter::invalid_id",
+            "prefetch",
+            "sync::counting",
+        ],
         external: &["hashbrown", "thiserror"],
     },
     Layer {
