@@ -230,22 +230,22 @@ class Simulation(WithTotals):
         self,
         title: str = "",
         *,
-        id: AnyId | None = None,
         max_bins: int = MAX_BINS,
+        id: AnyId | None = None,
         with_level: bool = False,
     ) -> LimitResult:
         """Return what reports and plots show.
 
         Args:
             title: The label of this limit among several.
-            id: The client whose bucket is shown. None: the one with the most denied events.
             max_bins: The largest number of bins.
+            id: The client whose bucket is shown. None: the one with the most denied events.
             with_level: Whether to add the level of one bucket.
 
         Raises:
             KeyError: The trace has no such client.
         """
-        result = self._totals().limit_result(title, self._describe(), max_bins)
+        result = super().limit_result(title, max_bins=max_bins)
         return replace(result, level=self._level_to_show(result, id)) if with_level else result
 
     def _describe(self) -> tuple[str, str]:

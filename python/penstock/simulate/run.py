@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.simulate.evaluator import AnyLimits
-    from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.routes import AnyRoutes
 
 
@@ -244,10 +243,6 @@ class Simulator(WithTotals):
         if self.first_invalid is None:
             self.first_invalid = part.clients[part.client_indices[int(is_valid.argmin())]]
         return part[is_valid], numbers[is_valid]
-
-    def limit_result(self, title: str = "") -> LimitResult:
-        """Return what reports show of the events so far, with the label of this limit."""
-        return self._accumulator.limit_result(title, self._describe())
 
     def report(self, path: str | os.PathLike[str], *, source: str = "a trace") -> Path:
         """Write a self-contained HTML page about the events so far.

@@ -68,11 +68,7 @@ class RouteTotals:
             self._by_client[divmod(pair, len(self._routes.names))] += count
 
     def by_limit(self) -> Table:
-        """Return a row for each limit: the requests that spend it, and those that it denied.
-
-        Of several limits that deny a request, the strictest one counts; `allowed` are the requests
-        that no limit denied.
-        """
+        """Return a row for each limit."""
         denied, of_route = self._denied.sum(axis=0), self._denied.sum(axis=1)
         spends = self._routes.spending
         requests = self._events @ spends
@@ -86,7 +82,7 @@ class RouteTotals:
         return Table("Limits", columns)
 
     def by_route(self) -> Table:
-        """Return a row for each route, in their order; the last one is for all other requests."""
+        """Return a row for each route, and one for all other requests."""
         denied = self._denied.sum(axis=1)
         columns = {
             "route": self._routes.labels,
@@ -111,19 +107,28 @@ class RouteTotals:
 
 
 class Accumulator:
-    """Accumulates the totals of decisions, part by part.
+    """Counts decisions, part by part.
 
     Its memory grows with the clients and with the traffic of one minute, not with the events.
+
+    Attributes:
+        routed: The counts by route; None without routes.
+        histogram: The events over time.
+        counts: The counts by client and by wait.
+        clients: The table of the clients' ids.
+        first_ns: Time of the first event; None if there is none.
+        last_ns: Time of the last event.
+        has_durations: Whether it is known how long requests took.
     """
 
     def __init__(self, routes: Routes | None = None) -> None:
-        self._routed: Final = None if routes is None else RouteTotals(routes)
-        self._histogram: Final = TimeHistogram()
-        self._core: Final = _core.Totals([seconds * _SECOND for _, seconds in _WAITS], _WIDTHS)
-        self._clients: Sequence[str] = ()
-        self._first_ns: int | None = None
-        self._last_ns = 0
-        self._has_durations = False
+        self.routed: Final = None if routes is None else RouteTotals(routes)
+        self.histogram: Final = TimeHistogram()
+        self.counts: Final = _core.Totals([seconds * _SECOND for _, seconds in _WAITS], _WIDTHS)
+        self.clients: Sequence[str] = ()
+        self.first_ns: int | None = None
+        self.last_ns = 0
+        self.has_durations = False
 
     def add(self, trace: Trace, columns: Mapping[str, NDArray[Any]]) -> None:
         """Add the decisions on a sorted trace, none of them earlier than those already added."""
@@ -131,12 +136,12 @@ class Accumulator:
             return
         allowed, codes = columns["allowed"], trace.codes
         times = np.ascontiguousarray(trace.times)
-        if self._first_ns is None:
-            self._first_ns = int(times[0])
-        self._last_ns = int(times[-1])
-        self._histogram.add(times, allowed)
-        self._clients = trace.clients
-        self._core.add(
+        if self.first_ns is None:
+            self.first_ns = int(times[0])
+        self.last_ns = int(times[-1])
+        self.histogram.add(times, allowed)
+        self.clients = trace.clients
+        self.counts.add(
             times,
             None if codes is None else np.ascontiguousarray(codes),
             None if trace.costs is None else np.ascontiguousarray(trace.costs),
@@ -144,9 +149,9 @@ class Accumulator:
             np.ascontiguousarray(columns["retry_after_ns"]),
             None if trace.durations is None else trace.durations.view(np.int64),
         )
-        self._has_durations = trace.durations is not None
-        if self._routed is not None:
-            self._routed.add(trace.client_indices, columns)
+        self.has_durations = trace.durations is not None
+        if self.routed is not None:
+            self.routed.add(trace.client_indices, columns)
 
     def add_parts(self, parts: Iterable[tuple[Trace, Mapping[str, NDArray[Any]]]]) -> None:
         """Add parts as `add` does, each one while the next one is evaluated."""
@@ -165,49 +170,28 @@ class Accumulator:
         if last is not None:
             self.add(*last)
 
-    def limit_result(
-        self, title: str, described: tuple[str, str], max_bins: int = MAX_BINS
-    ) -> LimitResult:
-        """Return what reports show of the totals so far, with at most `max_bins` bins."""
-        # A few events in many bins would be a row of spikes.
-        summary = self.summary()
-        max_bins = min(max_bins, max(_MIN_BINS, summary.events // 4))
-        names = [*(name for name, _ in _WAITS), _LONGER]
-        return LimitResult(
-            title=title,
-            limit=described[0],
-            admits=described[1],
-            summary=summary,
-            bins=self._histogram.bins(max_bins),
-            waits=tuple(zip(names, self._core.waits, strict=True)),
-            clients=self._table(
-                "Clients denied most" if summary.denied else "Most active clients",
-                is_denied=summary.denied > 0,
-                most=_MAX_CLIENTS,
-            ),
-            first_ns=self._first_ns or 0,
-            last_ns=self._last_ns,
-            tables=()
-            if self._routed is None
-            else (self._routed.by_limit(), self._routed.by_route()),
-        )
 
-    @property
-    def routed(self) -> RouteTotals:
-        """The counts by route.
+class WithTotals:
+    """The totals of decisions that were counted."""
 
-        Raises:
-            ValueError: There are no routes.
-        """
-        if self._routed is None:
-            raise ValueError("there is one limit for all events; pass routes= to simulate several")
-        return self._routed
+    def _totals(self) -> Accumulator:
+        raise NotImplementedError
+
+    def _describe(self) -> tuple[str, str]:
+        """Return the limit, and what it admits."""
+        raise NotImplementedError
 
     def summary(self) -> Summary:
-        """Return the totals so far."""
-        events, denied, longest, _ = map(np.asarray, self._core.clients())
+        """Return the totals.
+
+        >>> from penstock.simulate import simulate
+        >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).summary().longest_wait
+        0.3
+        """
+        totals = self._totals()
+        events, denied, longest, _ = map(np.asarray, totals.counts.clients())
         total, total_denied = int(events.sum()), int(denied.sum())
-        peaks = self._core.peaks
+        peaks = totals.counts.peaks
         return Summary(
             events=total,
             allowed=total - total_denied,
@@ -219,51 +203,8 @@ class Accumulator:
             most_at_once=peaks[0],
             most_in_second=peaks[1],
             most_in_minute=peaks[2],
-            most_in_flight=self._core.most_in_flight if self._has_durations else None,
+            most_in_flight=totals.counts.most_in_flight if totals.has_durations else None,
         )
-
-    def by_client(self) -> Table:
-        """Return a row for each client with an event, most denied events first."""
-        return self._table("Clients")
-
-    def denied_clients(self) -> Table:
-        """Return a row for each client with a denied event, most denied events first."""
-        return self._table("Clients with denied events", is_denied=True)
-
-    def _table(self, caption: str, *, is_denied: bool = False, most: int | None = None) -> Table:
-        events, denied, longest, in_flight = map(np.asarray, self._core.clients())
-        indices = np.flatnonzero(denied if is_denied else events)
-        indices = indices[np.lexsort((indices, -events[indices], -denied[indices]))][:most]
-        events, denied = events[indices], denied[indices]
-        columns: dict[str, Sequence[Any]] = {
-            "id": [self._clients[index] for index in indices.tolist()],
-            "events": events.tolist(),
-            "allowed": (events - denied).tolist(),
-            "denied": denied.tolist(),
-            "denied_share": (denied / np.maximum(events, 1)).tolist(),
-            "longest_wait": (longest[indices] / _SECOND).tolist(),
-        }
-        if self._has_durations:
-            columns["most_in_flight"] = in_flight[indices].tolist()
-        if self._routed is not None:
-            columns["denied_by"] = self._routed.denied_by(indices.tolist())
-        return Table(caption, columns)
-
-
-class WithTotals:
-    """The totals of decisions that were accumulated."""
-
-    def _totals(self) -> Accumulator:
-        raise NotImplementedError
-
-    def summary(self) -> Summary:
-        """Return the totals.
-
-        >>> from penstock.simulate import simulate
-        >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).summary().longest_wait
-        0.3
-        """
-        return self._totals().summary()
 
     def by_client(self) -> Table:
         """Return a row for each client, most denied events first.
@@ -272,11 +213,33 @@ class WithTotals:
         `longest_wait` is the longest `retry_after` of a denied event, in seconds. With durations,
         `most_in_flight` is the most requests of the client that were in flight at once.
         """
-        return self._totals().by_client()
+        return self._client_table("Clients")
 
     def denied_clients(self) -> Table:
         """Return a row for each client with a denied event, as `by_client` does."""
-        return self._totals().denied_clients()
+        return self._client_table("Clients with denied events", is_denied=True)
+
+    def _client_table(
+        self, caption: str, *, is_denied: bool = False, most: int | None = None
+    ) -> Table:
+        totals = self._totals()
+        events, denied, longest, in_flight = map(np.asarray, totals.counts.clients())
+        indices = np.flatnonzero(denied if is_denied else events)
+        indices = indices[np.lexsort((indices, -events[indices], -denied[indices]))][:most]
+        events, denied = events[indices], denied[indices]
+        columns: dict[str, Sequence[Any]] = {
+            "id": [totals.clients[index] for index in indices.tolist()],
+            "events": events.tolist(),
+            "allowed": (events - denied).tolist(),
+            "denied": denied.tolist(),
+            "denied_share": (denied / np.maximum(events, 1)).tolist(),
+            "longest_wait": (longest[indices] / _SECOND).tolist(),
+        }
+        if totals.has_durations:
+            columns["most_in_flight"] = in_flight[indices].tolist()
+        if totals.routed is not None:
+            columns["denied_by"] = totals.routed.denied_by(indices.tolist())
+        return Table(caption, columns)
 
     def by_limit(self) -> Table:
         """Return a row for each limit of the routes: the requests that spend it, and its denials.
@@ -287,7 +250,7 @@ class WithTotals:
         Raises:
             ValueError: The simulation has no routes.
         """
-        return self._totals().routed.by_limit()
+        return self._route_totals().by_limit()
 
     def by_route(self) -> Table:
         """Return a row for each route, with the limits that denied; the last row is for the rest.
@@ -295,4 +258,39 @@ class WithTotals:
         Raises:
             ValueError: The simulation has no routes.
         """
-        return self._totals().routed.by_route()
+        return self._route_totals().by_route()
+
+    def _route_totals(self) -> RouteTotals:
+        routed = self._totals().routed
+        if routed is None:
+            raise ValueError("there is one limit for all events; pass routes= to simulate several")
+        return routed
+
+    def limit_result(self, title: str = "", *, max_bins: int = MAX_BINS) -> LimitResult:
+        """Return what reports and plots show.
+
+        Args:
+            title: The label of this limit among several.
+            max_bins: The largest number of bins.
+        """
+        totals, summary = self._totals(), self.summary()
+        # A few events in many bins would be a row of spikes.
+        max_bins = min(max_bins, max(_MIN_BINS, summary.events // 4))
+        names = [*(name for name, _ in _WAITS), _LONGER]
+        limit, admits = self._describe()
+        return LimitResult(
+            title=title,
+            limit=limit,
+            admits=admits,
+            summary=summary,
+            bins=totals.histogram.bins(max_bins),
+            waits=tuple(zip(names, totals.counts.waits, strict=True)),
+            clients=self._client_table(
+                "Clients denied most" if summary.denied else "Most active clients",
+                is_denied=summary.denied > 0,
+                most=_MAX_CLIENTS,
+            ),
+            first_ns=totals.first_ns or 0,
+            last_ns=totals.last_ns,
+            tables=() if totals.routed is None else (self.by_limit(), self.by_route()),
+        )
