@@ -1872,12 +1872,13 @@ class RouteSimulator:
         times: numpy.typing.NDArray[numpy.int64],
         plans: numpy.typing.NDArray[numpy.uint32],
         costs: numpy.typing.NDArray[numpy.int64] | None,
-        denied_by: numpy.typing.NDArray[numpy.uint32],
         allowed: numpy.typing.NDArray[numpy.uint8],
         remaining: numpy.typing.NDArray[numpy.int64] | None = None,
         retry_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
         reset_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
         durations: numpy.typing.NDArray[numpy.int64] | None = None,
+        *,
+        denied_by: numpy.typing.NDArray[numpy.uint32],
     ) -> None:
         """Evaluate events by their plans. The next call continues with the same buckets.
 
@@ -1885,13 +1886,13 @@ class RouteSimulator:
             times: Nanoseconds since the clock's origin, in ascending order.
             plans: The number of each event's plan.
             costs: Tokens of parts without a cost; `None` for 1 each.
-            denied_by: Receives the index of the strictest limit that denies, or 2**32 - 1.
             allowed: Receives 1 for each allowed event, otherwise 0.
             remaining: Receives the remaining tokens of the strictest limit; optional.
             retry_after_ns: Receives its wait for the same cost; optional.
             reset_after_ns: Receives the wait until its bucket is full; optional.
             durations: How long each request takes, in nanoseconds, which limits on requests in
                 flight need.
+            denied_by: Receives the index of the strictest limit that denies, or 2**32 - 1.
 
         Raises:
             CostError: A cost is impossible under a limit.
@@ -1964,7 +1965,7 @@ class Totals:
         The last one is empty without durations.
         """
 
-_LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]]]
+_LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]], str | None]
 
 def load_routes(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Load a routes file. Return a list of routes for `penstock.simulate.simulate`.
@@ -1980,7 +1981,8 @@ class LogParser:
     The parts of an event have slots: 0 is the time, 1 the cost, 2 to 7 the fields of the id, 8 the
     duration.
     The parts of requests are `method`, `target` and `path`. `take` counts lines read, skipped,
-    without an id and late, the units of epochs as bits, and returns the first lines left out.
+    without an id and late, the units of epochs as bits, and returns the first lines left out, and
+    the first directive of a W3C log that names other fields.
     """
 
     @staticmethod
@@ -2016,6 +2018,17 @@ class LogParser:
     def ids(self, first: int) -> list[str]:
         """Return the ids from number `first` on, in order of their codes."""
     def __len__(self) -> int: ...
+
+def matches_pattern(text: str, pattern: str) -> bool:
+    """Return whether a whole text matches a pattern.
+
+    `*` stands for any text, and `?` for any character.
+
+    >>> penstock._core.matches_pattern("/order/7", "/order/*")
+    True
+    >>> penstock._core.matches_pattern("a", "[ab]")
+    False
+    """
 
 def parse_duration(duration: Period, name: str = "duration") -> int:
     """Convert a duration to nanoseconds.

@@ -9,7 +9,7 @@ use crate::bindings::column::Column;
 use crate::log::{
     Classes, CsvColumns, Envelope, EpochUnit, FieldKind, FieldNames, Format, LineField, LineFormat,
     MAX_ID_FIELDS, MAX_PATTERNS, MAX_SLOTS, ParseOptions, ParsedEvents, Parser, RequestPart,
-    TimeZone,
+    TimeZone, matches,
 };
 use crate::sync::Mutex;
 
@@ -32,25 +32,19 @@ struct LogOptions {
     ipv6_prefix: u8,
     is_json_wrapped: bool,
     prefix_words: usize,
-    has_comments: bool,
+    directive: Option<Vec<u8>>,
     parts: Items<(usize, String)>,
     classes: Items<(usize, Vec<String>)>,
 }
 /// The columns of one step and its counts.
 type Taken = (Column, Column, Column, Column, TakenCounts);
-/// `(lines_read, skipped, without_id, late, units, [(line, reason, text)])`.
-type TakenCounts = (u64, u64, u64, u64, u8, Vec<(u64, String, String)>);
+/// `(lines_read, skipped, without_id, late, units, [(line, reason, text)], other_directive)`.
+type TakenCounts = (u64, u64, u64, u64, u8, Vec<(u64, String, String)>, Option<String>);
 
 impl LogParser {
     fn new(format: Format, options: LogOptions) -> PyResult<LogParser> {
         let LogOptions {
-            has_cost,
-            duration_unit,
-            id_fields,
-            window,
-            ipv6_prefix,
-            has_comments,
-            ..
+            has_cost, duration_unit, id_fields, window, ipv6_prefix, directive, ..
         } = options;
         if id_fields > MAX_ID_FIELDS || !(1..=128).contains(&ipv6_prefix) {
             let message =
@@ -75,7 +69,7 @@ impl LogParser {
             window,
             envelope: Envelope { is_json: options.is_json_wrapped, words: options.prefix_words },
             ipv6_prefix,
-            has_comments,
+            directive,
             parts: parts.collect::<PyResult<_>>()?,
             classes: Classes::new(options.classes.0),
         };
@@ -215,6 +209,7 @@ impl LogParser {
             events.late,
             events.units,
             examples.collect(),
+            events.other_directive,
         );
         let ParsedEvents { times, codes, costs, durations, .. } = events;
         (times.into(), codes.into(), costs.into(), durations.into(), counts)
@@ -228,4 +223,10 @@ impl LogParser {
     fn __len__(&self) -> usize {
         self.parser.lock().ids_len()
     }
+}
+
+#[doc = doc!(matches_pattern)]
+#[pyfunction]
+pub(crate) fn matches_pattern(text: &str, pattern: &str) -> bool {
+    matches(text, pattern)
 }

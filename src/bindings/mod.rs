@@ -88,7 +88,7 @@ mod _core {
     #[pymodule_export]
     use super::limits::Limits;
     #[pymodule_export]
-    use super::log::LogParser;
+    use super::log::{LogParser, matches_pattern};
     #[pymodule_export]
     use super::replies::Replies;
     #[pymodule_export]

@@ -36,20 +36,20 @@ impl RouteSimulator {
     #[doc = doc!(RouteSimulator.feed)]
     #[expect(clippy::too_many_arguments, reason = "up to four input and five output columns")]
     #[pyo3(signature = (
-        times, plans, costs, denied_by, allowed,
-        remaining = None, retry_after_ns = None, reset_after_ns = None, durations = None
+        times, plans, costs, allowed, remaining = None, retry_after_ns = None,
+        reset_after_ns = None, durations = None, *, denied_by
     ))]
     fn feed<'py>(
         &self,
         times: &Bound<'py, PyAny>,
         plans: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
-        denied_by: &Bound<'py, PyAny>,
         allowed: &Bound<'py, PyAny>,
         remaining: Option<&Bound<'py, PyAny>>,
         retry_after_ns: Option<&Bound<'py, PyAny>>,
         reset_after_ns: Option<&Bound<'py, PyAny>>,
         durations: Option<&Bound<'py, PyAny>>,
+        denied_by: &Bound<'py, PyAny>,
     ) -> PyResult<()> {
         let py = times.py();
         let events = EventColumns::of(times, Some(plans), costs, durations)?;

@@ -48,8 +48,9 @@ pub struct ParseOptions {
     pub envelope: Envelope,
     /// The number of leading bits that identify an IPv6 client, 1 to 128.
     pub ipv6_prefix: u8,
-    /// Whether lines that begin with `#` are comments.
-    pub has_comments: bool,
+    /// The directive that names the fields of a W3C log. In such a log, lines that begin with `#` are no
+    /// events.
+    pub directive: Option<Vec<u8>>,
     /// Slots of which only a part of the request is used.
     pub parts: Vec<(usize, RequestPart)>,
     /// The fields of the id of which only the matching patterns matter.

@@ -251,6 +251,9 @@ impl Parser {
         events.skipped += found.skipped;
         events.without_id += found.without_id;
         events.units |= found.units;
+        if events.other_directive.is_none() {
+            events.other_directive.clone_from(&found.other_directive);
+        }
     }
 }
 

@@ -30,6 +30,8 @@ pub struct ParsedEvents {
     pub examples: Vec<Example>,
     /// The detected units of epochs, as a bit set: s, ms, µs, ns.
     pub units: u8,
+    /// The first directive that names other fields than the options.
+    pub other_directive: Option<String>,
 }
 
 /// An example of a skipped line.
@@ -58,6 +60,12 @@ impl ParsedEvents {
         }
     }
 
+    /// Keeps the first directive that names other fields.
+    pub(super) fn add_directive(&mut self, line: &[u8]) {
+        self.other_directive
+            .get_or_insert_with(|| String::from_utf8_lossy(line.trim_ascii_end()).into_owned());
+    }
+
     /// Keeps an example if there are too few.
     pub(super) fn keep(&mut self, example: Example) {
         if self.examples.len() < EXAMPLES {
@@ -74,5 +82,6 @@ impl ParsedEvents {
         self.examples.clear();
         (self.lines_read, self.skipped, self.without_id, self.late) = (0, 0, 0, 0);
         self.units = 0;
+        self.other_directive = None;
     }
 }

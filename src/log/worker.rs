@@ -71,8 +71,15 @@ impl Worker {
         // A log that was truncated while the server kept writing begins with zero bytes.
         let zeros = bare.iter().take_while(|&&byte| byte == 0).count();
         let bare = &bare[zeros..];
-        let is_comment = options.has_comments && bare.starts_with(b"#");
-        if is_comment || bare.iter().all(u8::is_ascii_whitespace) {
+        if bare.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        if let Some(directive) = &options.directive
+            && bare.starts_with(b"#")
+        {
+            if bare.starts_with(b"#Fields:") && bare.trim_ascii_end() != directive {
+                self.events.add_directive(bare);
+            }
             return;
         }
         let outcome = options.envelope.open(bare).and_then(|inner| {

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from penstock._core import IPV6_PREFIX, canonical_address
+from penstock._core import IPV6_PREFIX, canonical_address, matches_pattern
 from penstock.simulate.ids import as_text
-from penstock.simulate.pattern import matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,7 +74,7 @@ def match_clients(named: AnyClients, clients: Sequence[str]) -> tuple[NDArray[np
             own = [
                 number
                 for client, each in numbers.items()
-                if matches(client, text)
+                if matches_pattern(client, text)
                 for number in each
             ]
         if own:

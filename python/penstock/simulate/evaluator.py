@@ -16,7 +16,7 @@ from penstock.messages import describe_limit, explain_limit
 from penstock.simulate.ids import Codes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -47,7 +47,7 @@ class Evaluator:
     def columns(self, trace: Trace, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Evaluate a sorted trace and return these columns."""
         core = self._simulator(trace)
-        return evaluate(core, trace, trace.codes, columns)
+        return evaluate(core.feed, trace, trace.codes, columns)
 
     def limit_of(self, trace: Trace, client: int) -> Limit:
         """Return the limit of a client, given by its index in `trace.clients`."""
@@ -72,7 +72,7 @@ class Evaluator:
         buckets = _buckets(core)
         for first in range(0, len(trace), _PART):
             part = trace[first : first + _PART]
-            columns = evaluate(core, part, part.codes, ["retry_after_ns"])
+            columns = evaluate(core.feed, part, part.codes, ["retry_after_ns"])
             yield _with_buckets(part, buckets), columns
 
     def canonical_id(self, id: str) -> str:
@@ -172,7 +172,7 @@ class LimitFeed:
         self, part: Trace, numbers: NDArray[np.uint32], columns: Collection[str]
     ) -> dict[str, NDArray[Any]]:
         """Evaluate the next events, and return the columns."""
-        return evaluate(self._core, part, numbers, columns)
+        return evaluate(self._core.feed, part, numbers, columns)
 
     def by_bucket(self, part: Trace, numbers: NDArray[np.uint32]) -> Trace:
         """Return the events by their buckets."""
@@ -209,15 +209,15 @@ def parse_limits(limits: AnyLimits) -> Limit | Limits | Mapping[str, Limit | str
 
 
 def evaluate(
-    core: _core.Simulator,
+    feed: Callable[..., None],
     trace: Trace,
     codes: NDArray[np.uint32] | None,
     columns: Collection[str],
 ) -> dict[str, NDArray[Any]]:
-    """Pass the events of a trace through `core`, which knows its clients by `codes`."""
+    """Pass the events of a trace to `feed` of a simulator, which knows its clients by `codes`."""
     result: dict[str, NDArray[Any]] = {"allowed": np.empty(len(trace), np.bool_)}
     result |= {name: np.empty(len(trace), np.int64) for name in NUMBERS if name in columns}
-    core.feed(
+    feed(
         # Copies if an array is not contiguous, such as every second value of another one.
         np.ascontiguousarray(trace.times),
         None if codes is None else np.ascontiguousarray(codes),

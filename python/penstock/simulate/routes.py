@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -10,9 +11,8 @@ import numpy as np
 
 from penstock import _core
 from penstock.errors import ConfigError, InvalidId
-from penstock.simulate.evaluator import Evaluator
+from penstock.simulate.evaluator import Evaluator, evaluate
 from penstock.simulate.ids import EVERYONE, Codes
-from penstock.simulate.pattern import matches
 from penstock.simulate.trace import Trace
 from penstock.validation import check_names, is_whole
 
@@ -99,7 +99,7 @@ class Route(NamedTuple):
         """Return whether a request is of this kind."""
         if self.methods and request["method"].upper() not in self.methods:
             return False
-        return self.path == "*" or matches(request["path"], self.path)
+        return self.path == "*" or _core.matches_pattern(request["path"], self.path)
 
 
 class Routes:
@@ -290,26 +290,11 @@ class RouteFeed:
         self, part: Trace, plans: NDArray[np.uint32], columns: Collection[str]
     ) -> dict[str, NDArray[Any]]:
         """Evaluate the next events, and return the columns, with `denied_by` and `route`."""
-        result: dict[str, NDArray[Any]] = {
-            "allowed": np.empty(len(part), np.bool_),
-            "denied_by": np.empty(len(part), np.uint32),
-            "route": self._kinds[part.client_indices],
-        }
-        numbers = ("remaining", "retry_after_ns", "reset_after_ns")
-        result |= {name: np.empty(len(part), np.int64) for name in numbers if name in columns}
-        self._core.feed(
-            np.ascontiguousarray(part.times),
-            plans,
-            None if part.costs is None else np.ascontiguousarray(part.costs),
-            result["denied_by"],
-            result["allowed"].view(np.uint8),
-            result.get("remaining"),
-            result.get("retry_after_ns"),
-            result.get("reset_after_ns"),
-            None if part.durations is None else part.durations.view(np.int64),
-        )
-        np.minimum(result["denied_by"], len(self.routes.names), out=result["denied_by"])
-        return result
+        denied_by = np.empty(len(part), np.uint32)
+        feed = partial(self._core.feed, denied_by=denied_by)
+        result = evaluate(feed, part, plans, columns)
+        np.minimum(denied_by, len(self.routes.names), out=denied_by)
+        return {**result, "denied_by": denied_by, "route": self._kinds[part.client_indices]}
 
     def by_bucket(self, part: Trace, _plans: NDArray[np.uint32]) -> Trace:
         """Return the events by their client, which is the first field of the ids."""

@@ -43,6 +43,7 @@ class Shape(NamedTuple):
         min_burst: The smallest burst.
         is_monotone: Whether a larger burst or count never denies more, if all costs are equal.
         has_periods: Whether tokens are added with time, not returned at the end of requests.
+        is_exact: Whether the emptiest bucket shows the smallest burst that denies nothing.
     """
 
     burst: str | None
@@ -51,10 +52,11 @@ class Shape(NamedTuple):
     min_burst: int
     is_monotone: bool
     has_periods: bool = True
+    is_exact: bool = False
 
 
 SHAPES: Final = {
-    "token-bucket": Shape("burst", "count", "period", 1, is_monotone=True),
+    "token-bucket": Shape("burst", "count", "period", 1, is_monotone=True, is_exact=True),
     "leaky-bucket": Shape("size", "drip_size", "drip_rate", 1, is_monotone=False),
     "fixed-window": Shape(None, "count", "period", 0, is_monotone=True),
     "fixed-rate-window": Shape("burst", "count", "period", 0, is_monotone=False),
@@ -128,7 +130,6 @@ class Search:
         self.trace = trace
         self.limit = family.limit
         self.shape = SHAPES[family.algorithm]
-        self._algorithm = family.algorithm
         # Clients without an event need no bucket.
         present, used = np.unique(trace.client_indices, return_inverse=True)
         self._codes: NDArray[np.uint32] = used.astype(np.uint32)
@@ -270,9 +271,9 @@ class Search:
             denied = self._denied(high, count)
             if denied > self.max_denied:
                 return None
-            if denied == 0 and self._algorithm == "token-bucket":
+            if denied == 0 and self.shape.is_exact:
                 high = max(self._lacking(max_burst, count), low)
-            if self.max_denied == 0 and self._algorithm == "token-bucket":
+            if self.max_denied == 0 and self.shape.is_exact:
                 low = high
         while low < high:
             middle = (low + high) // 2
@@ -344,7 +345,7 @@ class Search:
     def _columns(self, limit: Limit, column: str) -> dict[str, Any]:
         core = _core.Simulator(limit)
         core.add_unnamed(self._clients)
-        return evaluate(core, self.trace, self._codes, [column])
+        return evaluate(core.feed, self.trace, self._codes, [column])
 
     def rounded(self, point: Point) -> Limit:
         """Return the limit with round numbers that are not smaller, if it denies no more."""

@@ -23,7 +23,7 @@ fn options() -> ParseOptions {
         unit: None,
         window: None,
         ipv6_prefix: 64,
-        has_comments: false,
+        directive: None,
         parts: Vec::new(),
         classes: penstock::log::Classes::default(),
     }

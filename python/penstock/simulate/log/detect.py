@@ -61,6 +61,7 @@ class _Fields(NamedTuple):
 
     slots: list[tuple[str, int]]
     parts: list[tuple[int, str]]
+    wanted: FieldSelection
 
     def table(
         self,
@@ -79,9 +80,10 @@ class _Fields(NamedTuple):
     @property
     def used(self) -> dict[str, str]:
         """The field that is used for each option."""
+        options = dict(enumerate((option for option, _ in self.wanted.texts), _ID)) | _OPTIONS
         used: dict[str, str] = {}
         for field, slot in self.slots:
-            option = _OPTIONS.get(slot, "id")
+            option = options[slot]
             used[option] = f"{used[option]}, {field}" if option in used else field
         return used
 
@@ -291,7 +293,7 @@ def _check_clients(
     layout: LineFormat, lines: list[bytes], name: str, wanted: FieldSelection, options: Options
 ) -> None:
     """Raise LogError if it is doubtful which field is the client."""
-    if "address" not in wanted.ids:
+    if "address" not in wanted.names:
         return
     fields = ["address", *(field for field in ("ident", "forwarded_for") if field in layout.known)]
     plain = FieldSelection(None, tuple(fields), None, None)
@@ -310,7 +312,7 @@ def _check_clients(
             file=name,
             examples=_examples(lines, name),
         )
-    if FORWARDED_FOR not in wanted.ids:
+    if FORWARDED_FOR not in wanted.names:
         resolve_client(fields, rows, name)
 
 
@@ -352,7 +354,7 @@ def _w3c(lines: list[bytes], name: str, wanted: FieldSelection, options: Options
         )
         for index, column in enumerate(columns)
     ]
-    options = options._replace(has_comments=True, parts=fields.parts)
+    options = options._replace(directive=directives[0].strip(), parts=fields.parts)
     return Detected("w3c", LogParser.of_lines(cells, "", False, options), fields.used)
 
 
@@ -379,8 +381,7 @@ def _layout(layout: LineFormat, wanted: FieldSelection, options: Options) -> Det
     time = layout.time_index(wanted.time)
     # For each slot the index and the name of its field, and the part of the request.
     found = {_TIME: (time, layout.fields[time].name, "")}
-    ids = [(wanted.option_of(id), slot, id) for slot, id in enumerate(wanted.ids, _ID)]
-    for option, slot, name in [*ids, *_numbers(wanted)]:
+    for option, slot, name in [*_texts(wanted), *_numbers(wanted)]:
         index, part = layout.field_index(option, name)
         found[slot] = index, name, part
     lines = [
@@ -394,7 +395,7 @@ def _layout(layout: LineFormat, wanted: FieldSelection, options: Options) -> Det
     parts = [(slot, part) for slot, (_, _, part) in found.items() if part]
     options = options._replace(parts=parts)
     parser = LogParser.of_lines(lines, layout.tail, layout.is_open, options)
-    fields = _Fields([(name, slot) for slot, (_, name, _) in found.items()], parts)
+    fields = _Fields([(name, slot) for slot, (_, name, _) in found.items()], parts, wanted)
     return Detected(f"{layout.name}{options.suffix}", parser, fields.used)
 
 
@@ -470,7 +471,7 @@ def _is_not_head(cell: str) -> bool:
 
 def _is_by_number(wanted: FieldSelection) -> bool:
     """Whether columns can be selected without a header, by their numbers."""
-    return all(id.isdecimal() for id in wanted.ids) and (wanted.cost or "0").isdecimal()
+    return all(name.isdecimal() for name in wanted.names) and (wanted.cost or "0").isdecimal()
 
 
 def _is_time(cell: str) -> bool:
@@ -486,20 +487,28 @@ def _fields(
     """Return the selected fields; `rows` are the first lines."""
     slots = [(field, _TIME) for field in _time_fields(wanted.time, known, name, rows)]
     parts = []
-    for slot, id in enumerate(wanted.ids, _ID):
+    for option, slot, id in _texts(wanted):
         if id == "address":
             # The address of a proxy, if the forwarded address is read, too.
-            compared = [] if FORWARDED_FOR in wanted.ids else rows
+            compared = [] if FORWARDED_FOR in wanted.names else rows
             field = resolve_client(known, compared, name)
         else:
-            field = resolve_field(wanted.option_of(id), id, known, name)
+            field = resolve_field(option, id, known, name)
         # A field for the method has nothing else, but one for the path may have the query.
         if id in {"path", "target"} or (id == "method" and field == "request"):
             parts.append((slot, id))
         slots.append((field, slot))
     for option, slot, field in _numbers(wanted):
         slots.append((resolve_field(option, field, known, name), slot))
-    return _Fields(slots, parts)
+    return _Fields(slots, parts, wanted)
+
+
+def _texts(wanted: FieldSelection) -> list[tuple[str, int, str]]:
+    """Return the option, the slot and the name of each field with a text."""
+    # The header is needed for the id.
+    named = {"forwarded_for": "id"}
+    texts = enumerate(wanted.texts, _ID)
+    return [(named.get(option, option), slot, name) for slot, (option, name) in texts]
 
 
 def _numbers(wanted: FieldSelection) -> list[tuple[str, int, str]]:

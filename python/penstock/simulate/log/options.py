@@ -29,7 +29,7 @@ class Options(NamedTuple):
         ipv6_prefix: Leading bits of an IPv6 address that identify a client.
         is_json_wrapped: Whether a line is the field `log` of a JSON object.
         prefix_words: The number of words before a line.
-        has_comments: Whether lines that begin with `#` are no events.
+        directive: The directive that names the fields of a W3C log; None for other logs.
         parts: The slots of requests of which only a part is used, each with the part.
         classes: The fields of the id, by index, of which only the matching patterns matter.
     """
@@ -43,7 +43,7 @@ class Options(NamedTuple):
     ipv6_prefix: int = IPV6_PREFIX
     is_json_wrapped: bool = False
     prefix_words: int = 0
-    has_comments: bool = False
+    directive: bytes | None = None
     parts: Sequence[tuple[int, str]] = ()
     classes: Sequence[tuple[int, Sequence[str]]] = ()
 

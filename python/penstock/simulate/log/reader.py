@@ -19,7 +19,6 @@ from penstock.simulate.log.progress import Progress, progress_bar
 from penstock.simulate.log.report import MAX_EXAMPLES, LogReport, SkippedLine, unit_names
 from penstock.simulate.log.selection import (
     CLIENT,
-    FORWARDED_FOR,
     MAX_ID_FIELDS,
     FieldSelection,
 )
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock._core import LogParser
+
 
 # Codes of ids whose events are left out.
 _FILTERED: Final = -1
@@ -44,7 +45,6 @@ _MAX_PATTERNS: Final = 64
 # Fields that are a list of addresses behind several proxies.
 _LISTS: Final = (("forwarded_for",), ("http_x_forwarded_for",), ("x_forwarded_for",))
 _UNITS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-_MAX_DIRECTIVE: Final = 16_384
 # A log with no event in this many lines has the wrong format, and the rest is not read.
 _MAX_LINES_WITHOUT_EVENT: Final = 10_000
 
@@ -107,8 +107,14 @@ class _Table:
         self._is_mapped = is_shared or bool(where.conditions) or find_client is not None
         self._codes: dict[str, int] = {}
 
-    def extend(self, known: NDArray[np.int64], added: list[str]) -> NDArray[np.int64]:
-        """Add new ids of a file; return the code of each of its ids, or why it has none."""
+    def extend(self, codes: NDArray[np.int64], parser: LogParser) -> NDArray[np.int64]:
+        """Add the new ids of a file; return the code of each of its ids, or why it has none.
+
+        Args:
+            codes: What the previous call for this file returned.
+            parser: The parser of the file.
+        """
+        added = parser.ids(len(codes) if self._is_mapped or not self._ids else len(self.clients))
         if self._fields.ids in _LISTS and any("," in id for id in added):
             example = next(id for id in added if "," in id)
             raise LogError(
@@ -118,8 +124,8 @@ class _Table:
         if not self._is_mapped:
             if self._ids:
                 self.clients.extend(added)
-            return known
-        return np.concatenate([known, np.array([self._code(id) for id in added], np.int64)])
+            return codes
+        return np.concatenate([codes, np.array([self._code(id) for id in added], np.int64)])
 
     def _code(self, id: str) -> int:
         parts = id.split("\t")
@@ -151,41 +157,6 @@ def _sent(value: str) -> str | None:
     return None if value in {"", "-"} else value
 
 
-class _Directives:
-    """Looks for directives of a W3C log that change its fields."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._first: bytes | None = None
-        self._rest = b"\n"
-
-    def check(self, block: bytes) -> None:
-        """Look for directives in the next block.
-
-        Raises:
-            LogError: The fields change.
-        """
-        text = self._rest + block
-        begin = 0
-        while (begin := text.find(b"\n#Fields:", begin)) >= 0:
-            end = text.find(b"\n", begin + 1)
-            if end < 0:
-                break
-            found = text[begin:end].strip()
-            if self._first is not None and found != self._first:
-                name = self._source.name
-                raise LogError(
-                    f"the fields of {name} change at {printable(found.decode('latin-1'), 200)!r}; "
-                    "split the file there",
-                    file=name,
-                )
-            self._first = found
-            begin = end
-        last = text.rfind(b"\n")
-        # A directive may be cut off by the end of the block.
-        self._rest = text[last:][:_MAX_DIRECTIVE] if last >= 0 else b""
-
-
 class _Stream:
     """One file of a log, as an iterator over its chunks, whose events are sorted by time."""
 
@@ -206,10 +177,7 @@ class _Stream:
         """Read the file; `advance` is called after each block."""
         parser, reader = self.detected.parser, self._reader
         min_pending = reader.chunk_events
-        directives = _Directives(self.source) if self.detected.name.startswith("w3c") else None
         for block in read_ahead(self._blocks(), is_pipe=self.source.size is None):
-            if directives is not None:
-                directives.check(block)
             parsed = parser.feed(block)
             advance()
             if parsed == 0 and reader.report.events == 0:
@@ -235,9 +203,14 @@ class _Stream:
         """Take the parsed events, and update the report."""
         reader, report = self._reader, self._reader.report
         times, codes, costs, durations, counts = self.detected.parser.take()
-        lines, skipped, without_id, late, units, examples = counts
-        added = self.detected.parser.ids(len(self._codes) or reader.known_ids)
-        self._codes = reader.table.extend(self._codes, added)
+        lines, skipped, without_id, late, units, examples, directive = counts
+        if directive is not None:
+            raise LogError(
+                f"the fields of {self.source.name} change at {printable(directive, 200)!r}; "
+                "split the file there",
+                file=self.source.name,
+            )
+        self._codes = reader.table.extend(self._codes, self.detected.parser)
         chunk = Chunk(
             np.asarray(times),
             np.asarray(codes),
@@ -321,22 +294,19 @@ class LogReader:
             filled = [source for source in sources if source.is_parquet or source.head()]
             sources = filled or sources[:1]
         self._is_shared = len(sources) > 1
-        self._is_mapped = self._is_shared or bool(where.conditions) or find_client is not None
         self.table: Final = _Table(
             fields, where, is_shared=self._is_shared, find_client=find_client
         )
         self.clients: Final = self.table.clients
         # The core reads the fields of the conditions as parts of the id.
-        forwarded = () if find_client is None else (FORWARDED_FOR,)
-        conditions = tuple(field for field in where.fields if field not in fields.ids)
-        read = fields._replace(ids=(*fields.ids, *where.fields, *forwarded), conditions=conditions)
+        read = fields._replace(conditions=where.fields, has_forwarded=find_client is not None)
         # What only patterns are compared with is not kept for each value.
         classes = [
             (index, patterns[field]) for index, field in enumerate(fields.ids) if field in patterns
         ]
         classes += enumerate(where.patterns, len(fields.ids))
         classes = [each for each in classes if len(each[1]) <= _MAX_PATTERNS]
-        options = options._replace(id_fields=len(read.ids), classes=classes)
+        options = options._replace(id_fields=len(read.texts), classes=classes)
         streams = [_Stream(each, _detect(each, format, read, options), 0, self) for each in sources]
         if self._is_shared:
             for stream in streams:
@@ -344,17 +314,10 @@ class LogReader:
             # The names of rotated logs are in reverse order.
             streams.sort(key=lambda stream: stream.first_ns)
         self._streams: Final = streams
-        used = dict(streams[0].detected.fields)
-        if len(read.ids) > len(fields.ids):
-            names = used["id"].split(", ")
-            used["id"] = ", ".join(names[: len(fields.ids)])
-            last = len(names) - len(forwarded)
-            used["where"] = ", ".join(names[len(fields.ids) : last])
-            used["forwarded_for"] = ", ".join(names[last:])
         self.report: Final = LogReport(
             files=tuple(stream.source.name for stream in streams),
             format=streams[0].detected.name,
-            fields={option: field for option, field in used.items() if field},
+            fields=streams[0].detected.fields,
         )
         self._units = 0
         self._chunks: Final = self._read()
@@ -368,11 +331,6 @@ class LogReader:
     def close(self) -> None:
         """Close the files, if the log was not read to its end."""
         self._chunks.close()
-
-    @property
-    def known_ids(self) -> int:
-        """The number of known ids of the file, if its numbers are used as they are."""
-        return len(self.clients) if not self._is_mapped and self.fields.ids else 0
 
     def selected(self, chunk: Chunk, codes: NDArray[np.int64]) -> Chunk:
         """Return the events that are wanted, with the codes of `clients`, and count the others."""

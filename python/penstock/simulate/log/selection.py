@@ -92,20 +92,33 @@ class FieldSelection(NamedTuple):
         ids: The fields that an id consists of; empty if all events are one client's.
         cost: The field of the cost; None if all events cost the same.
         constant: The cost of each event if no field holds it; None is 1.
-        conditions: Those of `ids` that only conditions need.
         duration: The field of the duration; None if it is not read.
+        conditions: The fields of the conditions.
+        has_forwarded: Whether the header with the clients of proxies is read.
     """
 
     time: str | None
     ids: tuple[str, ...]
     cost: str | None
     constant: int | None
-    conditions: tuple[str, ...] = ()
     duration: str | None = None
+    conditions: tuple[str, ...] = ()
+    has_forwarded: bool = False
 
-    def option_of(self, id: str) -> str:
-        """Return the option that names a field of the id."""
-        return "where" if id in self.conditions else "id"
+    @property
+    def texts(self) -> list[tuple[str, str]]:
+        """The fields that the core reads as the parts of an id, each after its option."""
+        forwarded = [("forwarded_for", FORWARDED_FOR)] if self.has_forwarded else []
+        return [
+            *(("id", field) for field in self.ids),
+            *(("where", field) for field in self.conditions),
+            *forwarded,
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of these fields."""
+        return [field for _, field in self.texts]
 
     @classmethod
     def of(

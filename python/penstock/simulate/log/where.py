@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from penstock._core import matches_pattern
 from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.options import zone_info
-from penstock.simulate.pattern import matches
 from penstock.simulate.times import parse_instant
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Condition(NamedTuple):
 
     def holds(self, value: str) -> bool:
         """Return whether the condition holds for a value."""
-        return self.is_negated != any(matches(value, pattern) for pattern in self.patterns)
+        return self.is_negated != any(matches_pattern(value, pattern) for pattern in self.patterns)
 
 
 class Where(NamedTuple):
