@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.cli.errors import WRONG_USE, CommandError
 from penstock.display import format_span, printable, text_table
-from penstock.simulate.format import format_date, format_value
+from penstock.simulate.format import column_label, format_date, format_value
 from penstock.simulate.optional import PLOTTING, import_optional
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _print_tables(report: Report) -> None:
     for result in report.results:
         grids += [_table(table, result.title) for table in result.tables]
     if len(report.results) == 1:
-        grids.append(_table(report.results[0].clients, "", _MAX_CLIENTS))
+        grids.append(_table(report.results[0].clients.head(_MAX_CLIENTS)))
     for change in report.changes:
         for table in (change.newly_denied, change.freed):
             grids.append(_first(table) if len(table) else _Grid([("none",)], (), table.caption))
@@ -122,42 +122,28 @@ def _totals(results: Sequence[LimitResult]) -> _Grid:
 
 
 def _numbers(result: LimitResult) -> dict[str, str]:
-    summary = result.summary
-    share = format_value("denied_share", summary.denied_share)
-    found = {
-        "events": f"{summary.events:,}",
-        "allowed": f"{summary.allowed:,}",
-        "denied": f"{summary.denied:,} ({share})",
-        "clients": f"{summary.clients:,}",
-        "clients denied": f"{summary.clients_denied:,}",
-        "longest wait": format_value("longest_wait", summary.longest_wait),
-        "most at once": f"{summary.most_at_once:,}",
-        "most in a second": f"{summary.most_in_second:,}",
-        "most in a minute": f"{summary.most_in_minute:,}",
+    numbers = {
+        name: format_value(name, value)
+        for name, value in result.summary.to_dict().items()
+        if value is not None
     }
-    if summary.most_in_flight is not None:
-        found["most in flight"] = f"{summary.most_in_flight:,}"
-    return found
+    share = numbers.pop("denied_share")
+    numbers["denied"] += f" ({share})"
+    return {column_label(name): text for name, text in numbers.items()}
 
 
-def _table(table: Table, title: str, max_rows: int | None = None) -> _Grid:
-    rows = [
-        [format_value(name, value) for name, value in row.items()]
-        for row in list(table.rows())[:max_rows]
-    ]
-    heads = ["client" if name == "id" else name.replace("_", " ") for name in table.columns]
+def _table(table: Table, title: str = "") -> _Grid:
+    rows = [[format_value(name, value) for name, value in row.items()] for row in table.rows()]
+    heads = [column_label(name) for name in table.columns]
     return _Grid(rows, heads, f"{table.caption} · {title}" if title else table.caption)
 
 
 def _first(table: Table) -> _Grid:
     """Return the first rows of a table; the caption says how many there are."""
-    grid = _table(table, "", _MAX_CLIENTS)
-    more = len(table) > _MAX_CLIENTS
-    return (
-        grid._replace(caption=f"{grid.caption} (first {_MAX_CLIENTS} of {len(table):,})")
-        if more
-        else grid
-    )
+    grid = _table(table.head(_MAX_CLIENTS))
+    if len(table) <= _MAX_CLIENTS:
+        return grid
+    return grid._replace(caption=f"{grid.caption} (first {_MAX_CLIENTS} of {len(table):,})")
 
 
 def _print_grid(grid: _Grid) -> None:

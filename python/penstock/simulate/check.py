@@ -9,8 +9,6 @@ from penstock.simulate.format import format_value, list_clients
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from penstock.simulate.totals import WithTotals
 
 
@@ -39,7 +37,7 @@ class Check(NamedTuple):
         _, not_found = match_clients(named, simulated.by_client()["id"] if named else [])
         is_protected, _ = match_clients(named, denied["id"])
         rows = (row for row, found in zip(denied.rows(), is_protected, strict=True) if found)
-        protected = _table("Protected clients with denied events", denied, rows)
+        protected = Table.of_rows("Protected clients with denied events", denied.columns, rows)
         share = simulated.summary().denied_share
         return cls(max_denied, share, denied, protected, tuple(not_found))
 
@@ -81,17 +79,9 @@ class Change(NamedTuple):
         return cls(
             old,
             new,
-            _table(f"Newly denied: by {new}, not by {old}", tables[1], newly),
-            _table(f"Freed: denied by {old}, not by {new}", tables[0], freed),
+            Table.of_rows(f"Newly denied: by {new}, not by {old}", tables[1].columns, newly),
+            Table.of_rows(f"Freed: denied by {old}, not by {new}", tables[0].columns, freed),
         )
-
-
-def _table(caption: str, like: Table, rows: Iterable[dict[str, object]]) -> Table:
-    columns: dict[str, list[object]] = {name: [] for name in like.columns}
-    for row in rows:
-        for name, column in columns.items():
-            column.append(row[name])
-    return Table(caption, columns)
 
 
 def _who(table: Table) -> str:

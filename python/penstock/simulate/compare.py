@@ -54,20 +54,15 @@ class Comparison(Table):
         id   denied only by  denied
         ada  today           1
         """
-        denied = {
-            label: {row["id"]: row["denied"] for row in self.simulations[label].by_client().rows()}
-            for label in (before, after)
-        }
+        change = Change.of((before, self.simulations[before]), (after, self.simulations[after]))
         rows = [
-            (id, label, count)
-            for label, other in ((before, after), (after, before))
-            for id, count in denied[label].items()
-            if count and not denied[other].get(id)
+            {"id": row["id"], "denied_only_by": label, "denied": row["denied"]}
+            for label, table in ((before, change.freed), (after, change.newly_denied))
+            for row in table.rows()
         ]
-        rows.sort(key=lambda row: -row[2])
-        ids, labels, counts = zip(*rows, strict=True) if rows else ((), (), ())
-        columns = {"id": ids, "denied_only_by": labels, "denied": counts}
-        return Table("Clients denied by only one", columns)
+        rows.sort(key=lambda row: -row["denied"])
+        columns = ("id", "denied_only_by", "denied")
+        return Table.of_rows("Clients denied by only one", columns, rows)
 
     def _changes(self) -> list[Change]:
         """Return whom each limit newly denies, or no longer denies, compared with the first."""

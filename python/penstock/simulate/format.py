@@ -17,6 +17,11 @@ MAX_NAMED: Final = 10
 _MAX_ID: Final = 60
 
 _SECOND: Final = 1_000_000_000
+_LABELS: Final = {
+    "id": "client",
+    "most_in_second": "most in a second",
+    "most_in_minute": "most in a minute",
+}
 # From here on, seconds are shown without decimals.
 _WHOLE_SECONDS: Final = 1000
 
@@ -41,6 +46,15 @@ def format_value(column: str, value: Any) -> str:
         return f"{value:,}"
     # Tabs separate the parts of an id.
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("\t", " ")
+
+
+def column_label(column: str) -> str:
+    """Return the heading of a column on a page or a terminal.
+
+    >>> column_label("clients_denied"), column_label("most_in_second")
+    ('clients denied', 'most in a second')
+    """
+    return _LABELS.get(column, column.replace("_", " "))
 
 
 def list_clients(clients: Iterable[tuple[str, str]]) -> str:

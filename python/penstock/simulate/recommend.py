@@ -369,10 +369,9 @@ class _Counted(NamedTuple):
             "id", "events", "event_share", "times_median", "times_at_peak", "denied",
             "denied_share",
         )  # fmt: skip
-        columns: dict[str, list[Any]] = {name: [] for name in names}
         is_unusual = unlike[self.owners.client_indices] > 0
         if not is_unusual.any():
-            return Table("Clients unlike the rest", columns)
+            return Table.of_rows("Clients unlike the rest", names, ())
         times = {
             self.owners.clients[index]: float(unlike[index])
             for index in unlike.nonzero()[0].tolist()
@@ -389,13 +388,16 @@ class _Counted(NamedTuple):
             simulation = Simulation(
                 unusual, {name: column[is_unusual] for name, column in allowed.items()}
             )
-        for row in sorted(simulation.by_client().rows(), key=lambda row: -row["events"]):
-            row["event_share"] = row["events"] / len(self.events)
-            row["times_median"] = row["events"] / median
-            row["times_at_peak"] = times[row["id"]]
-            for name, column in columns.items():
-                column.append(row[name])
-        return Table("Clients unlike the rest", columns)
+        rows = [
+            {
+                **row,
+                "event_share": row["events"] / len(self.events),
+                "times_median": row["events"] / median,
+                "times_at_peak": times[row["id"]],
+            }
+            for row in sorted(simulation.by_client().rows(), key=lambda row: -row["events"])
+        ]
+        return Table.of_rows("Clients unlike the rest", names, rows)
 
 
 def _by_owner(simulation: Simulation, owners: Trace) -> Simulation:

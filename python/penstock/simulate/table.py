@@ -10,7 +10,7 @@ from penstock.simulate.format import format_value
 from penstock.simulate.optional import import_optional
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 _MAX_ROWS: Final = 20
@@ -23,6 +23,18 @@ class Table:
     def __init__(self, caption: str, columns: Mapping[str, Sequence[Any]]) -> None:
         self.caption = caption
         self._columns = {name: list(column) for name, column in columns.items()}
+
+    @classmethod
+    def of_rows(
+        cls, caption: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]
+    ) -> Table:
+        """Make a table of rows, which have these columns and perhaps others."""
+        listed = list(rows)
+        return cls(caption, {name: [row[name] for row in listed] for name in columns})
+
+    def head(self, rows: int) -> Table:
+        """Return the first rows."""
+        return Table(self.caption, {name: each[:rows] for name, each in self._columns.items()})
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -78,8 +90,8 @@ class Table:
 
     def _cells(self) -> list[list[str]]:
         return [
-            [format_value(name, column[index]) for name, column in self._columns.items()]
-            for index in range(min(len(self), _MAX_ROWS))
+            [format_value(name, value) for name, value in row.items()]
+            for row in self.head(_MAX_ROWS).rows()
         ]
 
     def _rest(self) -> list[str]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.display import escape_text
 from penstock.simulate.report.svg import bars, sparkline
-from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +28,7 @@ def simulation_html(result: LimitResult, *, has_ids: bool) -> str:
     )
     if not has_ids or not result.summary.denied:
         return html
-    clients = result.clients
-    columns = {name: clients[name][:_MAX_CLIENTS] for name in clients.columns}
-    return html + Table(clients.caption, columns)._repr_html_()
+    return html + result.clients.head(_MAX_CLIENTS)._repr_html_()
 
 
 def results_html(results: Sequence[LimitResult]) -> str:

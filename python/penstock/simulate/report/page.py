@@ -16,13 +16,12 @@ import numpy as np
 import penstock
 from penstock.display import UNNAMED, format_span, pluralize, printable
 from penstock.messages import describe_limit
-from penstock.simulate.format import format_date, format_value
+from penstock.simulate.format import column_label, format_date, format_value
 from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.report.labels import bucket_title
 from penstock.simulate.report.plot import draw_traffic, draw_waits, new_figure
 from penstock.simulate.report.plot_tables import draw_comparison, draw_curve
 from penstock.simulate.report.svg import inline, page_colors
-from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
     import os
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.simulate.check import Change, Check
     from penstock.simulate.limit_result import LimitResult, RecommendedLimit
     from penstock.simulate.log.report import LogReport
+    from penstock.simulate.table import Table
 
 
 # Inches of a drawing on a wide page, and on a phone.
@@ -114,18 +114,17 @@ class Report:
         script = folder.joinpath("sort.js").read_text("utf-8")
         environment = jinja2.Environment(autoescape=True, finalize=_shown, trim_blocks=True)
         template = environment.from_string(folder.joinpath("page.html").read_text("utf-8"))
-        safe: Callable[[str], str] = import_optional("markupsafe", "report()", PLOTTING).Markup
         results = self.results
         html: str = template.render(
             title=self._title(),
             lead=self._lead(),
             digest=b64encode(sha256(script.encode()).digest()).decode(),
-            script=safe(script),
-            compared=_comparison(results, safe) if len(results) > 1 else None,
-            results=[_result(result, index, safe) for index, result in enumerate(results)],
+            script=script,
+            compared=_comparison(results) if len(results) > 1 else None,
+            results=[_result(result, index) for index, result in enumerate(results)],
             input=list(self._input()),
             recommended=[
-                _recommended(index, self.heading(name), name, recommended, safe)
+                _recommended(index, self.heading(name), name, recommended)
                 for index, (name, recommended) in enumerate(self.recommendations.items())
             ],
             left_out=_left_out(self.log),
@@ -189,23 +188,14 @@ def _shown(value: Any) -> Any:
     return printable(value, _MAX_TEXT)
 
 
-def _drawing(
-    draw: Callable[[float], Figure], name: str, label: str, safe: Callable[[str], str]
-) -> dict[str, str]:
+def _drawing(draw: Callable[[float], Figure], name: str, label: str) -> dict[str, str]:
     """Draw for a wide page and for a phone, which shows the labels as large."""
     with page_colors():
         sizes = {"wide": _WIDE, "narrow": _NARROW}
-        return {
-            size: safe(inline(draw(width), f"{name}-{size}", label))
-            for size, width in sizes.items()
-        }
+        return {size: inline(draw(width), f"{name}-{size}", label) for size, width in sizes.items()}
 
 
-def _comparison(results: Sequence[LimitResult], safe: Callable[[str], str]) -> dict[str, Any]:
-    heads = (
-        "limit", "denied share", "denied", "clients denied", "longest wait",
-        "most in a second", "most in a minute",
-    )  # fmt: skip
+def _comparison(results: Sequence[LimitResult]) -> dict[str, Any]:
     names = (
         "denied_share", "denied", "clients_denied", "longest_wait",
         "most_in_second", "most_in_minute",
@@ -217,10 +207,11 @@ def _comparison(results: Sequence[LimitResult], safe: Callable[[str], str]) -> d
     ]
     draw = partial(draw_comparison, results, 3.6 + 0.7 * len(results))
     label = "denied events of each limit over time, and shares"
-    return {"heads": heads, "rows": rows, "drawing": _drawing(draw, "compared", label, safe)}
+    heads = ("limit", *map(column_label, names))
+    return {"heads": heads, "rows": rows, "drawing": _drawing(draw, "compared", label)}
 
 
-def _result(result: LimitResult, index: int, safe: Callable[[str], str]) -> dict[str, Any]:
+def _result(result: LimitResult, index: int) -> dict[str, Any]:
     level = result.level
     summary = result.summary
     shown: dict[str, Any] = {"title": result.title, "tiles": _tiles(result)}
@@ -235,7 +226,7 @@ def _result(result: LimitResult, index: int, safe: Callable[[str], str]) -> dict
             "while it sent some; marks are its denied events."
         )
     draw = partial(draw_traffic, result, height=3.4 if level is None else 5.6)
-    shown["traffic"] = _drawing(draw, f"traffic{index}", label, safe)
+    shown["traffic"] = _drawing(draw, f"traffic{index}", label)
     shown["caption"] = caption
     note = "" if summary.denied else "No client was denied."
     clients = result.clients
@@ -244,7 +235,7 @@ def _result(result: LimitResult, index: int, safe: Callable[[str], str]) -> dict
     shown["tables"] = [*(_table(each) for each in result.tables), _table(clients, note)]
     if summary.denied:
         waits = partial(_draw_waits, result.waits)
-        shown["waits"] = _drawing(waits, f"waits{index}", "denied events by their wait", safe)
+        shown["waits"] = _drawing(waits, f"waits{index}", "denied events by their wait")
     return shown
 
 
@@ -280,18 +271,17 @@ def _draw_waits(waits: tuple[tuple[str, int], ...], width: float) -> Figure:
 def _table(table: Table, note: str = "") -> dict[str, Any]:
     # What was allowed is the rest, and a phone has no room for it.
     names = [name for name in table.columns if name != "allowed"]
-    heads = ["client" if name == "id" else name.replace("_", " ") for name in names]
+    heads = [column_label(name) for name in names]
     rows = [[_cell(name, row[name]) for name in names] for row in table.rows()]
     return {"caption": table.caption, "heads": heads, "rows": rows, "note": note}
 
 
 def _first_rows(table: Table) -> dict[str, Any]:
     """Return the beginning of a table that may be long."""
-    columns = {name: table[name][:_MAX_ROWS] for name in table.columns}
     more = len(table) - _MAX_ROWS
     note = f"The first {_MAX_ROWS} of {len(table):,} clients." if more > 0 else ""
     note = note or ("" if len(table) else "None.")
-    return _table(Table(table.caption, columns), note)
+    return _table(table.head(_MAX_ROWS), note)
 
 
 def _cell(name: str, value: Any) -> Cell:
@@ -306,7 +296,6 @@ def _recommended(
     heading: str,
     name: str,
     recommended: RecommendedLimit,
-    safe: Callable[[str], str],
 ) -> dict[str, Any]:
     def draw(width: float) -> Figure:
         figure = new_figure(3.4, width)
@@ -323,7 +312,7 @@ def _recommended(
         "heading": f"{heading}: {describe_limit(recommended.limit)}",
         "lines": recommended.explain().splitlines(),
         "yaml": recommended.yaml(name),
-        "drawing": _drawing(draw, f"curve{index}", label, safe),
+        "drawing": _drawing(draw, f"curve{index}", label),
         "tables": [
             _first_rows(table) for table in (recommended.unusual, recommended.hit) if len(table)
         ],
