@@ -1965,7 +1965,7 @@ class Totals:
         The last one is empty without durations.
         """
 
-_LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]], str | None]
+_LogCounts: TypeAlias = tuple[int, int, int, int, int, int, list[tuple[int, str, str]], str | None]
 
 def load_routes(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Load a routes file. Return a list of routes for `penstock.simulate.simulate`.
@@ -1981,8 +1981,8 @@ class LogParser:
     The parts of an event have slots: 0 is the time, 1 the cost, 2 to 7 the fields of the id, 8 the
     duration.
     The parts of requests are `method`, `target` and `path`. `take` counts lines read, skipped,
-    without an id and late, the units of epochs as bits, and returns the first lines left out, and
-    the first directive of a W3C log that names other fields.
+    without an id, late and filtered, the units of epochs as bits, and returns the first lines left
+    out, and the first directive of a W3C log that names other fields.
     """
 
     @staticmethod
@@ -2017,7 +2017,6 @@ class LogParser:
         """Return the columns and counts of the events since the last call."""
     def ids(self, first: int) -> list[str]:
         """Return the ids from number `first` on, in order of their codes."""
-    def __len__(self) -> int: ...
 
 def matches_pattern(text: str, pattern: str) -> bool:
     """Return whether a whole text matches a pattern.

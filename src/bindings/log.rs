@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use crate::bindings::arguments::Items;
 use crate::bindings::column::Column;
 use crate::log::{
-    Classes, CsvColumns, Envelope, EpochUnit, FieldKind, FieldNames, Format, LineField, LineFormat,
-    MAX_ID_FIELDS, MAX_PATTERNS, MAX_SLOTS, ParseOptions, ParsedEvents, Parser, RequestPart,
-    TimeZone, matches,
+    Classes, Condition, CsvColumns, Envelope, EpochUnit, FieldKind, FieldNames, Format, LineField,
+    LineFormat, MAX_ID_FIELDS, MAX_PATTERNS, MAX_SLOTS, ParseOptions, ParsedEvents, Parser,
+    RequestPart, TimeZone, matches,
 };
 use crate::sync::Mutex;
 
@@ -35,11 +35,12 @@ struct LogOptions {
     directive: Option<Vec<u8>>,
     parts: Items<(usize, String)>,
     classes: Items<(usize, Vec<String>)>,
+    conditions: Items<(usize, bool, Vec<String>)>,
 }
 /// The columns of one step and its counts.
 type Taken = (Column, Column, Column, Column, TakenCounts);
-/// `(lines_read, skipped, without_id, late, units, [(line, reason, text)], other_directive)`.
-type TakenCounts = (u64, u64, u64, u64, u8, Vec<(u64, String, String)>, Option<String>);
+/// `(lines_read, skipped, without_id, late, filtered, units, [(line, reason, text)], other_directive)`.
+type TakenCounts = (u64, u64, u64, u64, u64, u8, Vec<(u64, String, String)>, Option<String>);
 
 impl LogParser {
     fn new(format: Format, options: LogOptions) -> PyResult<LogParser> {
@@ -51,6 +52,12 @@ impl LogParser {
                 format!("found {id_fields} id fields and an IPv6 prefix of {ipv6_prefix}");
             return Err(PyValueError::new_err(message));
         }
+        for &(field, ..) in &options.conditions.0 {
+            if field >= MAX_ID_FIELDS - id_fields {
+                let message = format!("found a condition on the field {field} after the id");
+                return Err(PyValueError::new_err(message));
+            }
+        }
         for (index, patterns) in &options.classes.0 {
             if *index >= id_fields || patterns.len() > MAX_PATTERNS {
                 let count = patterns.len();
@@ -60,6 +67,12 @@ impl LogParser {
         }
         let parts =
             options.parts.0.iter().map(|(slot, part)| Ok((slot_of(*slot)?, part_of(part)?)));
+        let conditions = options.conditions.0.into_iter();
+        let conditions = conditions.map(|(field, is_negated, patterns)| Condition {
+            field,
+            is_negated,
+            patterns,
+        });
         let options = ParseOptions {
             has_cost,
             duration_unit,
@@ -72,6 +85,7 @@ impl LogParser {
             directive,
             parts: parts.collect::<PyResult<_>>()?,
             classes: Classes::new(options.classes.0),
+            conditions: conditions.collect(),
         };
         Ok(LogParser { parser: Mutex::new(Parser::new(format, options, None)) })
     }
@@ -86,36 +100,28 @@ fn zone_of(name: &str) -> PyResult<TimeZone> {
     }
 }
 
+/// Returns the value that an option names.
+fn named<T: Copy, const N: usize>(name: &str, known: [(&str, T); N]) -> PyResult<T> {
+    let found = known.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
+    found.ok_or_else(|| {
+        let names = known.map(|(name, _)| name).join(", ");
+        PyValueError::new_err(format!("expected one of {names}, found {name:?}"))
+    })
+}
+
 fn unit_of(unit: &str) -> PyResult<EpochUnit> {
-    match unit {
-        "s" => Ok(EpochUnit::Seconds),
-        "ms" => Ok(EpochUnit::Millis),
-        "us" => Ok(EpochUnit::Micros),
-        "ns" => Ok(EpochUnit::Nanos),
-        _ => Err(PyValueError::new_err(format!("unit must be s, ms, us or ns, found {unit:?}"))),
-    }
+    use EpochUnit::{Micros, Millis, Nanos, Seconds};
+    named(unit, [("s", Seconds), ("ms", Millis), ("us", Micros), ("ns", Nanos)])
 }
 
 fn part_of(part: &str) -> PyResult<RequestPart> {
-    match part {
-        "method" => Ok(RequestPart::Method),
-        "target" => Ok(RequestPart::Target),
-        "path" => Ok(RequestPart::Path),
-        _ => Err(PyValueError::new_err(format!(
-            "a part must be method, target or path, found {part:?}"
-        ))),
-    }
+    use RequestPart::{Method, Path, Target};
+    named(part, [("method", Method), ("target", Target), ("path", Path)])
 }
 
 fn kind_of(kind: &str) -> PyResult<FieldKind> {
-    match kind {
-        "number" => Ok(FieldKind::Number),
-        "text" => Ok(FieldKind::Text),
-        "cell" => Ok(FieldKind::Cell),
-        _ => Err(PyValueError::new_err(format!(
-            "a kind must be number, text or cell, found {kind:?}"
-        ))),
-    }
+    use FieldKind::{Cell, Number, Text};
+    named(kind, [("number", Number), ("text", Text), ("cell", Cell)])
 }
 
 fn names_of(wanted: Vec<(String, usize)>) -> PyResult<FieldNames> {
@@ -207,6 +213,7 @@ impl LogParser {
             events.skipped,
             events.without_id,
             events.late,
+            events.filtered,
             events.units,
             examples.collect(),
             events.other_directive,
@@ -218,10 +225,6 @@ impl LogParser {
     #[doc = doc!(LogParser.ids)]
     fn ids(&self, first: usize) -> Vec<String> {
         self.parser.lock().ids_from(first).map(str::to_owned).collect()
-    }
-
-    fn __len__(&self) -> usize {
-        self.parser.lock().ids_len()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Values that only matter by the patterns that they match.
+//! Patterns: conditions on fields, and values that only matter by the patterns that they match.
 
 use std::collections::HashMap;
 
@@ -41,6 +41,25 @@ impl Classes {
             bits | u64::from(matches(value, pattern)) << index
         });
         self.first[at].entry(bits).or_insert_with(|| value.to_owned())
+    }
+}
+
+/// A condition on a field.
+#[derive(Clone, Debug)]
+pub struct Condition {
+    /// The index of the field after those of the id.
+    pub field: usize,
+    /// Whether no pattern may match.
+    pub is_negated: bool,
+    /// The patterns, one of which must match.
+    pub patterns: Vec<String>,
+}
+
+impl Condition {
+    /// Returns whether the condition holds for a value.
+    #[must_use]
+    pub fn holds(&self, value: &str) -> bool {
+        self.is_negated != self.patterns.iter().any(|pattern| matches(value, pattern))
     }
 }
 

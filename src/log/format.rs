@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use memchr::memchr;
 use serde::Deserialize;
 
-use crate::log::classes::Classes;
+use crate::log::classes::{Classes, Condition};
 use crate::log::csv::CsvColumns;
 use crate::log::fault::LineFault;
 use crate::log::json::FieldNames;
@@ -55,6 +55,8 @@ pub struct ParseOptions {
     pub parts: Vec<(usize, RequestPart)>,
     /// The fields of the id of which only the matching patterns matter.
     pub classes: Classes,
+    /// The conditions of which all must hold; other events are only counted.
+    pub conditions: Vec<Condition>,
 }
 
 /// The text that a container runtime or log shipper adds to each line.

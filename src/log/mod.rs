@@ -17,7 +17,7 @@ mod skipped;
 mod time;
 mod worker;
 
-pub use classes::{Classes, MAX_PATTERNS, matches};
+pub use classes::{Classes, Condition, MAX_PATTERNS, matches};
 pub use csv::CsvColumns;
 pub use fault::LineFault;
 pub use format::{Envelope, Format, ParseOptions};

@@ -12,7 +12,7 @@ use crate::log::fault::LineFault;
 use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
 use crate::log::skipped::{Example, ParsedEvents};
-use crate::log::worker::Worker;
+use crate::log::worker::{FILTERED, Worker};
 use crate::simulate::Ids;
 
 /// The minimum number of bytes that justify a thread.
@@ -116,12 +116,6 @@ impl Parser {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.times.is_empty()
-    }
-
-    /// Returns the number of different ids.
-    #[must_use]
-    pub fn ids_len(&self) -> usize {
-        self.ids.len()
     }
 
     /// Iterates over the ids from number `first` on.
@@ -229,6 +223,10 @@ impl Parser {
                 let (line, fault) = (before + worker.lines[at], LineFault::Late { earlier });
                 late.push(Example { line, reason: fault.to_string(), text: String::new() });
                 late.truncate(5);
+                continue;
+            }
+            if code == FILTERED {
+                events.filtered += 1;
                 continue;
             }
             events.times.push(time);

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memmem, memrchr};
 
+use crate::log::id;
+
 /// The maximum number of selected fields: a time, a cost, the fields of the id, and a duration.
 pub const MAX_SLOTS: usize = 9;
 /// The maximum number of fields of an id.
@@ -32,6 +34,14 @@ impl<'a> Record<'a> {
             Some(date) if slot == TIME => Cow::Owned([&date, &b" "[..], field].concat()),
             _ => Cow::Borrowed(field),
         });
+    }
+
+    /// Returns a field as text.
+    pub fn text<'b>(&self, field: &'b [u8]) -> Cow<'b, str> {
+        if self.is_escaped {
+            return Cow::Borrowed(std::str::from_utf8(field).unwrap_or_default());
+        }
+        id::escape_invalid_utf8(field)
     }
 
     /// Replaces a field by a part of it.

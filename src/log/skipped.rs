@@ -26,6 +26,8 @@ pub struct ParsedEvents {
     pub without_id: u64,
     /// The number of valid lines that are too much earlier than a previous one.
     pub late: u64,
+    /// The number of valid lines that do not meet the conditions.
+    pub filtered: u64,
     /// The first lines that cannot be parsed or are late.
     pub examples: Vec<Example>,
     /// The detected units of epochs, as a bit set: s, ms, µs, ns.
@@ -81,6 +83,7 @@ impl ParsedEvents {
         self.durations.clear();
         self.examples.clear();
         (self.lines_read, self.skipped, self.without_id, self.late) = (0, 0, 0, 0);
+        self.filtered = 0;
         self.units = 0;
         self.other_directive = None;
     }

@@ -20,6 +20,9 @@ use crate::simulate::Ids;
 /// them all.
 const MAX_REMEMBERED: usize = 1 << 20;
 
+/// The code of an event that does not meet the conditions. It is kept until it is known to be in order.
+pub(super) const FILTERED: u32 = u32::MAX;
+
 /// The longest duration in nanoseconds, a hundred days; more is a number in another unit.
 const MAX_DURATION: f64 = 8.64e15;
 
@@ -118,9 +121,14 @@ impl Worker {
         let unit = options.duration_unit;
         let duration =
             unit.map(|unit| duration(record.slots[DURATION].as_deref(), unit)).transpose()?;
-        let Some(code) = self.code(&record, options) else {
-            self.events.without_id += 1;
-            return Ok(());
+        let code = if meets_conditions(&record, options) {
+            let Some(code) = self.code(&record, options) else {
+                self.events.without_id += 1;
+                return Ok(());
+            };
+            code
+        } else {
+            FILTERED
         };
         self.events.times.push(time);
         self.events.codes.push(code);
@@ -151,15 +159,11 @@ impl Worker {
 
     fn code(&mut self, record: &Record<'_>, options: &ParseOptions) -> Option<u32> {
         let fields = &record.slots[ID..DURATION.min(ID + options.id_fields)];
-        let text = |bytes| match record.is_escaped {
-            true => Cow::Borrowed(std::str::from_utf8(bytes).unwrap_or_default()),
-            false => id::escape_invalid_utf8(bytes),
-        };
         if let [only] = fields
             && !options.classes.has(0)
         {
             let bytes = only.as_deref().filter(|bytes| is_present(bytes))?;
-            return self.ids.number(text(bytes).as_bytes());
+            return self.ids.number(record.text(bytes).as_bytes());
         }
         if !fields.is_empty() && !fields.iter().flatten().any(|bytes| is_present(bytes)) {
             return None;
@@ -171,7 +175,7 @@ impl Worker {
             if index > 0 {
                 id.push(ID_SEPARATOR);
             }
-            let text = text(field.as_deref().unwrap_or(b"-"));
+            let text = record.text(field.as_deref().unwrap_or(b"-"));
             let text = if classes.has(index) {
                 // Patterns are compared with addresses in canonical form.
                 let value = id::canonical(&text, options.ipv6_prefix);
@@ -189,6 +193,14 @@ impl Worker {
         self.id = id;
         code
     }
+}
+
+fn meets_conditions(record: &Record<'_>, options: &ParseOptions) -> bool {
+    options.conditions.iter().all(|condition| {
+        let field = record.slots[ID + options.id_fields + condition.field].as_deref();
+        let value = record.text(field.unwrap_or(b"-"));
+        condition.holds(&id::canonical(&value, options.ipv6_prefix))
+    })
 }
 
 fn is_present(bytes: &[u8]) -> bool {

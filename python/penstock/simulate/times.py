@@ -56,7 +56,7 @@ def parse_times(value: Any, unit: str | None = None) -> NDArray[np.int64]:
         times = _floats(array, _UNITS[unit or "s"])
     else:
         times = _READERS.get(kind, _refuse)(array)
-    _refuse_first(times < 0, times, "times must be at least 0, the clock's origin")
+    refuse_first(times < 0, times, "times must be at least 0, the clock's origin")
     if kind in "iuO" and unit is None:
         _refuse_epochs(times)
     return times
@@ -79,7 +79,7 @@ def _refuse_epochs(times: NDArray[np.int64]) -> None:
 
 
 def _scaled(times: NDArray[np.int64], nanoseconds: int) -> NDArray[np.int64]:
-    _refuse_first(times > (2**63 - 1) // nanoseconds, times, "times must be below 2**63 ns")
+    refuse_first(times > (2**63 - 1) // nanoseconds, times, "times must be below 2**63 ns")
     scaled: NDArray[np.int64] = times * nanoseconds
     return scaled
 
@@ -150,7 +150,8 @@ def _refuse(array: NDArray[Any]) -> NDArray[np.int64]:
     raise TypeError(f"times must be {_EXPECTED}, found {found}")
 
 
-def _refuse_first(faults: NDArray[np.bool_], values: NDArray[Any], message: str) -> None:
+def refuse_first(faults: NDArray[np.bool_], values: NDArray[Any], message: str) -> None:
+    """Raise ValueError for the first value that has a fault, with its position."""
     if faults.any():
         position = int(faults.argmax())
         raise ValueError(f"{message}, found {values[position]!s} at position {position}")
@@ -158,17 +159,17 @@ def _refuse_first(faults: NDArray[np.bool_], values: NDArray[Any], message: str)
 
 def _whole(array: NDArray[Any]) -> NDArray[np.int64]:
     if array.dtype.kind == "u":
-        _refuse_first(array > np.uint64(2**63 - 1), array, "times must be below 2**63 ns")
+        refuse_first(array > np.uint64(2**63 - 1), array, "times must be below 2**63 ns")
     return array.astype(np.int64, copy=False)
 
 
 def _floats(array: NDArray[Any], nanoseconds: int = _NS) -> NDArray[np.int64]:
-    _refuse_first(~np.isfinite(array), array, "times must be numbers of seconds")
+    refuse_first(~np.isfinite(array), array, "times must be numbers of seconds")
     if array.dtype.itemsize < _DOUBLE:
         array = array.astype(np.float64)
     if nanoseconds != _NS:
         array = array / (_NS // nanoseconds)
-    _refuse_first(np.abs(array) > _LAST_SECOND, array, "times must be below 2**63 ns, in seconds")
+    refuse_first(np.abs(array) > _LAST_SECOND, array, "times must be below 2**63 ns, in seconds")
     # Rounded to the nearest nanosecond. Whole seconds are converted separately, to keep the
     # precision of the rest.
     seconds = np.floor(array)
@@ -178,7 +179,7 @@ def _floats(array: NDArray[Any], nanoseconds: int = _NS) -> NDArray[np.int64]:
 
 
 def _dates(array: NDArray[Any]) -> NDArray[np.int64]:
-    _refuse_first(np.isnat(array), array, "times must not be missing")
+    refuse_first(np.isnat(array), array, "times must not be missing")
     unit, step = np.datetime_data(array.dtype)
     if unit == "generic":
         return _refuse(array)
@@ -188,7 +189,7 @@ def _dates(array: NDArray[Any]) -> NDArray[np.int64]:
     if unit != "ns" or step != 1:
         # NumPy wraps around for dates that do not fit into nanoseconds.
         back = nanoseconds.view(f"{array.dtype.kind}8[ns]").astype(array.dtype)
-        _refuse_first(back != array, array, "times must be between 1970 and 2262")
+        refuse_first(back != array, array, "times must be between 1970 and 2262")
     return nanoseconds
 
 

@@ -15,7 +15,7 @@ from penstock.simulate.arrow import as_numpy
 from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE, Codes, as_text, factorise
 from penstock.simulate.log.reader import concat_chunks, read_log
-from penstock.simulate.times import parse_instant, parse_times
+from penstock.simulate.times import parse_instant, parse_times, refuse_first
 from penstock.validation import name_value
 
 if TYPE_CHECKING:
@@ -370,13 +370,8 @@ def _codes_of(value: Any, clients: int) -> NDArray[np.uint32]:
     codes = as_numpy(value, "codes")
     if codes.ndim != 1 or (codes.dtype.kind not in "iu" and len(codes)):
         raise TypeError(f"codes must be a column of integers, found an array of {codes.dtype}")
-    faults = (codes < 0) | (codes >= clients)
-    if faults.any():
-        position = int(faults.argmax())
-        raise ValueError(
-            f"codes must be indices into a table of {clients:,} clients, "
-            f"found {codes[position]} at position {position}"
-        )
+    expected = f"codes must be indices into a table of {clients:,} clients"
+    refuse_first((codes < 0) | (codes >= clients), codes, expected)
     return codes.astype(np.uint32, copy=False)
 
 
@@ -419,11 +414,8 @@ def _costs_of(value: Any, events: int) -> NDArray[np.int64] | None:
         )
         error.cost = int(costs[position])
         raise error
-    if costs.dtype.kind == "u" and len(costs) and costs.max() > np.uint64(2**63 - 1):
-        position = int(costs.argmax())
-        raise ValueError(
-            f"costs must be below 2**63, found {costs[position]} at position {position}"
-        )
+    if costs.dtype.kind == "u":
+        refuse_first(costs > np.uint64(2**63 - 1), costs, "costs must be below 2**63")
     return np.ascontiguousarray(costs, np.int64)
 
 
@@ -439,10 +431,6 @@ def _durations_of(value: Any, events: int) -> NDArray[np.timedelta64] | None:
         raise ValueError(f"durations must be as long as times, found {len(given):,} for {events:,}")
     is_span = given.dtype.kind == "m"
     durations = given if is_span else np.round(given * 1e9)
-    faults = ~((durations >= durations.dtype.type(0)) & (durations < durations.dtype.type(2**62)))
-    if faults.any():
-        position = int(faults.argmax())
-        raise ValueError(
-            f"durations must be at least 0, found {given[position]} at position {position}"
-        )
+    is_valid = (durations >= durations.dtype.type(0)) & (durations < durations.dtype.type(2**62))
+    refuse_first(~is_valid, given, "durations must be at least 0")
     return np.ascontiguousarray(durations).astype("m8[ns]")

@@ -24,6 +24,7 @@ fn options() -> ParseOptions {
         window: None,
         ipv6_prefix: 64,
         directive: None,
+        conditions: Vec::new(),
         parts: Vec::new(),
         classes: penstock::log::Classes::default(),
     }

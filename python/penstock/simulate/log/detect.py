@@ -104,6 +104,55 @@ class Detected(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
+class _Head(NamedTuple):
+    """The beginning of a log, and what to read from it.
+
+    Attributes:
+        lines: The first lines.
+        name: The name of the log for messages.
+        wanted: The fields to read.
+        options: The other options of the core's parser.
+    """
+
+    lines: list[bytes]
+    name: str
+    wanted: FieldSelection
+    options: Options
+
+    def fields(self, known: list[str], rows: Sequence[Mapping[str, str]] = ()) -> _Fields:
+        """Return the selected fields of those that are known; `rows` are the first lines.
+
+        Raises:
+            LogError: There is no such field, or it is doubtful which one is the client.
+        """
+        name, wanted = self.name, self.wanted
+        slots = [(field, _TIME) for field in _time_fields(wanted.time, known, name, rows)]
+        parts = []
+        for option, slot, id in _texts(wanted):
+            if id == "address":
+                # The address of a proxy, if the forwarded address is read, too.
+                compared = [] if FORWARDED_FOR in wanted.names else rows
+                field = resolve_client(known, compared, name)
+            else:
+                field = resolve_field(option, id, known, name)
+            # A field for the method has nothing else, but one for the path may have the query.
+            if id in {"path", "target"} or (id == "method" and field == "request"):
+                parts.append((slot, id))
+            slots.append((field, slot))
+        for option, slot, field in _numbers(wanted):
+            slots.append((resolve_field(option, field, known, name), slot))
+        return _Fields(slots, parts, wanted)
+
+    def as_error(self, message: str) -> LogError:
+        """Return an error that shows the first lines."""
+        texts = [line[:200].decode(errors="replace") for line in self.lines[:_EXAMPLES]]
+        examples = (
+            SkippedLine(self.name, number, "does not parse", text)
+            for number, text in enumerate(texts, 1)
+        )
+        return LogError(message, file=self.name, examples=tuple(examples))
+
+
 def detect_format(
     format_name: str, head: bytes, name: str, wanted: FieldSelection, options: Options
 ) -> Detected:
@@ -119,21 +168,20 @@ def detect_format(
     Raises:
         LogError: The format or a field does not exist, or the format is not known.
     """
-    lines = _lines(head)
+    log = _Head(_lines(head), name, wanted, options)
     if format_name == "auto":
-        return _auto(lines, head, name, wanted, options)
+        return _auto(log, head)
     if format_name == "w3c":
-        return _w3c(lines, name, wanted, options)
+        return _w3c(log)
     if format_name == "logfmt":
-        return _logfmt(lines, name, wanted, options)
+        return _logfmt(log)
     if format_name == "jsonl":
-        return _json(lines, name, wanted, options)
+        return _json(log)
     if format_name == "csv":
-        found = _csv(lines, name, wanted, options)
+        found = _csv(log)
         if found is None:
-            raise LogError(
-                f"{name} is not a table with a time column: {_first_line(lines)}", file=name
-            )
+            first = repr(log.lines[0][:80]) if log.lines else "it is empty"
+            raise LogError(f"{name} is not a table with a time column: {first}", file=name)
         return found
     return _layout(line_format(format_name), wanted, options)
 
@@ -144,7 +192,7 @@ def table_parser(known: list[str], name: str, wanted: FieldSelection, options: O
     Raises:
         LogError: There is no such column.
     """
-    fields = _fields(wanted, known, name)
+    fields = _Head([], name, wanted, options).fields(known)
     columns = tuple(dict.fromkeys(field for field, _ in fields.slots))
     # Each row ends in an empty column.
     return Detected(
@@ -152,80 +200,75 @@ def table_parser(known: list[str], name: str, wanted: FieldSelection, options: O
     )
 
 
-def _auto(
-    lines: list[bytes], head: bytes, name: str, wanted: FieldSelection, options: Options
-) -> Detected:
-    if not lines:
-        raise LogError(f"{name} is empty", file=name)
-    _check_text(lines, head, name)
-    if any(line.startswith(_W3C) for line in lines):
-        return _w3c(lines, name, wanted, options)
-    inner = _unwrapped(lines)
+def _auto(log: _Head, head: bytes) -> Detected:
+    if not log.lines:
+        raise LogError(f"{log.name} is empty", file=log.name)
+    _check_text(log, head)
+    if any(line.startswith(_W3C) for line in log.lines):
+        return _w3c(log)
+    inner = _unwrapped(log.lines)
     if inner is not None:
-        lines, options = inner, options._replace(is_json_wrapped=True)
-    if (found := _behind_logger(lines, name, wanted, options)) is not None:
+        log = log._replace(lines=inner, options=log.options._replace(is_json_wrapped=True))
+    if (found := _behind_logger(log)) is not None:
         return found
     for words in range(_MAX_PREFIX + 1):
-        rest = [_without_words(line, words) for line in lines]
-        inside = options._replace(prefix_words=words)
-        is_json = sum(line.lstrip().startswith(b"{") for line in rest) * 2 > len(rest)
-        if is_json and any(_objects(rest)):
-            return _json(rest, name, wanted, inside)
-        layout = _best_format(rest, options, has_prefix=words > 0)
+        rest = log._replace(
+            lines=[_without_words(line, words) for line in log.lines],
+            options=log.options._replace(prefix_words=words),
+        )
+        is_json = sum(line.lstrip().startswith(b"{") for line in rest.lines) * 2 > len(rest.lines)
+        if is_json and any(_objects(rest.lines)):
+            return _json(rest)
+        layout = _best_format(rest.lines, log.options, has_prefix=words > 0)
         if layout is not None:
-            _check_clients(layout, rest, name, wanted, options)
-            return _layout(layout, wanted, inside)
+            _check_clients(layout, rest._replace(options=log.options))
+            return _layout(layout, log.wanted, rest.options)
     if sum(
-        len(_PAIR.findall(line.decode(errors="replace"))) >= _MIN_PAIRS for line in lines
-    ) * 2 > len(lines):
-        return _logfmt(lines, name, wanted, options)
-    found = _csv(lines, name, wanted, options, is_guess=True)
+        len(_PAIR.findall(line.decode(errors="replace"))) >= _MIN_PAIRS for line in log.lines
+    ) * 2 > len(log.lines):
+        return _logfmt(log)
+    found = _csv(log, is_guess=True)
     if found is not None:
         return found
-    raise _unknown_format(lines, name)
+    raise _unknown_format(log)
 
 
-def _unknown_format(lines: list[bytes], name: str) -> LogError:
+def _unknown_format(log: _Head) -> LogError:
     """Return the error for a log whose format is not known."""
-    if any(_SERVER_TIME.search(line) for line in lines):
-        return LogError(
-            f"{name} is similar to a log of nginx or Apache, but its fields are in another order, "
-            "or its times are not valid (they need English month names, such as "
-            f"21/Nov/2026:06:25:17 +0100); pass format=. {RECIPES} It begins with",
-            file=name,
-            examples=_examples(lines, name),
+    if any(_SERVER_TIME.search(line) for line in log.lines):
+        return log.as_error(
+            f"{log.name} is similar to a log of nginx or Apache, but its fields are in another "
+            "order, or its times are not valid (they need English month names, such as "
+            f"21/Nov/2026:06:25:17 +0100); pass format=. {RECIPES} It begins with"
         )
-    return LogError(
-        f"{name} has no known format; tried {', '.join(FORMATS)}, W3C, JSON lines, logfmt and "
+    return log.as_error(
+        f"{log.name} has no known format; tried {', '.join(FORMATS)}, W3C, JSON lines, logfmt and "
         f"CSV; for another format pass format='$remote_addr … [$time_local] …', with "
-        f"$time_iso8601 or $msec for other times. {RECIPES} It begins with",
-        file=name,
-        examples=_examples(lines, name),
+        f"$time_iso8601 or $msec for other times. {RECIPES} It begins with"
     )
 
 
-def _behind_logger(
-    lines: list[bytes], name: str, wanted: FieldSelection, options: Options
-) -> Detected | None:
+def _behind_logger(log: _Head) -> Detected | None:
     """Make the parser of lines that a logger of Python wrote; None if they are others."""
-    prefixes = Counter(match[0] for line in lines if (match := _LOGGER.match(line)))
+    prefixes = Counter(match[0] for line in log.lines if (match := _LOGGER.match(line)))
     for prefix, count in prefixes.most_common(1):
-        rest = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
-        layout = _best_format(rest, options, has_prefix=True)
-        if count * 2 > len(lines) and layout is not None:
-            _check_clients(layout, rest, name, wanted, options)
-            return _layout(layout.after(prefix.decode()), wanted, options)
+        rest = [line.removeprefix(prefix) for line in log.lines if line.startswith(prefix)]
+        layout = _best_format(rest, log.options, has_prefix=True)
+        if count * 2 > len(log.lines) and layout is not None:
+            _check_clients(layout, log._replace(lines=rest))
+            return _layout(layout.after(prefix.decode()), log.wanted, log.options)
     return None
 
 
-def _check_text(lines: list[bytes], head: bytes, name: str) -> None:
+def _check_text(log: _Head, head: bytes) -> None:
     """Raise LogError if a log is no text with one event per line."""
+    name, first = log.name, log.lines[0]
     if not _is_text(head):
         raise LogError(
             f"{name} is not text (compressed or encrypted?); its first bytes are {head[:16]!r}",
             file=name,
         )
-    if lines[0].strip() in (b"[", b"[]") or lines[0].lstrip().startswith(b"[{"):
+    if first.strip() in (b"[", b"[]") or first.lstrip().startswith(b"[{"):
         raise LogError(
             f"{name} is a JSON array; convert it to one object per line with `jq -c '.[]' {name}`",
             file=name,
@@ -289,31 +332,27 @@ def _best_format(lines: list[bytes], options: Options, *, has_prefix: bool) -> L
     return best[1]
 
 
-def _check_clients(
-    layout: LineFormat, lines: list[bytes], name: str, wanted: FieldSelection, options: Options
-) -> None:
+def _check_clients(layout: LineFormat, log: _Head) -> None:
     """Raise LogError if it is doubtful which field is the client."""
-    if "address" not in wanted.names:
+    if "address" not in log.wanted.names:
         return
     fields = ["address", *(field for field in ("ident", "forwarded_for") if field in layout.known)]
     plain = FieldSelection(None, tuple(fields), None, None)
-    plain_options = options._replace(
-        has_cost=False, duration_unit=None, id_fields=len(fields), classes=()
+    plain_options = log.options._replace(
+        has_cost=False, duration_unit=None, id_fields=len(fields), classes=(), conditions=()
     )
     parser = _layout(layout, plain, plain_options).parser
-    parser.feed(b"\n".join(lines))
+    parser.feed(b"\n".join(log.lines))
     parser.finish()
     parser.take()
     rows = [dict(zip(fields, id.split("\t"), strict=False)) for id in parser.ids(0)]
     if any(is_address(row.get("ident", "")) and not is_address(row["address"]) for row in rows):
-        raise LogError(
-            f"some lines of {name} have a host name before the address; pass format=, or split the "
-            "file. It begins with",
-            file=name,
-            examples=_examples(lines, name),
+        raise log.as_error(
+            f"some lines of {log.name} have a host name before the address; pass format=, or split "
+            "the file. It begins with"
         )
-    if FORWARDED_FOR not in wanted.names:
-        resolve_client(fields, rows, name)
+    if FORWARDED_FOR not in log.wanted.names:
+        resolve_client(fields, rows, log.name)
 
 
 def _has_prefix(lines: list[bytes], layout: LineFormat) -> bool:
@@ -336,16 +375,16 @@ def _has_prefix(lines: list[bytes], layout: LineFormat) -> bool:
     return odd * 2 > len(lines)
 
 
-def _w3c(lines: list[bytes], name: str, wanted: FieldSelection, options: Options) -> Detected:
+def _w3c(log: _Head) -> Detected:
     """Make the parser of the W3C extended format, whose directives begin with `#`."""
-    directives = [line for line in lines if line.startswith(_W3C)]
-    columns = directives[0].decode(errors="replace").split()[1:]
-    texts = [line.decode(errors="replace") for line in lines if not line.startswith(b"#")]
+    directive = next(line for line in log.lines if line.startswith(_W3C))
+    columns = directive.decode(errors="replace").split()[1:]
+    texts = [line.decode(errors="replace") for line in log.lines if not line.startswith(b"#")]
     delimiter = "\t" if any("\t" in text for text in texts) else " "
     # Blanks may come in runs.
     rows = ([cell for cell in row if cell] for row in csv.reader(texts, delimiter=delimiter))
     samples = [dict(zip(columns, row, strict=False)) for row in rows]
-    fields = _fields(wanted, columns, name, samples)
+    fields = log.fields(columns, samples)
     cells = [
         (
             delimiter if index else "",
@@ -354,7 +393,7 @@ def _w3c(lines: list[bytes], name: str, wanted: FieldSelection, options: Options
         )
         for index, column in enumerate(columns)
     ]
-    options = options._replace(directive=directives[0].strip(), parts=fields.parts)
+    options = log.options._replace(directive=directive.strip(), parts=fields.parts)
     return Detected("w3c", LogParser.of_lines(cells, "", False, options), fields.used)
 
 
@@ -364,17 +403,17 @@ def _pairs(line: bytes) -> dict[str, str]:
     return {name: value.strip('"') for name, value in found}
 
 
-def _logfmt(lines: list[bytes], name: str, wanted: FieldSelection, options: Options) -> Detected:
+def _logfmt(log: _Head) -> Detected:
     """Make the parser of pairs `name=value`; the time may be the first word of a line instead."""
-    rows = [_pairs(line) for line in lines]
-    first = lines[0].partition(b" ")[0].decode(errors="replace") if lines else ""
+    rows = [_pairs(line) for line in log.lines]
+    first = log.lines[0].partition(b" ")[0].decode(errors="replace") if log.lines else ""
     if has_time := _is_time(first):
         rows[0]["time"] = first
-    fields = _fields(wanted, list(dict.fromkeys(key for row in rows for key in row)), name, rows)
+    fields = log.fields(list(dict.fromkeys(key for row in rows for key in row)), rows)
     # The core knows a first word that is not part of a pair by an empty name.
     slots = [("" if has_time and field == "time" else field, slot) for field, slot in fields.slots]
-    parser = LogParser.of_pairs(slots, options._replace(parts=fields.parts))
-    return Detected(f"logfmt{options.suffix}", parser, fields.used)
+    parser = LogParser.of_pairs(slots, log.options._replace(parts=fields.parts))
+    return Detected(f"logfmt{log.options.suffix}", parser, fields.used)
 
 
 def _layout(layout: LineFormat, wanted: FieldSelection, options: Options) -> Detected:
@@ -399,18 +438,14 @@ def _layout(layout: LineFormat, wanted: FieldSelection, options: Options) -> Det
     return Detected(f"{layout.name}{options.suffix}", parser, fields.used)
 
 
-def _json(lines: list[bytes], name: str, wanted: FieldSelection, options: Options) -> Detected:
-    rows = [dict(_dotted(found)) for found in _objects(lines)]
+def _json(log: _Head) -> Detected:
+    rows = [dict(_dotted(found)) for found in _objects(log.lines)]
     known = dict.fromkeys(key for row in rows for key in row)
     if not known:
-        raise LogError(
-            f"{name} has no JSON object in its first lines. It begins with",
-            file=name,
-            examples=_examples(lines, name),
-        )
-    fields = _fields(wanted, list(known), name, rows)
-    parser = LogParser.of_objects(fields.slots, options._replace(parts=fields.parts))
-    return Detected(f"jsonl{options.suffix}", parser, fields.used)
+        raise log.as_error(f"{log.name} has no JSON object in its first lines. It begins with")
+    fields = log.fields(list(known), rows)
+    parser = LogParser.of_objects(fields.slots, log.options._replace(parts=fields.parts))
+    return Detected(f"jsonl{log.options.suffix}", parser, fields.used)
 
 
 def _dotted(found: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
@@ -422,15 +457,8 @@ def _dotted(found: dict[str, Any], before: str = "", depth: int = 0) -> Iterator
             yield from _dotted(value, f"{before}{key}.", depth + 1)
 
 
-def _csv(
-    lines: list[bytes],
-    name: str,
-    wanted: FieldSelection,
-    options: Options,
-    *,
-    is_guess: bool = False,
-) -> Detected | None:
-    texts = [line.decode(errors="replace") for line in lines]
+def _csv(log: _Head, *, is_guess: bool = False) -> Detected | None:
+    texts = [line.decode(errors="replace") for line in log.lines]
     if not texts:
         return None
     for delimiter in sorted(_DELIMITERS, key=texts[0].count, reverse=True):
@@ -446,20 +474,20 @@ def _csv(
         numbered = [str(index) for index in range(width)]
         has_header = not any(map(_is_time, rows[0]))
         columns = [column.strip() for column in rows[0]] if has_header else numbered
-        if not has_header and wanted.time is None and _is_by_number(wanted):
+        if not has_header and log.wanted.time is None and _is_by_number(log.wanted):
             time = next(
                 column for column, cell in zip(numbered, rows[0], strict=True) if _is_time(cell)
             )
-            wanted = wanted._replace(time=time)
+            log = log._replace(wanted=log.wanted._replace(time=time))
         names = [*columns, *numbered] if has_header else columns
         try:
             samples = [dict(zip(names, row + row, strict=False)) for row in rows[has_header:]]
-            fields = _fields(wanted, names, name, samples)
+            fields = log.fields(names, samples)
         except LogError:
             if width == 1 or (is_guess and any(map(_is_not_head, rows[0]))):
                 return None
             raise
-        parser = fields.table(names, width, options, delimiter=delimiter, has_header=has_header)
+        parser = fields.table(names, width, log.options, delimiter=delimiter, has_header=has_header)
         return Detected("csv", parser, fields.used)
     return None
 
@@ -479,28 +507,6 @@ def _is_time(cell: str) -> bool:
     parser.feed(f'"{cell}"\n'.encode())
     parser.finish()
     return len(memoryview(parser.take()[0])) > 0
-
-
-def _fields(
-    wanted: FieldSelection, known: list[str], name: str, rows: Sequence[Mapping[str, str]] = ()
-) -> _Fields:
-    """Return the selected fields; `rows` are the first lines."""
-    slots = [(field, _TIME) for field in _time_fields(wanted.time, known, name, rows)]
-    parts = []
-    for option, slot, id in _texts(wanted):
-        if id == "address":
-            # The address of a proxy, if the forwarded address is read, too.
-            compared = [] if FORWARDED_FOR in wanted.names else rows
-            field = resolve_client(known, compared, name)
-        else:
-            field = resolve_field(option, id, known, name)
-        # A field for the method has nothing else, but one for the path may have the query.
-        if id in {"path", "target"} or (id == "method" and field == "request"):
-            parts.append((slot, id))
-        slots.append((field, slot))
-    for option, slot, field in _numbers(wanted):
-        slots.append((resolve_field(option, field, known, name), slot))
-    return _Fields(slots, parts, wanted)
 
 
 def _texts(wanted: FieldSelection) -> list[tuple[str, int, str]]:
@@ -543,14 +549,3 @@ def _is_text(head: bytes) -> bool:
     odd = sum(byte < 32 and byte not in b"\t\n\r\x1b" for byte in sample)  # noqa: PLR2004  ASCII's
     broken = sample.decode(errors="replace").count("\N{REPLACEMENT CHARACTER}")
     return (odd + broken) * 5 <= len(sample)
-
-
-def _examples(
-    lines: list[bytes], name: str, reason: str = "does not parse"
-) -> tuple[SkippedLine, ...]:
-    texts = [line[:200].decode(errors="replace") for line in lines[:_EXAMPLES]]
-    return tuple(SkippedLine(name, number, reason, text) for number, text in enumerate(texts, 1))
-
-
-def _first_line(lines: list[bytes]) -> str:
-    return repr(lines[0][:80]) if lines else "it is empty"

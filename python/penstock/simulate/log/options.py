@@ -32,6 +32,8 @@ class Options(NamedTuple):
         directive: The directive that names the fields of a W3C log; None for other logs.
         parts: The slots of requests of which only a part is used, each with the part.
         classes: The fields of the id, by index, of which only the matching patterns matter.
+        conditions: For each condition the index of its field after those of the id, whether no
+            pattern may match, and the patterns.
     """
 
     has_cost: bool = False
@@ -46,6 +48,7 @@ class Options(NamedTuple):
     directive: bytes | None = None
     parts: Sequence[tuple[int, str]] = ()
     classes: Sequence[tuple[int, Sequence[str]]] = ()
+    conditions: Sequence[tuple[int, bool, Sequence[str]]] = ()
 
     @property
     def suffix(self) -> str:

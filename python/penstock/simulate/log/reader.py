@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from penstock._core import LogParser
 
 
-# Codes of ids whose events are left out.
-_FILTERED: Final = -1
-_WITHOUT_ID: Final = -2
+# The code of an id that is missing.
+_WITHOUT_ID: Final = -1
 # The core's maximum; values of a field with more are kept as they are.
 _MAX_PATTERNS: Final = 64
 # Fields that are a list of addresses behind several proxies.
@@ -85,26 +84,16 @@ class Chunk(NamedTuple):
 
 
 class _Table:
-    """The ids of all files, each once, and which events of a file have which.
-
-    The core's ids have the fields of the id first, then those of the conditions.
-    """
+    """The ids of all files, each once, and which events of a file have which."""
 
     def __init__(
-        self,
-        fields: FieldSelection,
-        where: Where,
-        *,
-        is_shared: bool,
-        find_client: ClientAddress | None = None,
+        self, fields: FieldSelection, find_client: ClientAddress | None, *, is_shared: bool
     ) -> None:
         self._fields = fields
         self._find_client = find_client
         self.clients: Final[list[str]] = [] if fields.ids else [EVERYONE]
-        self._ids = len(fields.ids)
-        self._where = where
         # Otherwise the core's numbers are used as they are.
-        self._is_mapped = is_shared or bool(where.conditions) or find_client is not None
+        self._is_mapped = bool(fields.ids) and (is_shared or find_client is not None)
         self._codes: dict[str, int] = {}
 
     def extend(self, codes: NDArray[np.int64], parser: LogParser) -> NDArray[np.int64]:
@@ -114,7 +103,9 @@ class _Table:
             codes: What the previous call for this file returned.
             parser: The parser of the file.
         """
-        added = parser.ids(len(codes) if self._is_mapped or not self._ids else len(self.clients))
+        if not self._fields.ids:
+            return codes
+        added = parser.ids(len(codes) if self._is_mapped else len(self.clients))
         if self._fields.ids in _LISTS and any("," in id for id in added):
             example = next(id for id in added if "," in id)
             raise LogError(
@@ -122,29 +113,21 @@ class _Table:
                 "pass id='address' and trusted_proxies= or hops=, as in production"
             )
         if not self._is_mapped:
-            if self._ids:
-                self.clients.extend(added)
+            self.clients.extend(added)
             return codes
         return np.concatenate([codes, np.array([self._code(id) for id in added], np.int64)])
 
     def _code(self, id: str) -> int:
         parts = id.split("\t")
-        values = [part.replace("\\t", "\t") for part in parts[self._ids :]]
-        count = len(self._where.fields)
-        if self._where.conditions and not self._where.holds(values[:count]):
-            return _FILTERED
-        if self._ids == 0:
-            return 0
-        own = parts[: self._ids]
         if self._find_client is not None:
-            index = self._fields.ids.index(CLIENT)
+            index, forwarded = self._fields.ids.index(CLIENT), parts.pop().replace("\\t", "\t")
             try:
-                own[index] = self._find_client.of(own[index], _sent(values.pop()), None)
+                parts[index] = self._find_client.of(parts[index], _sent(forwarded), None)
             except MissingId:
                 return _WITHOUT_ID
-        if all(part in {"", "-"} for part in own):
+        if all(part in {"", "-"} for part in parts):
             return _WITHOUT_ID
-        return self._codes.setdefault(self._add("\t".join(own)), len(self._codes))
+        return self._codes.setdefault(self._add("\t".join(parts)), len(self._codes))
 
     def _add(self, id: str) -> str:
         if id not in self._codes:
@@ -160,12 +143,11 @@ def _sent(value: str) -> str | None:
 class _Stream:
     """One file of a log, as an iterator over its chunks, whose events are sorted by time."""
 
-    def __init__(
-        self, source: Source, detected: Detected, first_ns: int, reader: LogReader
-    ) -> None:
+    def __init__(self, source: Source, detected: Detected, reader: LogReader) -> None:
         self.source = source
         self.detected = detected
-        self.first_ns = first_ns
+        # The time of its first event, where there are several files.
+        self.first_ns = 0
         self._reader = reader
         self._codes: NDArray[np.int64] = np.empty(0, np.int64)
         self._pending: list[Chunk] = []
@@ -203,7 +185,7 @@ class _Stream:
         """Take the parsed events, and update the report."""
         reader, report = self._reader, self._reader.report
         times, codes, costs, durations, counts = self.detected.parser.take()
-        lines, skipped, without_id, late, units, examples, directive = counts
+        lines, skipped, without_id, late, filtered, units, examples, directive = counts
         if directive is not None:
             raise LogError(
                 f"the fields of {self.source.name} change at {printable(directive, 200)!r}; "
@@ -230,6 +212,7 @@ class _Stream:
         report.skipped += skipped
         report.without_id += without_id
         report.late += late
+        report.filtered += filtered
         reader.add_units(units)
         more = (SkippedLine(self.source.name, *example) for example in examples)
         report.examples = (*report.examples, *more)[:MAX_EXAMPLES]
@@ -278,7 +261,6 @@ class LogReader:
         max_bad: float,
         chunk_events: int,
         progress: Progress,
-        patterns: Mapping[str, Sequence[str]],
         ended: bool,
         find_client: ClientAddress | None,
     ) -> None:
@@ -294,23 +276,12 @@ class LogReader:
             filled = [source for source in sources if source.is_parquet or source.head()]
             sources = filled or sources[:1]
         self._is_shared = len(sources) > 1
-        self.table: Final = _Table(
-            fields, where, is_shared=self._is_shared, find_client=find_client
-        )
+        self.table: Final = _Table(fields, find_client, is_shared=self._is_shared)
         self.clients: Final = self.table.clients
-        # The core reads the fields of the conditions as parts of the id.
-        read = fields._replace(conditions=where.fields, has_forwarded=find_client is not None)
-        # What only patterns are compared with is not kept for each value.
-        classes = [
-            (index, patterns[field]) for index, field in enumerate(fields.ids) if field in patterns
-        ]
-        classes += enumerate(where.patterns, len(fields.ids))
-        classes = [each for each in classes if len(each[1]) <= _MAX_PATTERNS]
-        options = options._replace(id_fields=len(read.texts), classes=classes)
-        streams = [_Stream(each, _detect(each, format, read, options), 0, self) for each in sources]
+        streams = [_Stream(each, _detect(each, format, fields, options), self) for each in sources]
         if self._is_shared:
             for stream in streams:
-                stream.first_ns = _first_time(stream.source, format, read, options)
+                stream.first_ns = _first_time(stream.source, format, fields, options)
             # The names of rotated logs are in reverse order.
             streams.sort(key=lambda stream: stream.first_ns)
         self._streams: Final = streams
@@ -338,10 +309,10 @@ class LogReader:
         kept = self._where.in_time(chunk.times)
         if len(codes):
             mapped = codes[chunk.codes]
-            has_no_id = mapped == _WITHOUT_ID
-            report.without_id += int(np.count_nonzero(has_no_id))
-            kept &= mapped >= 0
-            report.filtered += int(np.count_nonzero(~kept & ~has_no_id))
+            has_id = mapped != _WITHOUT_ID
+            report.without_id += int(np.count_nonzero(~has_id))
+            report.filtered += int(np.count_nonzero(has_id & ~kept))
+            kept &= has_id
             chunk = chunk._replace(codes=mapped.astype(np.uint32))
         else:
             report.filtered += int(np.count_nonzero(~kept))
@@ -372,7 +343,8 @@ class LogReader:
     def stop_early(self) -> None:
         """Raise LogError if many lines were read, and all of them have another format."""
         report = self.report
-        if report.skipped > _MAX_LINES_WITHOUT_EVENT and not report.without_id:
+        has_event = report.without_id or report.filtered
+        if report.skipped > _MAX_LINES_WITHOUT_EVENT and not has_event:
             self._check()
 
     def _check(self) -> None:
@@ -506,15 +478,26 @@ def read_log(
     if len(fields.ids) + len(conditions.fields) > MAX_ID_FIELDS:
         raise LogError(f"id and where must have at most {MAX_ID_FIELDS} fields together")
     find_client = _client_address(fields, trusted_proxies, hops, ipv6_prefix)
-    window_ns = None if window is None else round(window * 1e9)
+    fields = fields._replace(conditions=conditions.fields, has_forwarded=find_client is not None)
+    # What only patterns are compared with is not kept for each value.
+    classes = [
+        (fields.ids.index(field), listed)
+        for field, listed in (patterns or {}).items()
+        if field in fields.ids and len(listed) <= _MAX_PATTERNS
+    ]
     options = Options(
-        fields.cost is not None,
-        None if duration is None else _UNITS[duration_unit],
-        len(fields.ids),
-        zone,
-        time_unit,
-        window_ns,
-        ipv6_prefix,
+        has_cost=fields.cost is not None,
+        duration_unit=None if duration is None else _UNITS[duration_unit],
+        id_fields=len(fields.ids) + fields.has_forwarded,
+        zone=zone,
+        time_unit=time_unit,
+        window=None if window is None else round(window * 1e9),
+        ipv6_prefix=ipv6_prefix,
+        classes=classes,
+        conditions=[
+            (conditions.fields.index(each.field), each.is_negated, each.patterns)
+            for each in conditions.conditions
+        ],
     )
     sources = find_sources(path)
     return LogReader(
@@ -526,7 +509,6 @@ def read_log(
         max_bad=max_bad,
         chunk_events=chunk_events,
         progress=progress,
-        patterns=patterns or {},
         ended=ended,
         find_client=find_client,
     )

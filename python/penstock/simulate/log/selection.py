@@ -107,12 +107,12 @@ class FieldSelection(NamedTuple):
 
     @property
     def texts(self) -> list[tuple[str, str]]:
-        """The fields that the core reads as the parts of an id, each after its option."""
+        """The fields with texts, each after its option: first those that the core makes ids of."""
         forwarded = [("forwarded_for", FORWARDED_FOR)] if self.has_forwarded else []
         return [
             *(("id", field) for field in self.ids),
-            *(("where", field) for field in self.conditions),
             *forwarded,
+            *(("where", field) for field in self.conditions),
         ]
 
     @property

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from penstock._core import matches_pattern
 from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.options import zone_info
 from penstock.simulate.times import parse_instant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -36,10 +35,6 @@ class Condition(NamedTuple):
     field: str
     is_negated: bool
     patterns: tuple[str, ...]
-
-    def holds(self, value: str) -> bool:
-        """Return whether the condition holds for a value."""
-        return self.is_negated != any(matches_pattern(value, pattern) for pattern in self.patterns)
 
 
 class Where(NamedTuple):
@@ -98,24 +93,6 @@ class Where(NamedTuple):
     def fields(self) -> tuple[str, ...]:
         """The fields of the conditions, each once."""
         return tuple(dict.fromkeys(condition.field for condition in self.conditions))
-
-    @property
-    def patterns(self) -> list[list[str]]:
-        """For each field its patterns."""
-        return [
-            [
-                pattern
-                for condition in self.conditions
-                if condition.field == field
-                for pattern in condition.patterns
-            ]
-            for field in self.fields
-        ]
-
-    def holds(self, values: Sequence[str]) -> bool:
-        """Return whether all conditions hold for the values of `fields`."""
-        row = dict(zip(self.fields, values, strict=True))
-        return all(condition.holds(row[condition.field]) for condition in self.conditions)
 
     def in_time(self, times: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which times are within the bounds."""
