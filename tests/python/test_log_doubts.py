@@ -129,6 +129,11 @@ def test_a_w3c_log_whose_fields_change_is_refused(tmp_path: Path, count: int) ->
         Trace.from_log(path)
 
 
+def test_w3c_without_a_directive_is_refused(log: Any) -> None:
+    with pytest.raises(LogError, match="no line that begins with #Fields:"):
+        Trace.from_log(log(COMBINED), format="w3c")
+
+
 @pytest.mark.parametrize(
     ("row", "fields"),
     [

@@ -377,7 +377,11 @@ def _has_prefix(lines: list[bytes], layout: LineFormat) -> bool:
 
 def _w3c(log: _Head) -> Detected:
     """Make the parser of the W3C extended format, whose directives begin with `#`."""
-    directive = next(line for line in log.lines if line.startswith(_W3C))
+    directive = next((line for line in log.lines if line.startswith(_W3C)), None)
+    if directive is None:
+        raise log.as_error(
+            f"{log.name} has no line that begins with #Fields: among its first ones. It begins with"
+        )
     columns = directive.decode(errors="replace").split()[1:]
     texts = [line.decode(errors="replace") for line in log.lines if not line.startswith(b"#")]
     delimiter = "\t" if any("\t" in text for text in texts) else " "
