@@ -51,11 +51,6 @@ impl Together {
         self.simulators.iter().any(|(simulator, _)| simulator.has_slots())
     }
 
-    /// Returns the number of plans.
-    pub fn plans(&self) -> usize {
-        self.plans.len()
-    }
-
     /// Adds a plan and returns its number.
     ///
     /// # Errors

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from penstock.simulate.recommend import Recommendation
 
 
+# Options that are those of `read_log` unchanged.
+_LOG_OPTIONS: Final = (
+    "format", "duration", "duration_unit", "ended", "time", "time_unit", "tz", "ipv6_prefix",
+    "where", "window", "max_bad", "trusted_proxies", "hops",
+)  # fmt: skip
 _KEPT: Final = re.compile(r"  (?:id|number|mode|description|docs):")
 EXAMPLES: Final = """\
 examples:
@@ -410,22 +415,10 @@ def _open_log(options: Namespace, routes: Routes | None) -> LogReader:
         fields = tuple(dict.fromkeys((*fields, *routes.fields)))
     return read_log(
         options.logs if len(options.logs) > 1 else options.logs[0],
-        format=options.format,
         id=None if options.id == "none" else fields,
         cost=int(cost) if cost is not None and cost.isdecimal() else cost,
-        duration=options.duration,
-        duration_unit=options.duration_unit,
-        ended=options.ended,
-        time=options.time,
-        time_unit=options.time_unit,
-        tz=options.tz,
-        ipv6_prefix=options.ipv6_prefix,
-        where=options.where,
-        window=options.window,
-        max_bad=options.max_bad,
-        trusted_proxies=options.trusted_proxies,
-        hops=options.hops,
         patterns=None if routes is None else routes.patterns,
+        **{name: getattr(options, name) for name in _LOG_OPTIONS},
     )
 
 

@@ -57,7 +57,7 @@ class Client:
         if form is not None:
             headers["Content-Type"] = "application/x-www-form-urlencoded"
         try:
-            connection.request(method, path, urlencode(form or {}) if form else None, headers)
+            connection.request(method, path, urlencode(form) if form else None, headers)
             response = connection.getresponse()
             body = response.read().decode()
             return Answer(response.status, response.reason, dict(response.getheaders()), body)
@@ -150,17 +150,16 @@ class _Page:
     def body(self, answer: Answer) -> None:
         self.line()
         for line in json.dumps(json.loads(answer.body), indent=2, ensure_ascii=False).splitlines():
-            first, rest = line, 6 + len(line) - len(line.lstrip()) + 2
+            indent = " " * (6 + len(line) - len(line.lstrip()))
             wrapped = textwrap.wrap(
-                first.strip(),
+                line.strip(),
                 _WIDTH,
-                initial_indent=" " * (6 + len(line) - len(line.lstrip())),
-                subsequent_indent=" " * rest,
+                initial_indent=indent,
+                subsequent_indent=f"{indent}  ",
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-            for piece in wrapped:
-                self.line(piece)
+            self.line("\n".join(wrapped))
 
 
 def run(out: TextIO, workers: int = 1) -> None:

@@ -217,16 +217,16 @@ def evaluate(
     """Pass the events of a trace to `feed` of a simulator, which knows its clients by `codes`."""
     result: dict[str, NDArray[Any]] = {"allowed": np.empty(len(trace), np.bool_)}
     result |= {name: np.empty(len(trace), np.int64) for name in NUMBERS if name in columns}
+    times, _, costs, durations = trace.arrays
     feed(
-        # Copies if an array is not contiguous, such as every second value of another one.
-        np.ascontiguousarray(trace.times),
+        times,
         None if codes is None else np.ascontiguousarray(codes),
-        None if trace.costs is None else np.ascontiguousarray(trace.costs),
+        costs,
         result["allowed"].view(np.uint8),
         result.get("remaining"),
         result.get("retry_after_ns"),
         result.get("reset_after_ns"),
-        None if trace.durations is None else trace.durations.view(np.int64),
+        durations,
     )
     return result
 

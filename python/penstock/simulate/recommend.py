@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from penstock.errors import InvalidId
 from penstock.simulate.clients import match_clients
 from penstock.simulate.evaluator import NUMBERS, Evaluator, parse_limits
-from penstock.simulate.ids import Codes, as_text
+from penstock.simulate.ids import Codes
 from penstock.simulate.limit_result import RecommendedLimit
 from penstock.simulate.result import Simulation
 from penstock.simulate.routes import Routes
@@ -319,10 +320,11 @@ class _Counted(NamedTuple):
         """
         named = evaluator if routes is None else None
         events = whole if named is None else named.by_bucket(whole)
-        is_excluded, unknown = match_clients(_canonical(exclude, named), events.clients)
+        spell = str if named is None else partial(_canonical, evaluator=named)
+        is_excluded, unknown = match_clients(exclude, events.clients, spell)
         if unknown:
             raise KeyError(f"exclude: the trace has no client {unknown[0]!r}")
-        is_protected, not_found = match_clients(_canonical(protect, named), events.clients)
+        is_protected, not_found = match_clients(protect, events.clients, spell)
         is_kept = ~is_excluded[events.client_indices]
         protected = is_protected[events.client_indices]
         owners = events
@@ -406,20 +408,12 @@ def _by_owner(simulation: Simulation, owners: Trace) -> Simulation:
     return Simulation(owners, columns)
 
 
-def _canonical(named: AnyClients, evaluator: Evaluator | None) -> list[str]:
-    """Return ids in the spelling of the limit's ids; networks and patterns as they are."""
-    if isinstance(named, (str, bytes)):
-        raise TypeError(f"clients must be a list of ids, found a single one: {named!r}")
-    texts = [as_text(id) for id in named]
-    if evaluator is None:
-        return texts
-    canonical = []
-    for text in texts:
-        try:
-            canonical.append(evaluator.canonical_id(text))
-        except InvalidId:
-            canonical.append(text)
-    return canonical
+def _canonical(id: str, evaluator: Evaluator) -> str:
+    """Return an id in the spelling of the limit's ids; a network or a pattern as it is."""
+    try:
+        return evaluator.canonical_id(id)
+    except InvalidId:
+        return id
 
 
 def _simulation(limit: Limit, trace: Trace) -> Simulation:

@@ -134,8 +134,8 @@ class Accumulator:
         """Add the decisions on a sorted trace, none of them earlier than those already added."""
         if len(trace) == 0:
             return
-        allowed, codes = columns["allowed"], trace.codes
-        times = np.ascontiguousarray(trace.times)
+        allowed = columns["allowed"]
+        times, codes, costs, durations = trace.arrays
         if self.first_ns is None:
             self.first_ns = int(times[0])
         self.last_ns = int(times[-1])
@@ -143,13 +143,13 @@ class Accumulator:
         self.clients = trace.clients
         self.counts.add(
             times,
-            None if codes is None else np.ascontiguousarray(codes),
-            None if trace.costs is None else np.ascontiguousarray(trace.costs),
+            codes,
+            costs,
             np.ascontiguousarray(allowed).view(np.uint8),
             np.ascontiguousarray(columns["retry_after_ns"]),
-            None if trace.durations is None else trace.durations.view(np.int64),
+            durations,
         )
-        self.has_durations = trace.durations is not None
+        self.has_durations = durations is not None
         if self.routed is not None:
             self.routed.add(trace.client_indices, columns)
 

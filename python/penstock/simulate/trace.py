@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
 
 import numpy as np
 
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from penstock.simulate.log.progress import Progress
     from penstock.simulate.log.report import LogReport
     from penstock.simulate.log.source import LogPath
+
+    Arrays: TypeAlias = tuple[
+        NDArray[np.int64], NDArray[np.uint32] | None, NDArray[np.int64] | None,
+        NDArray[np.int64] | None,
+    ]  # fmt: skip
 
 
 _MAX_NAME: Final = 100
@@ -233,6 +238,16 @@ class Trace:
     def durations(self) -> NDArray[np.timedelta64] | None:
         """How long each request takes; None if not known."""
         return self._durations
+
+    @property
+    def arrays(self) -> Arrays:
+        """The times, codes, costs and durations, without gaps as the core needs them."""
+        return (
+            np.ascontiguousarray(self._times),
+            None if self._codes is None else np.ascontiguousarray(self._codes),
+            None if self._costs is None else np.ascontiguousarray(self._costs),
+            None if self._durations is None else self._durations.view(np.int64),
+        )
 
     @property
     def printable_name(self) -> str:

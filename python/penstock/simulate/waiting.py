@@ -103,8 +103,5 @@ def acquire(
     waits = np.zeros(len(trace), np.int64)
     if len(trace):
         core.add(trace.clients)
-        codes = None if trace.codes is None else np.ascontiguousarray(trace.codes)
-        costs = None if trace.costs is None else np.ascontiguousarray(trace.costs)
-        limit_ns = _core.parse_duration(timeout, "timeout")
-        core.wait(np.ascontiguousarray(trace.times), codes, costs, limit_ns, waits)
+        core.wait(*trace.arrays[:3], _core.parse_duration(timeout, "timeout"), waits)
     return Waits(trace, waits)

@@ -421,24 +421,23 @@ def _logfmt(log: _Head) -> Detected:
 
 
 def _layout(layout: LineFormat, wanted: FieldSelection, options: Options) -> Detected:
-    time = layout.time_index(wanted.time)
-    # For each slot the index and the name of its field, and the part of the request.
-    found = {_TIME: (time, layout.fields[time].name, "")}
+    time = layout.time_field(wanted.time)
+    # For each slot the name of its field, the field, and the part of the request.
+    found = {_TIME: (time.name, time, "")}
     for option, slot, name in [*_texts(wanted), *_numbers(wanted)]:
-        index, part = layout.field_index(option, name)
-        found[slot] = index, name, part
+        found[slot] = (name, *layout.find(option, name))
     lines = [
         (
             field.before,
             "number" if field.is_number else "text",
-            [slot for slot, (number, _, _) in found.items() if number == index],
+            [slot for slot, (_, own, _) in found.items() if own is field],
         )
-        for index, field in enumerate(layout.fields)
+        for field in layout.fields
     ]
     parts = [(slot, part) for slot, (_, _, part) in found.items() if part]
     options = options._replace(parts=parts)
     parser = LogParser.of_lines(lines, layout.tail, layout.is_open, options)
-    fields = _Fields([(name, slot) for slot, (_, name, _) in found.items()], parts, wanted)
+    fields = _Fields([(name, slot) for slot, (name, *_) in found.items()], parts, wanted)
     return Detected(f"{layout.name}{options.suffix}", parser, fields.used)
 
 

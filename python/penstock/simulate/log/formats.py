@@ -111,36 +111,35 @@ class LineFormat(NamedTuple):
         fields = (first._replace(before=text + first.before), *others)
         return self._replace(name=f"{self.name}, after {text}", fields=fields)
 
-    def time_index(self, wanted: str | None) -> int:
-        """Return the index of the time field.
+    def time_field(self, wanted: str | None) -> Field:
+        """Return the field of the time; None: the most precise one.
 
         Raises:
             LogError: The format has no such field.
         """
         for name in _TIMES if wanted is None else (wanted,):
-            for index, field in enumerate(self.fields):
+            for field in self.fields:
                 if name in field.names:
-                    return index
-        if wanted is None:
-            raise LogError(
-                f"the format {self.name!r} has no time field; "
-                "add $time_local, $time_iso8601, $msec or %t"
-            )
-        raise self._unknown("time", wanted)
+                    return field
+        if wanted is not None:
+            raise self._unknown("time", wanted)
+        raise LogError(
+            f"the format {self.name!r} has no time field; "
+            "add $time_local, $time_iso8601, $msec or %t"
+        )
 
-    def field_index(self, option: str, wanted: str) -> tuple[int, str]:
-        """Return the index of the field with a name, and the part of the request to use, if any.
+    def find(self, option: str, wanted: str) -> tuple[Field, str]:
+        """Return the field with a name, and the part of the request to use, if any.
 
         Raises:
             LogError: The format has no such field.
         """
-        for index, field in enumerate(self.fields):
-            if wanted in field.names:
-                return index, ""
-        for source in ("request", "target"):
-            for index, field in enumerate(self.fields):
-                if source in field.names and wanted in _REQUEST_PARTS[source]:
-                    return index, wanted
+        sources = ("request", "target")
+        named = [(wanted, ""), *((source, wanted) for source in sources)]
+        for name, part in named:
+            for field in self.fields:
+                if name in field.names and (not part or part in _REQUEST_PARTS[name]):
+                    return field, part
         raise self._unknown(option, wanted)
 
     def _unknown(self, option: str, wanted: str) -> LogError:
