@@ -91,8 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has closed the pipe (`| head`), which is not an error. What Python still
-        # flushes at exit goes to the null device.
+        # The reader has closed the pipe (`| head`), which is not an error. Output that
+        # Python still flushes at exit goes to the null device.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except CommandError as error:

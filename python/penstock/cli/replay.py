@@ -382,7 +382,7 @@ def _write(
     for name, each in recommendations.items():
         lines += [f"# {name}: {line}" for line in each.explain().splitlines()]
         (head, own), *_ = _entries(each.yaml(name)).items()
-        # What does not describe the rate stays, such as the id format and the description.
+        # Fields that do not describe the rate are kept, such as the id format and the description.
         kept = [line for line in entries.get(head, []) if _KEPT.match(line)]
         entries[head] = [*own, *kept]
     for head, entry in entries.items():

@@ -134,7 +134,7 @@ class LimitFeed:
     """One limit under a virtual clock, for events whose table of ids grows.
 
     Attributes:
-        described: What the limit is and what it admits, overrides left out.
+        described: The limit and what it admits, without overrides.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them."""
+"""Numbers and times in a readable form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LABELS: Final = {
     "most_in_second": "most in a second",
     "most_in_minute": "most in a minute",
 }
-# From here on, seconds are shown without decimals.
+# From this number on, seconds are shown without decimals.
 _WHOLE_SECONDS: Final = 1000
 
 

@@ -27,7 +27,7 @@ _WIDTHS: Final = (
     30 * _SECOND, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE, _HOUR, 3 * _HOUR, 6 * _HOUR,
     12 * _HOUR, _DAY, 7 * _DAY, 28 * _DAY, 364 * _DAY, 3640 * _DAY,
 )  # fmt: skip
-# Bins kept while events are added; how long a log is, is known only at its end.
+# Bins kept while events are added: the length of a log is known only at its end.
 _MAX_BINS: Final = 4_000
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _DAY: Final = "24h"
 # A client with more than this share of all events may well be the largest customer.
 _BUSY: Final = 0.25
-# From here on, a factor is shown without decimals.
+# From this number on, a factor is shown without decimals.
 _WHOLE: Final = 10
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MAX_COUNTS: Final = 96
 # Number of smaller bursts to try below the one found, if costs differ.
 _SMALLER_BURSTS: Final = 64
-# The share of its own events that a busy client may be denied, if not more is asked for.
+# The share of its own events that a busy client may be denied, unless the caller allows more.
 _BUSY_SHARE: Final = 0.01
 # Numbers up to here are round.
 _EXACT: Final = 10

@@ -184,7 +184,7 @@ def attack(
     interval = (length / sent)[codes]
     planned = (np.arange(events) // bots + random.random(bots)[codes]) * interval
     planned += 0.01 * interval * random.exponential(1.0, events)
-    # What jitter moves beyond the end comes at the begin, so that no events pile up.
+    # Events that jitter moves past the end wrap around, so that they do not pile up there.
     times = planned.astype(np.int64) % length
     order = np.argsort(times, kind="stable")
     numbers = codes[order].astype(np.uint32)

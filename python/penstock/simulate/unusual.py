@@ -65,9 +65,9 @@ def find_unusual(trace: Trace, family: Family) -> Unusual:
     """Find the clients that behave unlike the rest.
 
     A client is unusual if it spends several times what a limit admits that suffices for nine of ten
-    clients, and far more than their median. Both is looked at over one, ten and sixty periods:
-    eight, four and two times are unusual. Batches that come again and again may be three times as
-    large. Under a limit on requests in flight, four times as many at once are unusual.
+    clients, and far more than their median. How many times depends on the length of time: see
+    `_BRIEF` and `_LASTING`. Batches that come again and again may be three times as large. Under a
+    limit on requests in flight, `_HELD` is how many times as many at once are unusual.
 
     >>> from penstock.simulate import traffic
     >>> people = traffic.poisson(1, "1h", clients=50)

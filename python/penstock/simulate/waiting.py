@@ -1,4 +1,4 @@
-"""Waiters: what `acquire` would have made of a trace."""
+"""Simulation of callers that wait, as `acquire` makes them."""
 
 from __future__ import annotations
 

@@ -479,7 +479,7 @@ def read_log(
         raise LogError(f"id and where must have at most {MAX_ID_FIELDS} fields together")
     find_client = _client_address(fields, trusted_proxies, hops, ipv6_prefix)
     fields = fields._replace(conditions=conditions.fields, has_forwarded=find_client is not None)
-    # What only patterns are compared with is not kept for each value.
+    # Values that are only compared with patterns are not kept one by one.
     classes = [
         (fields.ids.index(field), listed)
         for field, listed in (patterns or {}).items()

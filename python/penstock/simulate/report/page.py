@@ -269,7 +269,7 @@ def _draw_waits(waits: tuple[tuple[str, int], ...], width: float) -> Figure:
 
 
 def _table(table: Table, note: str = "") -> dict[str, Any]:
-    # What was allowed is the rest, and a phone has no room for it.
+    # Allowed events are the rest, and a phone has no room for their column.
     names = [name for name in table.columns if name != "allowed"]
     heads = [column_label(name) for name in names]
     rows = [[_cell(name, row[name]) for name in names] for row in table.rows()]
