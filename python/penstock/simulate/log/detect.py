@@ -308,7 +308,7 @@ def _best_format(lines: list[bytes], options: Options, *, has_prefix: bool) -> L
     """
     text = b"\n".join(lines)
     # Only the address is selected here: a format may lack the selected fields.
-    plain = FieldSelection(None, ("address",), None, None)
+    plain = FieldSelection(ids=("address",))
     best: tuple[int, LineFormat] | None = None
     for layout in FORMATS.values():
         detected = _layout(
@@ -337,7 +337,7 @@ def _check_clients(layout: LineFormat, log: _Head) -> None:
     if "address" not in log.wanted.names:
         return
     fields = ["address", *(field for field in ("ident", "forwarded_for") if field in layout.known)]
-    plain = FieldSelection(None, tuple(fields), None, None)
+    plain = FieldSelection(ids=tuple(fields))
     plain_options = log.options._replace(
         has_cost=False, duration_unit=None, id_fields=len(fields), classes=(), conditions=()
     )

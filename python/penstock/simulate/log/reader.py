@@ -127,12 +127,11 @@ class _Table:
                 return _WITHOUT_ID
         if all(part in {"", "-"} for part in parts):
             return _WITHOUT_ID
-        return self._codes.setdefault(self._add("\t".join(parts)), len(self._codes))
-
-    def _add(self, id: str) -> str:
-        if id not in self._codes:
-            self.clients.append(id)
-        return id
+        own = "\t".join(parts)
+        code = self._codes.setdefault(own, len(self.clients))
+        if code == len(self.clients):
+            self.clients.append(own)
+        return code
 
 
 def _sent(value: str) -> str | None:

@@ -97,10 +97,10 @@ class FieldSelection(NamedTuple):
         has_forwarded: Whether the header with the clients of proxies is read.
     """
 
-    time: str | None
-    ids: tuple[str, ...]
-    cost: str | None
-    constant: int | None
+    time: str | None = None
+    ids: tuple[str, ...] = ()
+    cost: str | None = None
+    constant: int | None = None
     duration: str | None = None
     conditions: tuple[str, ...] = ()
     has_forwarded: bool = False
@@ -142,16 +142,18 @@ class FieldSelection(NamedTuple):
         ids = tuple(_name("id", field) for field in named)
         if len(ids) > MAX_ID_FIELDS or (id is not None and not ids):
             raise LogError(f"id must have 1 to {MAX_ID_FIELDS} fields, found {len(ids)}")
-        at = None if time is None else _name("time", time)
-        took = None if duration is None else _name("duration", duration)
-        if isinstance(cost, int):
-            if not is_whole(cost, 0, 2**63 - 1):
-                raise LogError(
-                    f"cost must be an integer of at least 0 or the name of a field, found {cost!r}"
-                )
-            return cls(at, ids, None, cost, duration=took)
-        named_cost = None if cost is None else _name("cost", cost)
-        return cls(at, ids, named_cost, None, duration=took)
+        constant = cost if isinstance(cost, int) else None
+        if constant is not None and not is_whole(constant, 0, 2**63 - 1):
+            raise LogError(
+                f"cost must be an integer of at least 0 or the name of a field, found {cost!r}"
+            )
+        return cls(
+            time=None if time is None else _name("time", time),
+            ids=ids,
+            cost=None if cost is None or constant is not None else _name("cost", cost),
+            constant=constant,
+            duration=None if duration is None else _name("duration", duration),
+        )
 
 
 def _name(option: str, given: object) -> str:

@@ -83,12 +83,13 @@ def _draw_denied(axes: Axes, results: Sequence[LimitResult]) -> None:
     axes.set_ylim(bottom=0, top=None if has_denied else 1)
     axes.margins(x=0)
     count_axis(axes)
+    _legend_above(axes, _legend_columns(axes, results))
+
+
+def _legend_above(axes: Axes, columns: int = 1) -> None:
+    """Add a legend above the axes: where there is room within depends on the trace."""
     axes.legend(
-        loc="lower left",
-        frameon=False,
-        ncols=_legend_columns(axes, results),
-        fontsize="small",
-        bbox_to_anchor=(0, 1.0),
+        loc="lower left", ncols=columns, frameon=False, fontsize="small", bbox_to_anchor=(0, 1.0)
     )
 
 
@@ -229,8 +230,7 @@ def draw_curve(axes: Axes, recommended: RecommendedLimit) -> None:
     axes.set_xlabel(f"count (tokens per {format_duration(recommended.period_ns)})")
     axes.set_ylabel("burst (tokens)")
     axes.spines[["top", "right"]].set_visible(False)
-    # Above: where the curve is low depends on the trace.
-    axes.legend(loc="lower left", frameon=False, fontsize="small", bbox_to_anchor=(0, 1.0))
+    _legend_above(axes)
 
 
 def _draw_shares_of_counts(axes: Axes, recommended: RecommendedLimit) -> None:
@@ -256,7 +256,7 @@ def _draw_shares_of_counts(axes: Axes, recommended: RecommendedLimit) -> None:
     axes.set_xlabel(f"count ({tokens})")
     axes.set_ylabel(f"denied (% of {recommended.objective})")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower left", ncols=3, frameon=False, fontsize="small", bbox_to_anchor=(0, 1.0))
+    _legend_above(axes, 3)
 
 
 def _heat(axes: Axes, sweep: Table, names: tuple[str, str], values: Any, label: str) -> None:
