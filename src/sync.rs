@@ -14,7 +14,9 @@ pub(crate) use parking_lot::Condvar;
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
 #[cfg(all(not(loom), any(feature = "python", feature = "redis")))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32};
+pub(crate) use std::sync::atomic::AtomicBool;
+#[cfg(all(not(loom), feature = "redis"))]
+pub(crate) use std::sync::atomic::AtomicU32;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{
     AtomicI64, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering,
