@@ -21,10 +21,13 @@ from penstock.cli.main import main
 from penstock.flask import Penstock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from django.http.response import HttpResponseBase
     from redis_servers import SentinelSet
+
+PROGRAMS = INSTALLED or ("redis-server",)
+"""The servers with which tests of a server run: without any, these fail."""
 
 # Background jobs of a shell ignore SIGINT, and so do their children. Tests send it to themselves
 # and to programs that they run.
@@ -270,22 +273,43 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
         server.stop()
 
 
-@pytest.fixture(scope="session", params=INSTALLED or ["redis-server"])
-def _shared_server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("redis"), program=request.param)
-    try:
-        yield server.start()
-    finally:
+@pytest.fixture(scope="session")
+def _empty_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
+    """Returns the server of a program that all tests share, without its keys."""
+    servers: dict[str, Server] = {}
+
+    def empty(program: str) -> Server:
+        if program not in servers:
+            servers[program] = Server(tmp_path_factory.mktemp("redis"), program=program).start()
+        servers[program].command("FLUSHALL")
+        return servers[program]
+
+    yield empty
+    for server in servers.values():
         server.stop()
 
 
-@pytest.fixture
-def redis_server(_shared_server: Server) -> Server:
+@pytest.fixture(params=PROGRAMS)
+def redis_server(request: pytest.FixtureRequest, _empty_server: Callable[[str], Server]) -> Server:
     """An empty server of each installed kind, for tests that do not stop it."""
-    _shared_server.command("FLUSHALL")
-    return _shared_server
+    return _empty_server(request.param)
+
+
+@pytest.fixture
+def shm_url(tmp_path: Path) -> str:
+    """The URL of a table that no other test uses, and that does not exist yet."""
+    return f"shm://{tmp_path}/table?capacity=1000"
+
+
+@pytest.fixture(params=["memory", "shm", *PROGRAMS])
+def any_store(
+    request: pytest.FixtureRequest, shm_url: str, _empty_server: Callable[[str], Server]
+) -> str:
+    """The URL of an empty store, of each kind."""
+    if request.param in {"memory", "shm"}:
+        return "memory://" if request.param == "memory" else shm_url
+    # A deadline for a busy machine.
+    return f"{_empty_server(request.param).url}?deadline=20s"
 
 
 @pytest.fixture(scope="session")

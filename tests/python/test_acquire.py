@@ -18,86 +18,36 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loops import turn_over
+from waiters import SECOND, Crowd, has_line
 
 import penstock
-from penstock import Limit, wait_queue
+from penstock import Decision, Limit, Limiter, ManualClock, wait_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from types import FrameType
+    from collections.abc import Callable, Iterator
 
     from conftest import MakeLimiter
-
-SECOND = 1_000_000_000
 
 NAMES = ["Tokens", "Drips", "Splashes", "Window", "Slots"]
 
 
-class Crowd:
-    """Waiters for the bucket of `ada`, and their outcomes in order.
+class Line(Crowd):
+    """Waiters for tokens of `ada`."""
 
-    Attributes:
-        outcomes: Name of each waiter, with the seconds from the start until it was served, or the
-            name of its error.
-    """
+    async def ask(self, name: str = "Tokens", cost: int = 1, **options: Any) -> Decision:
+        decision = await self.calls.acquire(name, "ada", cost, **options)
+        assert (decision.allowed, decision.cost) == (True, cost)
+        return decision
 
-    def __init__(self, limiter: penstock.Limiter) -> None:
-        self.limiter = limiter
-        self.start_ns = limiter.clock.now_ns()
-        self.loop = asyncio.new_event_loop()
-        self.outcomes: list[tuple[str, float | str]] = []
-        self.tasks: dict[str, asyncio.Task[None]] = {}
-
-    def send(self, who: str, name: str = "Tokens", cost: int = 1, **options: Any) -> None:
-        """Start a waiter, and let it run until it waits."""
-        self.tasks[who] = self.loop.create_task(self.wait(who, name, cost, options))
-        self.run()
-
-    async def wait(self, who: str, name: str, cost: int, options: dict[str, Any]) -> None:
-        limiter = penstock.AsyncLimiter(self.limiter)
-        try:
-            decision = await limiter.acquire(name, "ada", cost, **options)
-        except penstock.Error as error:
-            self.outcomes.append((who, type(error).__name__))
-        else:
-            assert (decision.allowed, decision.cost) == (True, cost)
-            self.outcomes.append((who, (decision.now_ns - self.start_ns) / SECOND))
-
-    def run(self) -> None:
-        """Run everything on the loop that is ready, and what comes of it."""
-        self.loop.run_until_complete(turn_over())
-
-    def leave(self, *names: str) -> None:
-        """Cancel waiters."""
+    def queue_up(self, names: str, name: str = "Tokens") -> None:
+        """Take all tokens, and start waiters of these names."""
+        self.limiter.acquire(name, "ada", 3)
         for who in names:
-            self.tasks[who].cancel()
-        self.run()
-
-    def taken(self) -> list[tuple[str, float | str]]:
-        """Return the new outcomes."""
-        self.run()
-        outcomes, self.outcomes = self.outcomes, []
-        return outcomes
-
-    def waiting(self) -> list[str]:
-        """Return the names of the waiters."""
-        self.run()
-        return [who for who, task in self.tasks.items() if not task.done()]
-
-    def run_until_done(self, waits: Coroutine[Any, Any, Any]) -> Any:
-        """Run the loop, waiters included, until `waits` is done."""
-        return self.loop.run_until_complete(asyncio.wait_for(waits, 30))
-
-    def close(self) -> None:
-        """Cancel all waiters, and close the loop."""
-        if not self.loop.is_closed():
-            self.leave(*self.tasks)
-            self.loop.close()
+            self.send(who, name)
 
 
 @pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+def limiter(make_limiter: MakeLimiter) -> Limiter:
     return make_limiter(
         {
             "Tokens": Limit.token_bucket(burst=3, count=1, period="1s"),
@@ -110,8 +60,8 @@ def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
 
 
 @pytest.fixture
-def crowd(limiter: penstock.Limiter) -> Iterator[Crowd]:
-    made = Crowd(limiter)
+def crowd(limiter: Limiter) -> Iterator[Line]:
+    made = Line(limiter)
     yield made
     made.close()
 
@@ -126,13 +76,13 @@ def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it never happened")
 
 
-def debt_ns(limiter: penstock.Limiter, name: str = "Tokens") -> int:
+def debt_ns(limiter: Limiter, name: str = "Tokens") -> int:
     """Return how long the bucket of `ada` is in debt."""
     return limiter.check(name, "ada", 0).retry_after_ns
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_available_tokens_are_taken_immediately(limiter: penstock.Limiter, name: str) -> None:
+def test_available_tokens_are_taken_immediately(limiter: Limiter, name: str) -> None:
     assert limiter.acquire(name, "ada", 2).allowed
     assert limiter.limit(name).acquire("ada", timeout=0).allowed
 
@@ -147,44 +97,40 @@ def test_available_tokens_are_taken_immediately(limiter: penstock.Limiter, name:
         ("Slots", [1, 2, 3, 4, 5, 6, 7, 8]),
     ],
 )
-def test_waiters_are_served_in_order_of_arrival(
-    crowd: Crowd, clock: penstock.ManualClock, name: str, turns: list[int]
-) -> None:
+def test_waiters_are_served_in_order_of_arrival(crowd: Line, name: str, turns: list[int]) -> None:
     crowd.limiter.acquire(name, "ada", 3)
     for index in range(len(turns)):
         crowd.send(str(index), name)
     for turn in sorted(set(turns)):
         # One nanosecond early, no waiter gets a turn.
-        clock.advance_ns(turn * SECOND - 1 - (clock.now_ns() - crowd.start_ns))
+        crowd.clock.advance_ns(turn * SECOND - 1 - (crowd.clock.now_ns() - crowd.start_ns))
         assert crowd.taken() == []
-        clock.advance_ns(1)
+        crowd.clock.advance_ns(1)
         due = [str(index) for index, its in enumerate(turns) if its == turn]
         assert crowd.taken() == [(who, float(turn)) for who in due]
     assert crowd.waiting() == []
 
 
-def test_costs_differ(crowd: Crowd, clock: penstock.ManualClock) -> None:
+def test_costs_differ(crowd: Line) -> None:
     crowd.limiter.acquire("Tokens", "ada", 3)
     for who, cost in [("a", 2), ("b", 3), ("c", 1), ("d", 3), ("e", 2)]:
         crowd.send(who, cost=cost)
     for who, turn in [("a", 2), ("b", 5), ("c", 6), ("d", 9), ("e", 11)]:
-        while clock.now_ns() - crowd.start_ns < turn * SECOND:
+        while crowd.clock.now_ns() - crowd.start_ns < turn * SECOND:
             assert crowd.taken() == []
-            clock.advance(0.5)
+            crowd.advance(0.5)
         assert crowd.taken() == [(who, float(turn))]
 
 
-def test_a_clock_jump_serves_waiters_in_turn(crowd: Crowd, clock: penstock.ManualClock) -> None:
+def test_a_clock_jump_serves_waiters_in_turn(crowd: Line) -> None:
     for index in range(20):
         crowd.send(str(index))
-    clock.advance(3600)
+    crowd.advance(3600)
     assert crowd.taken() == [(str(index), max(index - 2, 0)) for index in range(20)]
     assert crowd.limiter.check("Tokens", "ada", 0).remaining == 3
 
 
-def test_threads_are_served_in_order_of_arrival(
-    limiter: penstock.Limiter, clock: penstock.ManualClock
-) -> None:
+def test_threads_are_served_in_order_of_arrival(limiter: Limiter, clock: ManualClock) -> None:
     limiter.acquire("Tokens", "ada", 3)
     start_ns, served, threads = clock.now_ns(), [], []
 
@@ -201,22 +147,18 @@ def test_threads_are_served_in_order_of_arrival(
         assert served == [(index, (index + 1) * SECOND) for index in range(who + 1)]
 
 
-def test_a_waiter_cancelled_at_its_turn_returns_its_tokens(
-    crowd: Crowd, clock: penstock.ManualClock
-) -> None:
-    crowd.limiter.acquire("Tokens", "ada", 3)
-    for who in "abcde":
-        crowd.send(who)
-    clock.advance(1)
+def test_a_waiter_cancelled_at_its_turn_returns_its_tokens(crowd: Line) -> None:
+    crowd.queue_up("abcde")
+    crowd.clock.advance(1)
     # Before the task could run.
     crowd.leave("a")
     assert crowd.tasks["a"].cancelled()
     assert crowd.taken() == [("b", 1.0)]
-    clock.advance(3)
+    crowd.advance(3)
     assert crowd.taken() == [("c", 2.0), ("d", 3.0), ("e", 4.0)]
 
 
-def test_a_thread_and_tasks_wait_in_one_queue(crowd: Crowd, clock: penstock.ManualClock) -> None:
+def test_a_thread_and_tasks_wait_in_one_queue(crowd: Line) -> None:
     limiter = crowd.limiter
     limiter.acquire("Tokens", "ada", 3)
     crowd.send("first")
@@ -224,21 +166,19 @@ def test_a_thread_and_tasks_wait_in_one_queue(crowd: Crowd, clock: penstock.Manu
     thread.start()
     until(lambda: debt_ns(limiter) == 2 * SECOND)
     crowd.send("last")
-    clock.advance(1)
+    crowd.advance(1)
     assert crowd.taken() == [("first", 1.0)]
-    clock.advance(1)
+    crowd.advance(1)
     thread.join(30)
     assert not thread.is_alive()
     assert crowd.taken() == []
-    clock.advance(1)
+    crowd.advance(1)
     assert crowd.taken() == [("last", 3.0)]
 
 
-def test_the_clock_may_be_moved_by_another_thread(
-    crowd: Crowd, clock: penstock.ManualClock
-) -> None:
+def test_the_clock_may_be_moved_by_another_thread(crowd: Line) -> None:
     async def served() -> None:
-        await asyncio.to_thread(clock.advance, 30)
+        await asyncio.to_thread(crowd.clock.advance, 30)
         await asyncio.gather(*crowd.tasks.values())
 
     for index in range(30):
@@ -247,22 +187,18 @@ def test_the_clock_may_be_moved_by_another_thread(
     assert [who for who, _ in crowd.taken()] == [str(index) for index in range(30)]
 
 
-def test_a_spend_does_not_take_tokens_of_a_waiter(
-    crowd: Crowd, clock: penstock.ManualClock
-) -> None:
+def test_a_spend_does_not_take_tokens_of_a_waiter(crowd: Line) -> None:
     crowd.limiter.acquire("Tokens", "ada", 3)
     crowd.send("a")
-    clock.advance(1)
+    crowd.clock.advance(1)
     assert not crowd.limiter.spend("Tokens", "ada")
     assert crowd.taken() == [("a", 1.0)]
-    clock.advance(1)
+    crowd.advance(1)
     assert crowd.limiter.spend("Tokens", "ada")
 
 
 @pytest.mark.parametrize("name", ["Tokens", "Drips", "Window", "Slots"])
-def test_a_wait_beyond_the_timeout_is_refused_immediately(
-    crowd: Crowd, clock: penstock.ManualClock, name: str
-) -> None:
+def test_a_wait_beyond_the_timeout_is_refused_immediately(crowd: Line, name: str) -> None:
     limiter = crowd.limiter
     limiter.acquire(name, "ada", 3)
     wait = limiter.check(name, "ada").retry_after
@@ -273,7 +209,7 @@ def test_a_wait_beyond_the_timeout_is_refused_immediately(
         assert raised.value.decision.retry_after == wait
     assert limiter.check(name, "ada").retry_after == wait
     crowd.send("a", name, timeout=wait)
-    clock.advance(wait)
+    crowd.advance(wait)
     assert crowd.taken() == [("a", wait)]
 
 
@@ -281,23 +217,19 @@ def test_a_wait_beyond_the_timeout_is_refused_immediately(
     ("name", "wait"),
     [("Tokens", 10), ("Drips", 10), ("Splashes", 5), ("Window", 40), ("Slots", 10)],
 )
-def test_waiters_before_count_towards_the_timeout(
-    crowd: Crowd, clock: penstock.ManualClock, name: str, wait: int
-) -> None:
+def test_waiters_before_count_towards_the_timeout(crowd: Line, name: str, wait: int) -> None:
     limiter = crowd.limiter
-    limiter.acquire(name, "ada", 3)
-    for index in range(9):
-        crowd.send(str(index), name)
+    crowd.queue_up("012345678", name)
     with pytest.raises(penstock.RateLimited) as raised:
         limiter.acquire(name, "ada", timeout=wait - 0.001)
     assert raised.value.decision.retry_after == wait
     crowd.send("last", name, timeout=wait)
-    clock.advance(wait)
+    crowd.advance(wait)
     assert len(outcomes := crowd.taken()) == 10
     assert ("last", float(wait)) in outcomes
 
 
-def test_the_timeout_counts_behind_a_single_charge(crowd: Crowd) -> None:
+def test_the_timeout_counts_behind_a_single_charge(crowd: Line) -> None:
     # A drip takes several tokens, so the second waiter is not charged before the turn of the first.
     crowd.limiter.acquire("Splashes", "ada", 3)
     crowd.send("a", "Splashes", 2)
@@ -309,11 +241,11 @@ def test_the_timeout_counts_behind_a_single_charge(crowd: Crowd) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("leaver", range(6))
 def test_a_cancelled_waiter_changes_nothing_for_the_others(
-    crowd: Crowd, clock: penstock.ManualClock, name: str, leaver: int
+    crowd: Line, name: str, leaver: int
 ) -> None:
     def turns(costs: list[int], leaves: int | None) -> list[tuple[str, float | str]]:
         crowd.limiter.reset(name, "ada")
-        crowd.start_ns = clock.now_ns()
+        crowd.start_ns = crowd.clock.now_ns()
         crowd.limiter.acquire(name, "ada", 3)
         waiters = [index for index in range(len(costs) + 1) if index != leaver]
         waiters = [*range(len(costs))] if leaves is not None else waiters
@@ -321,7 +253,7 @@ def test_a_cancelled_waiter_changes_nothing_for_the_others(
             crowd.send(str(index), name, cost)
         if leaves is not None:
             crowd.leave(str(leaves))
-        clock.advance(200)
+        crowd.advance(200)
         return crowd.taken()
 
     costs = [1, 2, 1, 3, 2, 1]
@@ -329,14 +261,10 @@ def test_a_cancelled_waiter_changes_nothing_for_the_others(
     assert turns(costs, leaves=leaver) == turns(without, leaves=None)
 
 
-def test_waiters_cancelled_in_any_order_leave_no_charge(
-    crowd: Crowd, clock: penstock.ManualClock
-) -> None:
-    crowd.limiter.acquire("Tokens", "ada", 3)
-    for index in range(6):
-        crowd.send(str(index))
+def test_waiters_cancelled_in_any_order_leave_no_charge(crowd: Line) -> None:
+    crowd.queue_up("012345")
     crowd.leave("1", "0", "4")
-    clock.advance(60)
+    crowd.advance(60)
     assert crowd.taken() == [("2", 1.0), ("3", 2.0), ("5", 3.0)]
     assert crowd.limiter.check("Tokens", "ada", 0).remaining == 3
 
@@ -350,12 +278,12 @@ def test_waiters_cancelled_in_any_order_leave_no_charge(
     ],
 )
 def test_a_drip_does_not_drain_the_charge_of_a_waiter(
-    crowd: Crowd, clock: penstock.ManualClock, limit: Limit, costs: list[int], turns: list[int]
+    crowd: Line, limit: Limit, costs: list[int], turns: list[int]
 ) -> None:
     crowd.limiter.define("Puddles", limit).spend("ada", limit.max_cost)
     for index, cost in enumerate(costs):
         crowd.send(str(index), "Puddles", cost)
-    clock.advance(10)
+    crowd.advance(10)
     assert crowd.taken() == [(str(index), turn) for index, turn in enumerate(turns)]
 
 
@@ -374,9 +302,9 @@ def test_a_drip_does_not_drain_the_charge_of_a_waiter(
 def test_waiters_are_admitted_like_spends_at_the_same_instants(limit: Limit) -> None:
     for seed in range(40):
         chance = random.Random(seed)  # noqa: S311  one that can be repeated
-        clock = penstock.ManualClock(1000.5)
-        limiter = penstock.Limiter({"Tokens": limit}, clock=clock)
-        crowd, costs, served = Crowd(limiter), {}, []
+        clock = ManualClock(1000.5)
+        limiter = Limiter({"Tokens": limit}, clock=clock)
+        crowd, costs, served = Line(limiter), {}, []
         for turn in range(60):
             cost = chance.randint(1, limit.max_cost)
             keep = chance.randint(0, limit.max_cost - cost) if seed % 2 else 0
@@ -399,32 +327,28 @@ def test_waiters_are_admitted_like_spends_at_the_same_instants(limit: Limit) -> 
         assert crowd.waiting() == []
         crowd.close()
         # The same spends by a caller at those instants.
-        clock = penstock.ManualClock(1000.5)
-        bound = penstock.Limiter({"Limit": limit}, clock=clock).limit("Limit")
+        clock = ManualClock(1000.5)
+        bound = Limiter({"Limit": limit}, clock=clock).limit("Limit")
         for at, (cost, keep) in served:
             clock.set_ns(1_000_500_000_000 + round(at * SECOND))
             assert bound.spend("ada", cost, keep=keep), (seed, at, cost, keep)
 
 
-def test_waiters_that_keep_fewer_tokens_come_first(
-    crowd: Crowd, clock: penstock.ManualClock
-) -> None:
+def test_waiters_that_keep_fewer_tokens_come_first(crowd: Line) -> None:
     for who, keep, cost in [("a", 2, 1), ("b", 2, 1), ("c", 0, 2), ("d", 1, 1), ("e", 0, 1)]:
         crowd.send(who, cost=cost, keep=keep)
     # "b" waits for three tokens. That delays neither "c", for which there are two, nor "e".
     assert crowd.taken() == [("a", 0.0), ("c", 0.0)]
     outcomes = []
     for _ in range(6):
-        clock.advance(1)
+        crowd.advance(1)
         outcomes += crowd.taken()
     # Two tokens for "d" after that of "e", and three for "b".
     assert outcomes == [("e", 1.0), ("d", 3.0), ("b", 5.0)]
 
 
 @pytest.mark.parametrize("name", ["Tokens", "Drips", "Window"])
-def test_a_waiter_that_keeps_tokens_takes_none_in_advance(
-    crowd: Crowd, clock: penstock.ManualClock, name: str
-) -> None:
+def test_a_waiter_that_keeps_tokens_takes_none_in_advance(crowd: Line, name: str) -> None:
     limiter = crowd.limiter
     limiter.spend(name, "ada", 1)
     for who in "abc":
@@ -433,11 +357,11 @@ def test_a_waiter_that_keeps_tokens_takes_none_in_advance(
     # What they must leave is there for others.
     assert limiter.spend(name, "ada", 2).remaining == 0
     crowd.send("d", name, 3)
-    clock.advance(10)
+    crowd.advance(10)
     assert crowd.taken()[0] == ("d", limiter.limits[name].period if name == "Window" else 3.0)
 
 
-def test_the_timeout_counts_the_tokens_to_keep(crowd: Crowd, clock: penstock.ManualClock) -> None:
+def test_the_timeout_counts_the_tokens_to_keep(crowd: Line) -> None:
     crowd.limiter.acquire("Tokens", "ada", 3)
     for timeout in (0, 2.999):
         with pytest.raises(penstock.RateLimited) as raised:
@@ -449,14 +373,12 @@ def test_the_timeout_counts_the_tokens_to_keep(crowd: Crowd, clock: penstock.Man
     crowd.send("c", timeout=4, keep=2)
     crowd.send("d", keep=3)
     assert crowd.taken() == [("b", "RateLimited"), ("d", "CostTooHigh")]
-    clock.advance(3)
-    clock.advance(1)
+    crowd.clock.advance(3)
+    crowd.clock.advance(1)
     assert crowd.taken() == [("a", 3.0), ("c", 4.0)]
 
 
-def test_a_waiter_is_refused_no_later_than_its_timeout(
-    crowd: Crowd, clock: penstock.ManualClock
-) -> None:
+def test_a_waiter_is_refused_no_later_than_its_timeout(crowd: Line) -> None:
     crowd.limiter.acquire("Window", "ada", 3)
     crowd.send("a", "Window", 3)
     crowd.send("b", "Window", 1, timeout=20)
@@ -464,31 +386,29 @@ def test_a_waiter_is_refused_no_later_than_its_timeout(
     crowd.send("d", "Window", 2)
     # The window is made three times as long.
     crowd.limiter.reload({"Window": Limit.fixed_window(count=3, period="30s")})
-    clock.advance_ns(20 * SECOND - 1)
+    crowd.clock.advance_ns(20 * SECOND - 1)
     assert crowd.taken() == []
-    clock.advance_ns(1)
+    crowd.clock.advance_ns(1)
     assert crowd.taken() == [("b", "RateLimited"), ("c", "RateLimited")]
-    clock.advance(100)
+    crowd.advance(100)
     assert crowd.taken() == [("a", 30.0), ("d", 60.0)]
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("inf"), 10**30])
-def test_an_impossible_timeout_is_refused(limiter: penstock.Limiter, timeout: float) -> None:
+def test_an_impossible_timeout_is_refused(limiter: Limiter, timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout"):
         limiter.acquire("Tokens", "ada", timeout=timeout)
     assert len(limiter) == 0
 
 
 @pytest.mark.parametrize("timeout", [True, b"1"])
-def test_a_timeout_of_another_type_is_refused(limiter: penstock.Limiter, timeout: Any) -> None:
+def test_a_timeout_of_another_type_is_refused(limiter: Limiter, timeout: Any) -> None:
     with pytest.raises(TypeError, match="timeout"):
         limiter.acquire("Tokens", "ada", timeout=timeout)
 
 
-def test_impossible_calls_raise_behind_waiters_too(crowd: Crowd) -> None:
-    crowd.limiter.acquire("Tokens", "ada", 3)
-    for who in "abcde":
-        crowd.send(who)
+def test_impossible_calls_raise_behind_waiters_too(crowd: Line) -> None:
+    crowd.queue_up("abcde")
     crowd.send("high", cost=4)
     crowd.send("negative", cost=-1)
     assert crowd.taken() == [("high", "CostTooHigh"), ("negative", "CostNegative")]
@@ -522,25 +442,22 @@ def test_no_caller_waits_without_a_limit(make_limiter: MakeLimiter) -> None:
     ],
 )
 def test_a_reload_wakes_the_waiters_it_concerns(
-    crowd: Crowd,
-    clock: penstock.ManualClock,
+    crowd: Line,
     limits: dict[str, Limit | str],
     outcomes: list[float | str],
 ) -> None:
-    crowd.limiter.acquire("Tokens", "ada", 3)
-    for who in "abcde":
-        crowd.send(who)
+    crowd.queue_up("abcde")
     crowd.limiter.reload(limits)
     at_once = dict(crowd.taken())
     expected = dict(zip("abcde", outcomes, strict=True))
     if "Tokens" in limits:
         assert at_once == {who: at for who, at in expected.items() if at == 0}
-    clock.advance(50)
+    crowd.advance(50)
     assert at_once | dict(crowd.taken()) == expected
 
 
 def test_a_reload_wakes_threads_at_once() -> None:
-    limiter = penstock.Limiter({"Calls": Limit.fixed_window(count=1, period="1h")})
+    limiter = Limiter({"Calls": Limit.fixed_window(count=1, period="1h")})
     limiter.acquire("Calls", "ada")
     threads = [
         threading.Thread(target=limiter.acquire, args=("Calls", "ada"), daemon=True)
@@ -554,23 +471,19 @@ def test_a_reload_wakes_threads_at_once() -> None:
         assert not thread.is_alive()
 
 
-def test_a_reset_serves_the_waiters_that_fit(crowd: Crowd, clock: penstock.ManualClock) -> None:
-    crowd.limiter.acquire("Tokens", "ada", 3)
-    for index in range(8):
-        crowd.send(str(index))
+def test_a_reset_serves_the_waiters_that_fit(crowd: Line) -> None:
+    crowd.queue_up("01234567")
     crowd.limiter.reset("Tokens", "ada")
     # A full bucket, and not one token more.
     assert crowd.taken() == [("0", 0.0), ("1", 0.0), ("2", 0.0)]
     assert not crowd.limiter.spend("Tokens", "ada")
-    clock.advance(60)
+    crowd.advance(60)
     assert crowd.taken() == [(str(index), index - 2.0) for index in range(3, 8)]
 
 
 @pytest.mark.parametrize("name", ["Tokens", "Window"])
 @pytest.mark.parametrize("way", ["refund", "bound", "refund_all", "settle", "cancel", "exception"])
-def test_returned_tokens_serve_waiters_immediately(
-    crowd: Crowd, clock: penstock.ManualClock, name: str, way: str
-) -> None:
+def test_returned_tokens_serve_waiters_immediately(crowd: Line, name: str, way: str) -> None:
     limiter = crowd.limiter
     reservation = limiter.reserve(name, "ada", 2)
     limiter.spend(name, "ada")
@@ -593,15 +506,13 @@ def test_returned_tokens_serve_waiters_immediately(
     with contextlib.suppress(penstock.ReservationError):
         reservation.settle(2)
     assert crowd.taken() == [("0", 0.0), ("1", 0.0)]
-    clock.advance(60)
+    crowd.advance(60)
     turns = [1, 2, 3, 4] if name == "Tokens" else [10, 10, 10, 20]
     assert crowd.taken() == [(str(index), turn) for index, turn in enumerate(turns, 2)]
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_waiter_that_leaves_after_a_reload_returns_its_place(
-    crowd: Crowd, clock: penstock.ManualClock, leaves: bool
-) -> None:
+def test_a_waiter_that_leaves_after_a_reload_returns_its_place(crowd: Line, leaves: bool) -> None:
     limiter = crowd.limiter
     limiter.reload({"Drips": Limit.leaky_bucket(size=3, drip_rate="10s")})
     limiter.spend("Drips", "ada", 3)
@@ -610,33 +521,29 @@ def test_a_waiter_that_leaves_after_a_reload_returns_its_place(
     crowd.send("waiter", "Drips")
     if leaves:
         crowd.leave("leaver")
-    clock.advance(5)
+    crowd.advance(5)
     # At the pace of the new limit.
     assert dict(crowd.taken())["waiter"] == (1 if leaves else 2)
 
 
-def test_a_timeout_beyond_the_end_of_time_is_one(crowd: Crowd, clock: penstock.ManualClock) -> None:
-    clock.advance(1_700_000_000)
+def test_a_timeout_beyond_the_end_of_time_is_one(crowd: Line) -> None:
+    crowd.advance(1_700_000_000)
     crowd.limiter.acquire("Window", "ada", 3)
     # The longest of `threading`, too.
     for index in range(3):
         crowd.send(str(index), "Window", 3, timeout=int(threading.TIMEOUT_MAX))
-    clock.advance(30)
+    crowd.advance(30)
     assert [who for who, _ in crowd.taken()] == ["0", "1", "2"]
 
 
-def test_closing_raises_in_every_waiter(crowd: Crowd) -> None:
-    crowd.limiter.acquire("Tokens", "ada", 3)
-    for who in "abcde":
-        crowd.send(who)
+def test_closing_raises_in_every_waiter(crowd: Line) -> None:
+    crowd.queue_up("abcde")
     crowd.limiter.close()
     assert crowd.taken() == [(who, "StoreError") for who in "abcde"]
 
 
-def test_leaving_a_closed_limiter_is_no_error(crowd: Crowd) -> None:
-    crowd.limiter.acquire("Tokens", "ada", 3)
-    for who in "abcde":
-        crowd.send(who)
+def test_leaving_a_closed_limiter_is_no_error(crowd: Line) -> None:
+    crowd.queue_up("abcde")
     crowd.limiter.close()
     crowd.leave(*"abcde")
     assert crowd.waiting() == []
@@ -644,7 +551,7 @@ def test_leaving_a_closed_limiter_is_no_error(crowd: Crowd) -> None:
 
 
 def test_closing_wakes_a_thread() -> None:
-    limiter, raised = penstock.Limiter({"Tokens": "1/hour"}), []
+    limiter, raised = Limiter({"Tokens": "1/hour"}), []
 
     def wait() -> None:
         try:
@@ -662,7 +569,7 @@ def test_closing_wakes_a_thread() -> None:
 
 
 def test_on_the_system_clock_no_waiter_is_early() -> None:
-    limiter = penstock.Limiter({"Tokens": Limit.token_bucket(burst=1, count=1, period="50ms")})
+    limiter = Limiter({"Tokens": Limit.token_bucket(burst=1, count=1, period="50ms")})
     decisions = [limiter.acquire("Tokens", "ada", timeout=5) for _ in range(3)]
     start_ns = limiter.clock.now_ns()
     assert decisions[2].now_ns - decisions[0].now_ns >= 100_000_000
@@ -679,9 +586,9 @@ LIMITS_OF_50_MS = [
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "busy"])
 @pytest.mark.parametrize("limit", LIMITS_OF_50_MS, ids=lambda limit: limit.algorithm)
 def test_waiters_of_a_loop_that_does_not_run_delay_no_others(limit: Limit, is_closed: bool) -> None:
-    limiter = penstock.Limiter({"Tokens": limit})
+    limiter = Limiter({"Tokens": limit})
     limiter.acquire("Tokens", "ada")
-    stopped, crowd = Crowd(limiter), Crowd(limiter)
+    stopped, crowd = Line(limiter), Line(limiter)
     for index in range(4):
         stopped.send(f"stopped {index}")
     crowd.send("sleeping")
@@ -689,7 +596,7 @@ def test_waiters_of_a_loop_that_does_not_run_delay_no_others(limit: Limit, is_cl
         stopped.loop.close()
     decision = limiter.acquire("Tokens", "ada")
     assert (decision.now_ns - stopped.start_ns) / SECOND < 20
-    crowd.run_until_done(penstock.AsyncLimiter(limiter).acquire("Tokens", "ada"))
+    crowd.run_until_done(crowd.calls.acquire("Tokens", "ada"))
     assert [who for who, _ in crowd.taken()] == ["sleeping"]
     stopped.close()
     crowd.close()
@@ -697,9 +604,9 @@ def test_waiters_of_a_loop_that_does_not_run_delay_no_others(limit: Limit, is_cl
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_abandoned_task_is_freed(limiter: penstock.Limiter) -> None:
+def test_an_abandoned_task_is_freed(limiter: Limiter) -> None:
     limiter.acquire("Tokens", "ada", 3)
-    abandoned = Crowd(limiter)
+    abandoned = Line(limiter)
     for index in range(6):
         abandoned.send(str(index))
     loop, task = weakref.ref(abandoned.loop), weakref.ref(abandoned.tasks["5"])
@@ -713,28 +620,22 @@ def test_an_abandoned_task_is_freed(limiter: penstock.Limiter) -> None:
     assert debt_ns(limiter) == 0
 
 
-def test_a_waiting_task_without_references_stays_alive(
-    crowd: Crowd, clock: penstock.ManualClock
-) -> None:
-    crowd.limiter.acquire("Tokens", "ada", 3)
-    for index in range(6):
-        crowd.send(str(index))
+def test_a_waiting_task_without_references_stays_alive(crowd: Line) -> None:
+    crowd.queue_up("012345")
     crowd.tasks.clear()
     gc.collect()
-    clock.advance(6)
+    crowd.advance(6)
     assert [who for who, _ in crowd.taken()] == [str(index) for index in range(6)]
 
 
 def test_thousands_of_waiters_are_cancelled_quickly(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"Tokens": Limit.token_bucket(burst=10_000, count=1, period="1s")})
     limiter.acquire("Tokens", "ada", 10_000)
-    crowd, clock = Crowd(limiter), penstock.SystemClock()
+    crowd, clock = Line(limiter), penstock.SystemClock()
     for first in ("placed", "queued"):
         start = clock.now_ns()
         for index in range(8_000):
-            name = f"{first} {index}"
-            waits = crowd.wait(name, "Tokens", 1, {})
-            crowd.tasks[name] = crowd.loop.create_task(waits)
+            crowd.start(f"{first} {index}")
         crowd.run()
         joined = clock.now_ns()
         crowd.leave(*crowd.tasks)
@@ -751,40 +652,23 @@ def test_interrupts_at_any_point_block_no_waiter() -> None:
     limits = {"Tokens": Limit.token_bucket(burst=1, count=1, period="50ms")}
 
     def is_over(nth: int) -> bool:
-        """Interrupt an `acquire` at the nth line that is run; whether there were fewer."""
-        limiter = penstock.Limiter(limits)
+        limiter = Limiter(limits)
         limiter.acquire("Tokens", "ada")
-        crowd = Crowd(limiter)
+        crowd = Line(limiter)
         crowd.send("before")
-        ran = 0
-
-        def trace(frame: FrameType, event: str, _: object) -> Any:
-            nonlocal ran
-            if frame.f_code.co_filename != wait_queue.__file__:
-                return None
-            ran += event == "line"
-            if event == "line" and ran == nth:
-                sys.settrace(before)
-                raise KeyboardInterrupt
-            return trace
-
-        before = sys.gettrace()
-        with contextlib.suppress(KeyboardInterrupt):
-            sys.settrace(trace)
-            limiter.acquire("Tokens", "ada")
-        sys.settrace(before)
-        crowd.run_until_done(penstock.AsyncLimiter(limiter).acquire("Tokens", "ada"))
+        was_interrupted = has_line(nth, lambda: limiter.acquire("Tokens", "ada"))
+        crowd.run_until_done(crowd.calls.acquire("Tokens", "ada"))
         assert [who for who, _ in crowd.taken()] == ["before"], nth
         assert limiter.acquire("Tokens", "ada", timeout=5), nth
         crowd.close()
-        return ran < nth
+        return not was_interrupted
 
     assert next(nth for nth in itertools.count(1) if is_over(nth)) > 8
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals to a thread")
 def test_control_c_ends_the_wait_and_returns_the_charge() -> None:
-    limiter = penstock.Limiter({"Tokens": Limit.token_bucket(burst=1, count=1, period="1h")})
+    limiter = Limiter({"Tokens": Limit.token_bucket(burst=1, count=1, period="1h")})
     limiter.acquire("Tokens", "ada")
     main, is_over = threading.get_ident(), threading.Event()
 
@@ -806,26 +690,22 @@ def test_control_c_ends_the_wait_and_returns_the_charge() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_after_a_fork_the_waiters_are_in_the_parent(
-    crowd: Crowd, clock: penstock.ManualClock
-) -> None:
+def test_after_a_fork_the_waiters_are_in_the_parent(crowd: Line) -> None:
     limiter = crowd.limiter
-    limiter.acquire("Tokens", "ada", 3)
-    for index in range(5):
-        crowd.send(str(index))
+    crowd.queue_up("01234")
     child = os.fork()
     if child == 0:
         # Three charges came along with the memory; the two waiters behind them did not.
-        clock.advance(3)
+        crowd.clock.advance(3)
         is_right = not limiter.spend("Tokens", "ada")
-        clock.advance(1)
+        crowd.clock.advance(1)
         is_right = is_right and limiter.spend("Tokens", "ada").allowed
-        clock.advance(1)
+        crowd.clock.advance(1)
         with contextlib.suppress(penstock.RateLimited):
             os._exit(0 if is_right and limiter.acquire("Tokens", "ada", timeout=0) else 1)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    clock.advance(1)
+    crowd.advance(1)
     assert crowd.taken() == [("0", 1.0)]
 
 
@@ -860,12 +740,12 @@ def test_the_interpreter_ends_while_a_daemon_thread_waits(call: str) -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
-def test_a_limiter_is_freed_after_waiting(clock: penstock.ManualClock) -> None:
+def test_a_limiter_is_freed_after_waiting(clock: ManualClock) -> None:
     class Marked(str):
         __slots__ = ("__weakref__",)
 
-    limiter = penstock.Limiter({"Tokens": "1/second"}, clock=clock)
-    crowd, id = Crowd(limiter), Marked("ada")
+    limiter = Limiter({"Tokens": "1/second"}, clock=clock)
+    crowd, id = Line(limiter), Marked("ada")
     limiter.acquire("Tokens", id)
     crowd.send("a")
     clock.advance(1)
@@ -885,7 +765,7 @@ def test_the_delay_is_rounded_up() -> None:
 
 
 @pytest.mark.parametrize("timeout", ["5s", "1500ms", 1.5, datetime.timedelta(seconds=2)])
-def test_timeout_is_any_length_of_time(limiter: penstock.Limiter, timeout: Any) -> None:
+def test_timeout_is_any_length_of_time(limiter: Limiter, timeout: Any) -> None:
     limiter.acquire("Tokens", "ada", 3)
     with pytest.raises(penstock.RateLimited):
         limiter.acquire("Tokens", "ada", 3, timeout="1ms")

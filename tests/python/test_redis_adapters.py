@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import flask
@@ -13,7 +12,7 @@ import pytest
 from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpResponse
 from fastapi import Depends, FastAPI
-from loops import turn_over
+from loops import NoThreads, turn_over
 
 import penstock
 from penstock.asgi import PenstockMiddleware
@@ -85,10 +84,7 @@ def test_loop_runs_on_while_the_server_does_not_answer(
             server.pause()
             tasks = [loop.create_task(client.get("/")) for _ in range(AT_ONCE)]
             # With the server stopped, only a loop that does not wait for it gets through this.
-            for _ in range(TURNS):
-                passed = loop.create_future()
-                loop.call_soon(passed.set_result, None)
-                await passed
+            await turn_over(TURNS)
             done = sum(task.done() for task in tasks)
             server.resume()
             return done, [response.status_code for response in await asyncio.gather(*tasks)]
@@ -134,13 +130,6 @@ def test_request_that_waits_for_the_server_holds_few_objects(start_server: Start
     limiter.close()
 
 
-class _NoThreads(ThreadPoolExecutor):
-    """Runs nothing, so that a test fails if a loop needs a thread."""
-
-    def submit(self, fn: Callable[..., Any], /, *_: Any, **__: Any) -> Any:
-        raise AssertionError(f"a thread runs {fn!r}")
-
-
 def test_requests_are_decided_without_a_thread(redis_server: Server) -> None:
     limits = {"PerAddress": "2/hour", "Many": "9/hour"}
     limiter = penstock.Limiter(limits, f"{redis_server.url}?deadline=20s")
@@ -161,7 +150,7 @@ def test_requests_are_decided_without_a_thread(redis_server: Server) -> None:
         return ""
 
     async def main() -> list[int]:
-        asyncio.get_running_loop().set_default_executor(_NoThreads())
+        asyncio.get_running_loop().set_default_executor(NoThreads())
         transport = httpx.ASGITransport(app, client=("203.0.113.7", 50000))
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
             paths = ("/one", "/both", "/blocking", "/one")
