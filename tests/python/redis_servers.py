@@ -73,14 +73,18 @@ def free_port() -> int:
         return port
 
 
-def wait_until(condition: Callable[[], bool], what: str, *, pace: Callable[[], object]) -> None:
-    """Call `condition` until it is true; `pace` blocks briefly between two calls."""
+def wait_until(
+    condition: Callable[[], bool], what: str, process: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Call `condition` until it is true; `process`, if any, runs on for a moment in between."""
     clock = SystemClock()
     deadline = clock.now() + SECONDS_TO_START
     while not condition():
         if clock.now() > deadline:
             raise TimeoutError(f"waited {SECONDS_TO_START} s in vain until {what}")
-        pace()
+        if process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.02)
 
 
 class _Watchdog:
@@ -176,13 +180,7 @@ class Server:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         _watch("+", self.pid)
-        process = self.process
-
-        def pace() -> None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.01)
-
-        wait_until(lambda: process.poll() is not None or self._answers(), "it answers", pace=pace)
+        wait_until(lambda: not self.is_running or self._answers(), "it answers", self.process)
         return self.is_running
 
     def _config(self) -> str:
@@ -374,8 +372,6 @@ def start_cluster(folder: Path, count: int = 3, config: Mapping[str, str] | None
     for node in nodes[1:]:
         nodes[0].command("CLUSTER", "MEET", HOST, node.port, node.config["cluster-port"])
     cluster = Cluster(nodes)
-    process = nodes[0].process
-    assert process is not None
 
     def is_ready() -> bool:
         return all(
@@ -384,12 +380,8 @@ def start_cluster(folder: Path, count: int = 3, config: Mapping[str, str] | None
             for node in nodes
         )
 
-    def pace() -> None:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)
-
     try:
-        wait_until(is_ready, "the cluster serves all slots", pace=pace)
+        wait_until(is_ready, "the cluster serves all slots", nodes[0].process)
     except BaseException:
         cluster.stop()
         raise
@@ -438,15 +430,8 @@ class SentinelSet:
 
         self._wait_until(is_promoted, "the replica is promoted")
 
-    def _wait_until(self, condition: Callable[[], bool], name: str) -> None:
-        process = self.sentinels[0].process
-        assert process is not None
-
-        def pace() -> None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.02)
-
-        wait_until(condition, name, pace=pace)
+    def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        wait_until(condition, what, self.sentinels[0].process)
 
     def stop(self) -> None:
         """Stop all processes, the Sentinels first."""
@@ -470,12 +455,6 @@ def start_sentinels(folder: Path, count: int = 3) -> SentinelSet:
         for index in range(count)
     ]
     made = SentinelSet([primary, replica], sentinels, service)
-    process = sentinels[0].process
-    assert process is not None
-
-    def pace() -> None:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)
 
     def is_ready() -> bool:
         is_linked = replica.info("master_link_status") == "up"
@@ -486,7 +465,7 @@ def start_sentinels(folder: Path, count: int = 3) -> SentinelSet:
         )
 
     try:
-        wait_until(is_ready, "the Sentinels know the servers", pace=pace)
+        wait_until(is_ready, "the Sentinels know the servers", sentinels[0].process)
     except BaseException:
         made.stop()
         raise

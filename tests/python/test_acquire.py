@@ -11,13 +11,12 @@ import operator
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from programs import run
 from waiters import SECOND, Crowd, has_line
 
 import penstock
@@ -719,7 +718,7 @@ def test_nothing_is_imported_by_the_first_acquire() -> None:
         "assert 'penstock.wait_queue' in before and {*sys.modules} == before; "
         "assert not {'asyncio', 'socket'} & before"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run(code)
 
 
 @pytest.mark.parametrize("call", ["acquire", "acquire_all", "reserve", "reserve_all"])
@@ -736,8 +735,7 @@ def test_the_interpreter_ends_while_a_daemon_thread_waits(call: str) -> None:
         "threading.Thread(target=wait, daemon=True).start()\n"
         "is_waiting.wait()\n"
     )
-    # Dropped reservations warn.
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+    run(code)
 
 
 def test_a_limiter_is_freed_after_waiting(clock: ManualClock) -> None:

@@ -6,11 +6,10 @@ import asyncio
 import copy
 import inspect
 import pickle
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from programs import run
 
 import penstock
 from penstock import AsyncLimiter, Limit, aio
@@ -43,7 +42,7 @@ def test_importing_penstock_imports_no_asyncio() -> None:
         "penstock.AsyncLimiter; assert 'asyncio' in sys.modules; "
         "assert {'AsyncLimiter', 'Limiter'} <= set(dir(penstock))"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run(code)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = penstock.Nothing
 
@@ -234,11 +233,11 @@ def test_nothing_is_reserved_before_it_is_awaited(limiter: AsyncLimiter) -> None
 
 
 def test_on_the_system_clock_no_waiter_is_early() -> None:
-    async def run() -> list[int]:
+    async def wait() -> list[int]:
         limiter = AsyncLimiter({"Tokens": Limit.token_bucket(burst=1, count=1, period="20ms")})
         waits = [limiter.acquire("Tokens", "ada", timeout=5) for _ in range(5)]
         return [decision.now_ns for decision in await asyncio.gather(*waits)]
 
-    instants = asyncio.run(run())
+    instants = asyncio.run(wait())
     for index, instant in enumerate(instants):
         assert instant - instants[0] >= index * 20_000_000

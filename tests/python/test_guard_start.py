@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from guards import asks, request
+from programs import run
 
 import penstock
 from penstock.flask import Penstock
@@ -226,6 +225,6 @@ def test_web_layer_imports_no_framework() -> None:
         "import sys, penstock.web.guard, penstock.wsgi, penstock.cli.main\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "penstock" in done.stdout.split()
-    assert {"flask", "werkzeug", "django", "numpy"}.isdisjoint(done.stdout.split())
+    imported = run(code).split()
+    assert "penstock" in imported
+    assert {"flask", "werkzeug", "django", "numpy"}.isdisjoint(imported)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Final
+
+from programs import run
 
 # A legacy sub-interpreter shares the interpreter lock; mod_wsgi uses one per application.
 _PROGRAM: Final = """
@@ -32,10 +32,6 @@ print(bool(penstock.Limiter({"Orders": "1/minute"}).spend("Orders", "ada")))
 
 
 def test_sub_interpreter_refuses_to_import() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    refused, main = done.stdout.splitlines()
+    refused, main = run(_PROGRAM).splitlines()
     assert refused.startswith("refused:"), refused
     assert main == "True"

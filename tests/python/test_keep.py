@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Literal, get_args
 
 import pytest
-from redis_servers import Server
 
 import penstock
-from penstock import Limit, Transaction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from penstock import AsyncLimiter, CostTooHigh, Decision, Limit, Limiter, ManualClock, Transaction
 
 SECOND = 1_000_000_000
 START = 1_700_000_000
@@ -25,42 +19,20 @@ LIMITS = {
     "Slots": Limit.fixed_rate_window(count=10, period="10s", burst=6),
     "Days": Limit.calendar_window(count=10, period="day"),
 }
-Store = Literal["memory", "shared memory", "server"]
 every_limit = pytest.mark.parametrize("name", LIMITS)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("redis"))
-    try:
-        yield server.start()
-    finally:
-        server.stop()
-
-
-@pytest.fixture(params=get_args(Store))
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    store: Store = request.param
-    if store == "memory":
-        return "memory://"
-    if store == "shared memory":
-        return f"shm://{tmp_path}/table?capacity=1000"
-    server: Server = request.getfixturevalue("server")
-    server.command("FLUSHALL")
-    return f"{server.url}?deadline=10s"
+@pytest.fixture
+def limiter(any_store: str, clock: ManualClock) -> Limiter:
+    return Limiter(LIMITS, store=any_store, clock=clock)
 
 
 @pytest.fixture
-def limiter(url: str, clock: penstock.ManualClock) -> penstock.Limiter:
-    return penstock.Limiter(LIMITS, store=url, clock=clock)
+def clock() -> ManualClock:
+    return ManualClock(START)
 
 
-@pytest.fixture
-def clock() -> penstock.ManualClock:
-    return penstock.ManualClock(START)
-
-
-def numbers(decision: penstock.Decision) -> tuple[bool, int, int, int]:
+def numbers(decision: Decision) -> tuple[bool, int, int, int]:
     return (
         decision.allowed,
         decision.remaining,
@@ -70,9 +42,7 @@ def numbers(decision: penstock.Decision) -> tuple[bool, int, int, int]:
 
 
 @every_limit
-def test_a_spend_leaves_the_tokens_to_keep(
-    limiter: penstock.Limiter, clock: penstock.ManualClock, name: str
-) -> None:
+def test_a_spend_leaves_the_tokens_to_keep(limiter: Limiter, clock: ManualClock, name: str) -> None:
     bound = limiter.limit(name)
     most = LIMITS[name].max_cost
     kept = 3
@@ -96,11 +66,11 @@ def test_a_spend_leaves_the_tokens_to_keep(
 
 @every_limit
 def test_random_traffic_agrees_with_a_model(
-    limiter: penstock.Limiter, clock: penstock.ManualClock, name: str
+    limiter: Limiter, clock: ManualClock, name: str
 ) -> None:
     """A spend that keeps tokens is allowed if cost and keep fit, and takes the cost alone."""
     chance = random.Random(name)  # noqa: S311  one that can be repeated
-    model = penstock.Limiter(LIMITS, clock=clock)
+    model = Limiter(LIMITS, clock=clock)
     most = LIMITS[name].max_cost
     outcomes = {True: 0, False: 0}
     for _ in range(400):
@@ -142,9 +112,9 @@ def test_random_traffic_agrees_with_a_model(
     assert min(outcomes.values()) > 40
 
 
-def test_random_slots_agree_with_a_model(url: str, clock: penstock.ManualClock) -> None:
+def test_random_slots_agree_with_a_model(any_store: str, clock: ManualClock) -> None:
     most = 5
-    limiter = penstock.Limiter({"Slots": Limit.in_flight(most)}, store=url, clock=clock)
+    limiter = Limiter({"Slots": Limit.in_flight(most)}, store=any_store, clock=clock)
     chance = random.Random("slots")  # noqa: S311  one that can be repeated
     held: list[tuple[int, penstock.Reservation]] = []
     outcomes = {True: 0, False: 0}
@@ -169,8 +139,8 @@ def test_random_slots_agree_with_a_model(url: str, clock: penstock.ManualClock) 
 
 
 @every_limit
-def test_keeping_nothing_is_as_before(name: str, clock: penstock.ManualClock) -> None:
-    limiter, plain = (penstock.Limiter(LIMITS, clock=clock) for _ in range(2))
+def test_keeping_nothing_is_as_before(name: str, clock: ManualClock) -> None:
+    limiter, plain = (Limiter(LIMITS, clock=clock) for _ in range(2))
     chance = random.Random(name)  # noqa: S311  one that can be repeated
     for _ in range(200):
         cost = chance.randrange(3)
@@ -181,7 +151,7 @@ def test_keeping_nothing_is_as_before(name: str, clock: penstock.ManualClock) ->
 
 @every_limit
 def test_more_than_the_limit_can_hold_is_an_error(name: str) -> None:
-    limiter = penstock.Limiter(LIMITS)
+    limiter = Limiter(LIMITS)
     most = LIMITS[name].max_cost
     assert limiter.check(name, "ada", 0, keep=most).allowed
     message = (
@@ -196,7 +166,7 @@ def test_more_than_the_limit_can_hold_is_an_error(name: str) -> None:
         lambda: limiter.spend_each(name, ["ada"], keep=most),
     )
     for call in calls:
-        with pytest.raises(penstock.CostTooHigh) as caught:
+        with pytest.raises(CostTooHigh) as caught:
             call()
         assert str(caught.value) == message
         with pytest.raises(penstock.CostNegative, match="keep must be at least 0, found -1"):
@@ -207,7 +177,7 @@ def test_more_than_the_limit_can_hold_is_an_error(name: str) -> None:
         limiter.spend(name, "ada", keep=0.5)  # type: ignore[arg-type]
 
 
-def test_a_batch_has_a_keep_for_each_transaction(limiter: penstock.Limiter) -> None:
+def test_a_batch_has_a_keep_for_each_transaction(limiter: Limiter) -> None:
     batch = [Transaction("Tokens", "ada", 3, keep=6), Transaction("Window", "ada", 3, keep=5)]
     assert [part.remaining for part in limiter.spend_all(batch).parts] == [1, 2]
     refused = limiter.spend_all(batch)
@@ -217,7 +187,7 @@ def test_a_batch_has_a_keep_for_each_transaction(limiter: penstock.Limiter) -> N
     assert batch[0] != Transaction("Tokens", "ada", 3)
 
 
-def test_headers_show_the_part_that_the_request_may_use(limiter: penstock.Limiter) -> None:
+def test_headers_show_the_part_that_the_request_may_use(limiter: Limiter) -> None:
     decision = limiter.spend("Window", "ada", keep=4)
     assert decision.headers()["RateLimit-Policy"] == '"Window";q=6;w=10'
     assert decision.headers()["RateLimit"] == '"Window";r=5;t=10'
@@ -226,31 +196,31 @@ def test_headers_show_the_part_that_the_request_may_use(limiter: penstock.Limite
 
 
 def test_a_limit_in_shadow_mode_counts_whom_headroom_would_deny(
-    clock: penstock.ManualClock,
+    clock: ManualClock,
 ) -> None:
     limits = penstock.Limits.parse("Tokens: {burst: 10, count: 10, period: 10s, mode: shadow}")
-    limiter = penstock.Limiter(limits, clock=clock)
+    limiter = Limiter(limits, clock=clock)
     decisions = [limiter.spend("Tokens", "ada", 4, keep=4) for _ in range(2)]
     assert [decision.allowed for decision in decisions] == [True, True]
     assert [decision.would_deny for decision in decisions] == [False, True]
     assert limiter.peek("Tokens", "ada").remaining == 6
 
 
-def test_a_factor_applies_before_the_tokens_to_keep(clock: penstock.ManualClock) -> None:
-    limiter = penstock.Limiter(LIMITS, clock=clock)
+def test_a_factor_applies_before_the_tokens_to_keep(clock: ManualClock) -> None:
+    limiter = Limiter(LIMITS, clock=clock)
     assert limiter.spend("Drips", "ada", 1, 2, keep=3).remaining == 1
 
 
-def test_settling_may_take_the_tokens_that_a_reservation_kept(limiter: penstock.Limiter) -> None:
+def test_settling_may_take_the_tokens_that_a_reservation_kept(limiter: Limiter) -> None:
     reservation = limiter.reserve("Tokens", "ada", 4, keep=6)
     assert reservation.decision.remaining == 0
     assert reservation.settle(9).remaining == 1
     assert not limiter.reserve("Tokens", "ada", 1, keep=1)
 
 
-def test_coroutines_keep_tokens(url: str, clock: penstock.ManualClock) -> None:
+def test_coroutines_keep_tokens(any_store: str, clock: ManualClock) -> None:
     async def run() -> None:
-        async with penstock.AsyncLimiter(LIMITS, store=url, clock=clock) as limiter:
+        async with AsyncLimiter(LIMITS, store=any_store, clock=clock) as limiter:
             assert (await limiter.spend("Tokens", "ada", 4, keep=5)).remaining == 1
             assert not await limiter.limit("Tokens").spend("ada", 4, keep=5)
             assert not await limiter.check("Tokens", "ada", 4, keep=5)

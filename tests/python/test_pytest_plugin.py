@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-import subprocess
-import sys
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ import django.http
 import flask
 import httpx
 import httpx2
+import programs
 import pytest
 
 import penstock
@@ -104,12 +103,9 @@ def run(pytester: pytest.Pytester) -> Runner:
 
 
 def test_importing_the_plugin_imports_the_core_and_nothing_else() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True
-    )
     modules = ["_core", "decisions", "errors", "explanation", "hints", "pytest_plugin"]
     ours = {"penstock", *(f"penstock.{name}" for name in modules)}
-    assert set(done.stdout.split()) == ours
+    assert set(programs.run(IMPORT).split()) == ours
 
 
 def test_suite_without_the_plugin_is_unaffected(run: Runner) -> None:

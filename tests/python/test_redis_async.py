@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import subprocess
-import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from loops import turn_over
+from programs import run
 
 import penstock
 from penstock import AsyncLimiter, Limit
@@ -360,11 +359,4 @@ print("ended")
 
 def test_interpreter_ends_with_calls_in_flight(start_server: StartServer) -> None:
     server = start_server()
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", EXIT, server.url, str(server.pid)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
+    assert run(EXIT, server.url, str(server.pid)) == "ended\n"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -17,6 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from programs import run
 from redis_servers import HOST, Server, start_cluster, tls_config
 from tcp_proxy import Proxy
 
@@ -621,14 +621,7 @@ print("ended")
 
 def test_interpreter_ends_while_daemon_threads_wait_for_a_reply(start_server: StartServer) -> None:
     server = start_server()
-    done = subprocess.run(
-        [sys.executable, "-c", EXIT, server.url, str(server.pid)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+    assert run(EXIT, server.url, str(server.pid)) == "ended\n"
 
 
 def test_metrics_show_a_server_that_fails(start_server: StartServer) -> None:

@@ -38,7 +38,7 @@ def test_server_ends_with_a_killed_process(tmp_path: Path) -> None:
         status = Path(f"/proc/{pid}/status")
         return not status.exists() or "State:\tZ" in status.read_text(encoding="utf-8")
 
-    redis_servers.wait_until(is_gone, "the server is gone", pace=lambda: None)
+    redis_servers.wait_until(is_gone, "the server is gone")
 
 
 def test_missing_server_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

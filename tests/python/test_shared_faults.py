@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import programs
 import pytest
 
 import penstock
@@ -184,11 +185,8 @@ print("survived")
 
 
 def run(program: str, url: str, *prefix: str) -> str:
-    """Run a program with the URL as its argument. Return what it printed."""
-    command = [*prefix, sys.executable, "-c", BEGINNING + program, url]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=110, check=False)
-    assert done.returncode == 0, f"the program ended with {done.returncode}"
-    return done.stdout
+    """Run a program with the URL as its argument; return what it prints."""
+    return programs.run(BEGINNING + program, url, python=(*prefix, sys.executable))
 
 
 def unshare(*options: str) -> list[str]:

@@ -46,15 +46,9 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> str:
-    """The URL of a table that no other test uses."""
-    return f"shm://{tmp_path}/table?capacity=1000"
-
-
-@pytest.fixture
-def limiter(store: str) -> penstock.Limiter:
+def limiter(shm_url: str) -> penstock.Limiter:
     """A limiter with a bucket of `known` in each limit."""
-    limiter = penstock.Limiter(LIMITS, store=store)
+    limiter = penstock.Limiter(LIMITS, store=shm_url)
     for name in LIMITS:
         assert limiter.spend(name, "known")
     return limiter

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 LIMITS = {"Orders": "500/day"}
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    """The URL of a table that no other test uses."""
-    return f"shm://{tmp_path}/table?capacity=1000"
-
-
 POOL = """
 import multiprocessing, sys, penstock
 
@@ -37,15 +31,17 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_processes_of_a_pool_share_one_limit_exactly(url: str, tmp_path: Path, method: str) -> None:
+def test_processes_of_a_pool_share_one_limit_exactly(
+    shm_url: str, tmp_path: Path, method: str
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(POOL, encoding="utf-8")
-    command = [sys.executable, str(program), method, url]
+    command = [sys.executable, str(program), method, shm_url]
     assert subprocess.check_output(command, text=True, timeout=60) == "500\n"
 
 
-def test_forked_child_decides_by_the_same_buckets(url: str) -> None:
-    limiter = penstock.Limiter(LIMITS, store=url)
+def test_forked_child_decides_by_the_same_buckets(shm_url: str) -> None:
+    limiter = penstock.Limiter(LIMITS, store=shm_url)
     limiter.spend("Orders", "ada", 400)
     child = multiprocessing.get_context("fork").Process(
         target=limiter.spend, args=("Orders", "ada", 60)
@@ -56,9 +52,9 @@ def test_forked_child_decides_by_the_same_buckets(url: str) -> None:
     assert limiter.peek("Orders", "ada").remaining == 40
 
 
-def test_manual_clock_decides_in_place_of_the_tables_own(url: str) -> None:
+def test_manual_clock_decides_in_place_of_the_tables_own(shm_url: str) -> None:
     clock = penstock.ManualClock(1_700_000_000)
-    limiter = penstock.Limiter({"Orders": "2/minute"}, store=url, clock=clock)
+    limiter = penstock.Limiter({"Orders": "2/minute"}, store=shm_url, clock=clock)
     assert [limiter.spend("Orders", "ada").allowed for _ in range(3)] == [True, True, False]
     clock.advance(30)
     assert limiter.spend("Orders", "ada")

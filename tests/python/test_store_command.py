@@ -43,15 +43,9 @@ def limits(write: Write) -> str:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    """The URL of a table that does not exist yet."""
-    return f"shm://{tmp_path}/table?capacity=1000"
-
-
-@pytest.fixture
-def limiter(url: str, limits: str) -> penstock.Limiter:
+def limiter(shm_url: str, limits: str) -> penstock.Limiter:
     """A limiter whose table has three buckets."""
-    limiter = penstock.Limiter(penstock.Limits.load(limits), store=url)
+    limiter = penstock.Limiter(penstock.Limits.load(limits), store=shm_url)
     limiter.spend("Orders", ADA, 10)
     limiter.spend("Orders", GRACE, 5)
     limiter.spend("Pages", ADA, 3)
@@ -65,14 +59,14 @@ def run(command: Command, *arguments: str) -> Any:
 
 
 @pytest.mark.usefixtures("limiter")
-def test_inspect_shows_the_table(url: str, tmp_path: Path, command: Command) -> None:
-    shown = run(command, "inspect", url)
+def test_inspect_shows_the_table(shm_url: str, tmp_path: Path, command: Command) -> None:
+    shown = run(command, "inspect", shm_url)
     # The table's file is of the machine's clock, not of the manual one.
     assert shown.pop("age") is not None
     assert shown.pop("slots") >= 2000
     assert shown.pop("bytes") >= 32_000
     assert shown == {
-        "store": url,
+        "store": shm_url,
         "file": f"{tmp_path}/table",
         "buckets": 3,
         "capacity": 1000,
@@ -93,17 +87,17 @@ def test_inspect_shows_the_table(url: str, tmp_path: Path, command: Command) -> 
 
 
 def test_inspect_shows_the_slots_of_both_epochs_and_when_they_expire(
-    url: str, clock: penstock.ManualClock, command: Command
+    shm_url: str, clock: penstock.ManualClock, command: Command
 ) -> None:
-    limiter = penstock.Limiter({"Calls": "9 in flight, lease 2s"}, url, clock=clock)
+    limiter = penstock.Limiter({"Calls": "9 in flight, lease 2s"}, shm_url, clock=clock)
     # Of a process that was killed.
     limiter.reserve("Calls", "ada", 2).abandon()
     clock.advance(3)
     with limiter.reserve("Calls", "ada"):
         # An epoch is 2.048 s, and the second one began that long after the first.
         row = {"reset_after": 3.144, "tally": None, "slots": 3, "bucket_key": None}
-        assert run(command, "inspect", url)["slowest"] == [row]
-        assert command.run("store", "inspect", url) == 0
+        assert run(command, "inspect", shm_url)["slowest"] == [row]
+        assert command.run("store", "inspect", shm_url) == 0
     shown = re.search(r"slots of requests in flight\n(?:.*\n)+? *3\.14 s +3\b", command.out)
     assert shown is not None, command.out
     assert "slowest" not in command.out
@@ -111,11 +105,11 @@ def test_inspect_shows_the_slots_of_both_epochs_and_when_they_expire(
 
 @pytest.mark.usefixtures("limiter")
 def test_inspect_shows_the_buckets_of_given_clients_nearest_to_their_limit(
-    url: str, limits: str, command: Command
+    shm_url: str, limits: str, command: Command
 ) -> None:
     # "ada" is no address, so it has a bucket under Pages only, which is full.
     options = ["--limits", limits, "--ids", GRACE, ADA, "ada"]
-    shown = run(command, "inspect", url, *options)
+    shown = run(command, "inspect", shm_url, *options)
     assert [(bucket["bucket_key"], bucket["remaining"]) for bucket in shown["nearest"]] == [
         (f"Orders:{ADA}", 0),
         (f"Orders:{GRACE}", 5),
@@ -129,15 +123,15 @@ def test_inspect_shows_the_buckets_of_given_clients_nearest_to_their_limit(
         "full": 10,
         "reset_after": 60.0,
     }
-    assert command.run("store", "inspect", url, *options) == 0
+    assert command.run("store", "inspect", shm_url, *options) == 0
     assert f"Orders:{ADA}" in command.out
 
 
 def test_inspect_finds_the_bucket_of_an_address_with_its_network(
-    limiter: penstock.Limiter, url: str, limits: str, command: Command
+    limiter: penstock.Limiter, shm_url: str, limits: str, command: Command
 ) -> None:
     limiter.spend("Orders", ClientAddress()(EnvironRequest({"REMOTE_ADDR": "2001:db8::1"})))
-    shown = run(command, "inspect", url, "--limits", limits, "--ids", "2001:db8::1")
+    shown = run(command, "inspect", shm_url, "--limits", limits, "--ids", "2001:db8::1")
     assert [bucket["bucket_key"] for bucket in shown["nearest"]] == ["Orders:2001:db8::"]
 
 
@@ -152,23 +146,23 @@ def test_counters_include_denials_of_a_full_table(tmp_path: Path, command: Comma
 
 
 @pytest.mark.usefixtures("limiter")
-def test_top_prints_the_view_of_inspect_once(url: str, command: Command) -> None:
-    assert command.run("store", "inspect", url) == 0
+def test_top_prints_the_view_of_inspect_once(shm_url: str, command: Command) -> None:
+    assert command.run("store", "inspect", shm_url) == 0
     inspected = command.out
     assert "3 of 1,000 (0.3 %)" in inspected
-    assert command.run("store", "top", url, "--once") == 0
+    assert command.run("store", "top", shm_url, "--once") == 0
     assert command.out == inspected
 
 
 @pytest.mark.parametrize("without", ["", "rich"])
 def test_top_follows_the_table_on_a_terminal_until_it_is_interrupted(
-    url: str, without: str
+    shm_url: str, without: str
 ) -> None:
-    limiter = penstock.Limiter({"Orders": "10/day"}, store=url, clock=penstock.SystemClock())
+    limiter = penstock.Limiter({"Orders": "10/day"}, store=shm_url, clock=penstock.SystemClock())
     limiter.spend("Orders", "ada")
     code = f"import sys; sys.modules[{without!r}] = None\n" if without else ""
     code += "import sys; from penstock.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    options = ["store", "top", url, "--interval", "0.05"]
+    options = ["store", "top", shm_url, "--interval", "0.05"]
     shown = pexpect.spawn(
         sys.executable, ["-c", code, *options], encoding="utf-8", dimensions=(50, 120), timeout=60
     )
@@ -182,8 +176,8 @@ def test_top_follows_the_table_on_a_terminal_until_it_is_interrupted(
 
 
 @pytest.mark.usefixtures("limiter")
-def test_top_prints_one_view_after_another_into_a_pipe(url: str) -> None:
-    command = [sys.executable, "-m", "penstock", "store", "top", url, "--interval", "0.01"]
+def test_top_prints_one_view_after_another_into_a_pipe(shm_url: str) -> None:
+    command = [sys.executable, "-m", "penstock", "store", "top", shm_url, "--interval", "0.01"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         views = 0
@@ -192,17 +186,19 @@ def test_top_prints_one_view_after_another_into_a_pipe(url: str) -> None:
         process.terminate()
 
 
-def test_clear_resets_all_buckets(limiter: penstock.Limiter, url: str, command: Command) -> None:
-    assert run(command, "clear", url, "--yes") == {"cleared": 3}
+def test_clear_resets_all_buckets(
+    limiter: penstock.Limiter, shm_url: str, command: Command
+) -> None:
+    assert run(command, "clear", shm_url, "--yes") == {"cleared": 3}
     assert limiter.peek("Orders", ADA).remaining == 10
     assert limiter.stats()["buckets"] == 0
     assert limiter.spend("Orders", ADA, 10)
 
 
 def test_clear_resets_one_bucket(
-    limiter: penstock.Limiter, url: str, limits: str, command: Command
+    limiter: penstock.Limiter, shm_url: str, limits: str, command: Command
 ) -> None:
-    options = ["clear", url, "Orders", ADA, "--limits", limits]
+    options = ["clear", shm_url, "Orders", ADA, "--limits", limits]
     assert run(command, *options) == {"cleared": 1}
     assert run(command, *options) == {"cleared": 0}
     assert limiter.peek("Orders", ADA).remaining == 10
@@ -211,9 +207,9 @@ def test_clear_resets_one_bucket(
 
 @pytest.mark.parametrize(("answer", "remaining"), [("n", 0), ("", 0), ("y", 10)])
 def test_clear_of_all_buckets_asks_first(
-    limiter: penstock.Limiter, url: str, answer: str, remaining: int
+    limiter: penstock.Limiter, shm_url: str, answer: str, remaining: int
 ) -> None:
-    asked = pexpect.spawn(sys.executable, ["-m", "penstock", "store", "clear", url], timeout=60)
+    asked = pexpect.spawn(sys.executable, ["-m", "penstock", "store", "clear", shm_url], timeout=60)
     asked.expect_exact("[y/N]")
     asked.sendline(answer)
     asked.expect(pexpect.EOF)
@@ -221,9 +217,9 @@ def test_clear_of_all_buckets_asks_first(
     assert limiter.peek("Orders", ADA).remaining == remaining
 
 
-def test_clear_without_confirmation_does_nothing(limiter: penstock.Limiter, url: str) -> None:
+def test_clear_without_confirmation_does_nothing(limiter: penstock.Limiter, shm_url: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "penstock", "store", "clear", url],
+        [sys.executable, "-m", "penstock", "store", "clear", shm_url],
         stdin=subprocess.DEVNULL,
         check=False,
     )
@@ -233,9 +229,9 @@ def test_clear_without_confirmation_does_nothing(limiter: penstock.Limiter, url:
 
 @pytest.mark.parametrize("action", [["inspect"], ["top", "--once"], ["clear", "--yes"]])
 def test_command_never_creates_a_store(
-    command: Command, url: str, tmp_path: Path, action: list[str]
+    command: Command, shm_url: str, tmp_path: Path, action: list[str]
 ) -> None:
-    assert command.run("store", *action, url) == 1
+    assert command.run("store", *action, shm_url) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -264,7 +260,7 @@ def test_store_that_cannot_be_reached_is_an_error(
     ],
 )
 def test_wrong_options_are_an_error(
-    command: Command, url: str, limits: str, options: list[str], status: int
+    command: Command, shm_url: str, limits: str, options: list[str], status: int
 ) -> None:
     given = [limits if option == "LIMITS" else option for option in options]
-    assert command.run("store", given[0], url, *given[1:]) == status
+    assert command.run("store", given[0], shm_url, *given[1:]) == status

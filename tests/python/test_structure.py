@@ -15,6 +15,7 @@ import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
+from programs import run
 
 import penstock
 from penstock import _core
@@ -159,10 +160,7 @@ def test_stub_lists_what_the_module_lists(root: Path) -> None:
 
 
 def test_importing_penstock_imports_no_framework_and_no_large_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True
-    )
-    imported = done.stdout.split()
+    imported = run(IMPORT).split()
     assert "penstock._core" in imported
     ours = {name for name in imported if name.partition(".")[0] == "penstock"}
     assert ours == {
