@@ -426,10 +426,7 @@ def test_no_caller_waits_without_a_limit(make_limiter: MakeLimiter) -> None:
     ("limits", "outcomes"),
     [
         # The three tokens that were spent are a debt of 3 s, of which the new burst covers 0.3 s.
-        (
-            {"Tokens": Limit.token_bucket(burst=3, count=10, period="1s")},
-            [2.8, 2.9, 3.0, 3.1, 3.2],
-        ),
+        ({"Tokens": Limit.token_bucket(burst=3, count=10, period="1s")}, [2.8, 2.9, 3.0, 3.1, 3.2]),
         (
             {"Tokens": Limit.token_bucket(burst=30, count=10, period="1s")},
             [0.1, 0.2, 0.3, 0.4, 0.5],
@@ -441,9 +438,7 @@ def test_no_caller_waits_without_a_limit(make_limiter: MakeLimiter) -> None:
     ],
 )
 def test_a_reload_wakes_the_waiters_it_concerns(
-    crowd: Line,
-    limits: dict[str, Limit | str],
-    outcomes: list[float | str],
+    crowd: Line, limits: dict[str, Limit | str], outcomes: list[float | str]
 ) -> None:
     crowd.queue_up("abcde")
     crowd.limiter.reload(limits)

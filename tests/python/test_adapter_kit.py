@@ -127,10 +127,7 @@ def test_explain_has_stable_keys() -> None:
     }
     assert list(
         explain.fact_lines({"bucket_key": "a:b", "file": None, "line": 7200, "numbers": {}})
-    ) == [
-        "bucket key  a:b",
-        "line        7,200",
-    ]
+    ) == ["bucket key  a:b", "line        7,200"]
 
 
 def test_reset_fills_the_bucket_of_the_addresss_requests(tmp_path: Path) -> None:

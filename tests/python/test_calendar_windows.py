@@ -71,12 +71,7 @@ class Oracle:
 
 
 def numbers(decision: Decision) -> tuple[bool, int, int, int]:
-    return (
-        decision.allowed,
-        decision.remaining,
-        decision.retry_after_ns,
-        decision.reset_after_ns,
-    )
+    return (decision.allowed, decision.remaining, decision.retry_after_ns, decision.reset_after_ns)
 
 
 @pytest.mark.parametrize("zone", ZONES)

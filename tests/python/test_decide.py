@@ -10,6 +10,7 @@ from guards import request
 
 import penstock
 import penstock.web.fallback
+from penstock import Limit, Limiter
 from penstock.guard import admit
 from penstock.web.guard import Guard
 from penstock.web.rule import make_rule
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+def limiter(make_limiter: MakeLimiter) -> Limiter:
     return make_limiter({"Orders": "4/minute", "Logins": "2/minute"})
 
 
-def plan(limiter: penstock.Limiter, *names: str, **options: Any) -> RouteLimits:
+def plan(limiter: Limiter, *names: str, **options: Any) -> RouteLimits:
     """Return route limits with one rule for each name."""
     return Guard(limiter, **options).route_limits([make_rule([name], "a", {}) for name in names])
 
 
 @pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])
 def test_refusal_because_of_the_store_is_logged_as_503(
-    limiter: penstock.Limiter, names: list[str], caplog: pytest.LogCaptureFixture
+    limiter: Limiter, names: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "penstock.refusals")
     asked = plan(limiter, *names, on_store_error="deny")
@@ -45,7 +46,7 @@ def test_refusal_because_of_the_store_is_logged_as_503(
     assert (vars(record)["status"], vars(record)["reason"]) == (503, "store")
 
 
-def test_local_decides_over_several_limits_all_or_nothing(limiter: penstock.Limiter) -> None:
+def test_local_decides_over_several_limits_all_or_nothing(limiter: Limiter) -> None:
     asked = plan(limiter, "Orders", "Logins", on_store_error="local")
     limiter.close()
     for _ in range(2):
@@ -75,7 +76,7 @@ def test_limiters_of_shares_are_bounded(
 
 @pytest.mark.parametrize("options", [{}, {"deduct_when": lambda _: True}], ids=["now", "later"])
 def test_shadow_limit_at_its_share_does_not_stop_other_limits(
-    limiter: penstock.Limiter, options: RuleOptions
+    limiter: Limiter, options: RuleOptions
 ) -> None:
     shadow = make_rule(["Logins"], "a", {"mode": "shadow", **options})
     asked = Guard(limiter, on_store_error="local").route_limits(
@@ -91,7 +92,7 @@ def test_shadow_limit_at_its_share_does_not_stop_other_limits(
     assert fields["RateLimit"] == '"Logins";r=0;t=30, "Orders";r=0;t=15'
 
 
-def test_policy_of_a_rule_overrides_the_guards(limiter: penstock.Limiter) -> None:
+def test_policy_of_a_rule_overrides_the_guards(limiter: Limiter) -> None:
     rule = make_rule(["Orders"], "a", {"on_store_error": "allow"})
     asked = Guard(limiter, on_store_error="raise").route_limits([rule])
     limiter.close()
@@ -100,7 +101,7 @@ def test_policy_of_a_rule_overrides_the_guards(limiter: penstock.Limiter) -> Non
 
 @pytest.mark.parametrize("policy", ["deny", "local"])
 def test_shadow_limit_refuses_nothing_when_the_store_fails(
-    limiter: penstock.Limiter, policy: StorePolicy
+    limiter: Limiter, policy: StorePolicy
 ) -> None:
     rule = make_rule(["Logins"], "a", {"mode": "shadow", "on_store_error": policy})
     asked = Guard(limiter).route_limits([rule])
@@ -108,9 +109,7 @@ def test_shadow_limit_refuses_nothing_when_the_store_fails(
     assert [admit(asked, request()).refusal for _ in range(3)] == [None, None, None]
 
 
-def test_share_smaller_than_a_cost_spends_its_tokens(
-    limiter: penstock.Limiter,
-) -> None:
+def test_share_smaller_than_a_cost_spends_its_tokens(limiter: Limiter) -> None:
     rule = make_rule(["Orders"], "a", {"cost": 4})
     asked = Guard(limiter, on_store_error="local", expected_processes=4).route_limits([rule])
     limiter.close()
@@ -119,7 +118,7 @@ def test_share_smaller_than_a_cost_spends_its_tokens(
 
 @pytest.mark.parametrize("policy", ["allow", "local"])
 def test_request_is_settled_and_refunded_although_the_store_fails(
-    limiter: penstock.Limiter, policy: StorePolicy
+    limiter: Limiter, policy: StorePolicy
 ) -> None:
     waits = make_rule(["Logins"], "a", {"deduct_when": lambda _: True})
     returns = make_rule(["Orders"], "b", {"refund_on_error": True})
@@ -135,7 +134,7 @@ def test_request_is_settled_and_refunded_although_the_store_fails(
     assert again.is_degraded
 
 
-def test_response_counts_at_the_share_of_this_process(limiter: penstock.Limiter) -> None:
+def test_response_counts_at_the_share_of_this_process(limiter: Limiter) -> None:
     waits = make_rule(["Logins"], "a", {"deduct_when": lambda response: response == 401})
     asked = Guard(limiter, on_store_error="local").route_limits([waits])
     limiter.close()
@@ -147,7 +146,7 @@ def test_response_counts_at_the_share_of_this_process(limiter: penstock.Limiter)
 
 
 def test_policy_raise_applies_after_the_response_too(
-    limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
+    limiter: Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     waits = make_rule(["Logins"], "a", {"deduct_when": lambda _: False})
     outcome = admit(Guard(limiter, on_store_error="raise").route_limits([waits]), request())
@@ -157,9 +156,7 @@ def test_policy_raise_applies_after_the_response_too(
     assert "StoreError is raised (on_store_error=raise)" in caplog.text
 
 
-def test_failing_store_is_logged_once(
-    limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_store_is_logged_once(limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
     asked = plan(limiter, "Orders")
     limiter.close()
     with caplog.at_level(logging.WARNING, "penstock"):
@@ -172,7 +169,7 @@ def test_failing_store_is_logged_once(
 
 @pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])
 def test_recovered_store_is_logged_once(
-    limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture, names: list[str]
+    limiter: Limiter, caplog: pytest.LogCaptureFixture, names: list[str]
 ) -> None:
     guard = Guard(limiter)
     asked = guard.route_limits([make_rule([name], "a", {}) for name in names])
@@ -189,45 +186,33 @@ def test_recovered_store_is_logged_once(
     ("limit", "processes", "share"),
     [
         (
-            penstock.Limit.token_bucket(burst=10, count=10, period=60),
+            Limit.token_bucket(burst=10, count=10, period=60),
             4,
-            penstock.Limit.token_bucket(burst=2, count=10, period=240),
+            Limit.token_bucket(burst=2, count=10, period=240),
         ),
         (
-            penstock.Limit.token_bucket(burst=1, count=1, period=1),
+            Limit.token_bucket(burst=1, count=1, period=1),
             8,
-            penstock.Limit.token_bucket(burst=1, count=1, period=8),
+            Limit.token_bucket(burst=1, count=1, period=8),
         ),
         (
-            penstock.Limit.leaky_bucket(size=10, drip_rate=1, drip_size=2),
+            Limit.leaky_bucket(size=10, drip_rate=1, drip_size=2),
             4,
-            penstock.Limit.leaky_bucket(size=2, drip_rate=4, drip_size=2),
+            Limit.leaky_bucket(size=2, drip_rate=4, drip_size=2),
         ),
+        (Limit.leaky_bucket(size=1, drip_rate=1), 4, Limit.leaky_bucket(size=1, drip_rate=4)),
+        (Limit.fixed_window(count=10, period=60), 4, Limit.fixed_window(count=2, period=60)),
+        (Limit.fixed_window(count=3, period=1), 4, Limit.fixed_window(count=1, period="1334ms")),
         (
-            penstock.Limit.leaky_bucket(size=1, drip_rate=1),
+            Limit.fixed_rate_window(count=10, period=60, burst=9),
             4,
-            penstock.Limit.leaky_bucket(size=1, drip_rate=4),
+            Limit.fixed_rate_window(count=2, period=60, burst=2),
         ),
-        (
-            penstock.Limit.fixed_window(count=10, period=60),
-            4,
-            penstock.Limit.fixed_window(count=2, period=60),
-        ),
-        (
-            penstock.Limit.fixed_window(count=3, period=1),
-            4,
-            penstock.Limit.fixed_window(count=1, period="1334ms"),
-        ),
-        (
-            penstock.Limit.fixed_rate_window(count=10, period=60, burst=9),
-            4,
-            penstock.Limit.fixed_rate_window(count=2, period=60, burst=2),
-        ),
-        (penstock.Limit.unlimited(), 4, penstock.Limit.unlimited()),
+        (Limit.unlimited(), 4, Limit.unlimited()),
     ],
 )
 def test_share_is_one_process_part_and_at_least_one(
-    limit: penstock.Limit, processes: int, share: penstock.Limit
+    limit: Limit, processes: int, share: Limit
 ) -> None:
     assert limit.share(processes) == share
     assert limit.share(1) == limit

@@ -81,35 +81,17 @@ RAISED: dict[str, tuple[Callable[[], object], dict[str, object]]] = {
         lambda: penstock.Limit.token_bucket(burst=0, count=1, period=1),
         {"field": "burst"},
     ),
-    "UnknownLimit": (
-        lambda: LIMITER.spend("Order", 7),
-        {"limit_name": "Order"},
-    ),
-    "InvalidId": (
-        lambda: LIMITER.spend("Orders", "ada"),
-        {"limit_name": "Orders"},
-    ),
-    "CostNegative": (
-        lambda: LIMITER.spend("Orders", 7, -1),
-        {"cost": -1, "limit_name": "Orders"},
-    ),
-    "CostTooHigh": (
-        lambda: LIMITER.spend("Orders", 7, 2),
-        {"cost": 2, "limit_name": "Orders"},
-    ),
+    "UnknownLimit": (lambda: LIMITER.spend("Order", 7), {"limit_name": "Order"}),
+    "InvalidId": (lambda: LIMITER.spend("Orders", "ada"), {"limit_name": "Orders"}),
+    "CostNegative": (lambda: LIMITER.spend("Orders", 7, -1), {"cost": -1, "limit_name": "Orders"}),
+    "CostTooHigh": (lambda: LIMITER.spend("Orders", 7, 2), {"cost": 2, "limit_name": "Orders"}),
     "TransactionError": (
         lambda: LIMITER.spend_all([("Notes", "ada"), ("Notes", "ada")]),
         {"limit_name": "Notes", "bucket_key": "Notes:ada"},
     ),
-    "ReservationError": (
-        settled_twice,
-        {},
-    ),
+    "ReservationError": (settled_twice, {}),
     "StoreError": (closed, {}),
-    "RateLimited": (
-        DENIED.raise_if_denied,
-        {"decision": DENIED},
-    ),
+    "RateLimited": (DENIED.raise_if_denied, {"decision": DENIED}),
 }
 # Raised by stores over a network and by nothing in this module's reach.
 NOT_RAISED = {"Error", "CostError", "StoreUnavailable", "StoreTimeout"}

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock import AsyncLimiter, ConfigError, Limiter, Limits, ManualClock
 from penstock.functions import limited
 
 TARGETS = ["function", "coroutine"]
 
 
 @pytest.fixture
-def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
-    return penstock.Limiter({"Mails": "2/minute", "Accounts": "1/minute"}, clock=clock)
+def limiter(clock: ManualClock) -> Limiter:
+    return Limiter({"Mails": "2/minute", "Accounts": "1/minute"}, clock=clock)
 
 
 def mailer(kind: str, **options: Any) -> Any:
@@ -41,7 +42,7 @@ def mailer(kind: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_call_is_denied_when_the_limit_is_exceeded(kind: str, limiter: penstock.Limiter) -> None:
+def test_call_is_denied_when_the_limit_is_exceeded(kind: str, limiter: Limiter) -> None:
     send = mailer(kind, limiter=limiter, name="Mails")
     assert [send("ada"), send("grace")] == ["1 to ada", "1 to grace"]
     with pytest.raises(penstock.RateLimited) as caught:
@@ -50,13 +51,9 @@ def test_call_is_denied_when_the_limit_is_exceeded(kind: str, limiter: penstock.
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_id_and_cost_follow_from_the_arguments(kind: str, limiter: penstock.Limiter) -> None:
+def test_id_and_cost_follow_from_the_arguments(kind: str, limiter: Limiter) -> None:
     send = mailer(
-        kind,
-        limiter=limiter,
-        name="Mails",
-        id=lambda to, **_: to,
-        cost=lambda _, copies=1: copies,
+        kind, limiter=limiter, name="Mails", id=lambda to, **_: to, cost=lambda _, copies=1: copies
     )
     assert send("ada", copies=2) == "2 to ada"
     assert send("grace") == "1 to grace"
@@ -68,7 +65,7 @@ def test_id_and_cost_follow_from_the_arguments(kind: str, limiter: penstock.Limi
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("refund", [True, False])
 def test_call_that_raises_is_refunded_on_request(
-    kind: str, limiter: penstock.Limiter, *, refund: bool
+    kind: str, limiter: Limiter, *, refund: bool
 ) -> None:
     send = mailer(kind, limiter=limiter, name="Mails", id="all", refund_on_error=refund)
     with pytest.raises(LookupError):
@@ -76,9 +73,7 @@ def test_call_that_raises_is_refunded_on_request(
     assert limiter.peek("Mails", "all").remaining == 1 + refund
 
 
-def test_function_waits_for_its_turn(
-    limiter: penstock.Limiter, clock: penstock.ManualClock
-) -> None:
+def test_function_waits_for_its_turn(limiter: Limiter, clock: ManualClock) -> None:
     send = mailer("function", limiter=limiter, name="Accounts", id="all", timeout="2m")
     assert send("ada") == "1 to ada"
     sent: list[str] = []
@@ -93,7 +88,7 @@ def test_function_waits_for_its_turn(
         impatient("eve")
 
 
-def test_block_takes_its_tokens_and_returns_them(limiter: penstock.Limiter) -> None:
+def test_block_takes_its_tokens_and_returns_them(limiter: Limiter) -> None:
     with limited(limiter, "Mails", id="ada") as decision:
         assert decision.remaining == 1
     with pytest.raises(LookupError), limited(limiter, "Mails", id="ada", refund_on_error=True):
@@ -104,8 +99,8 @@ def test_block_takes_its_tokens_and_returns_them(limiter: penstock.Limiter) -> N
 
 
 @pytest.mark.anyio
-async def test_block_in_a_coroutine(limiter: penstock.Limiter) -> None:
-    async with limited(penstock.AsyncLimiter(limiter), "Mails", id="ada") as decision:
+async def test_block_in_a_coroutine(limiter: Limiter) -> None:
+    async with limited(AsyncLimiter(limiter), "Mails", id="ada") as decision:
         assert decision.remaining == 1
     with pytest.raises(LookupError):
         async with limited(limiter, "Mails", id="ada", refund_on_error=True):
@@ -116,7 +111,7 @@ async def test_block_in_a_coroutine(limiter: penstock.Limiter) -> None:
         await limited(limiter, "Mails", id="ada").__aenter__()
 
 
-def test_function_stays_visible(limiter: penstock.Limiter) -> None:
+def test_function_stays_visible(limiter: Limiter) -> None:
     @limited(limiter, "Mails")
     def send(to: str) -> str:
         """Send a mail."""
@@ -142,7 +137,7 @@ def test_function_stays_visible(limiter: penstock.Limiter) -> None:
     ],
 )
 def test_invalid_argument_is_an_error_where_it_is_written(
-    limiter: penstock.Limiter, options: dict[str, Any]
+    limiter: Limiter, options: dict[str, Any]
 ) -> None:
     if options == {"id": mailer}:
 
@@ -150,22 +145,20 @@ def test_invalid_argument_is_an_error_where_it_is_written(
             return "ada"
 
         options = {"id": id}
-    with pytest.raises(penstock.ConfigError):
+    with pytest.raises(ConfigError):
         limited(**{"limiter": limiter, "name": "Mails", **options})
 
 
 def test_limit_on_requests_in_flight_is_an_error_where_it_is_written() -> None:
-    limits = penstock.Limits({"Exports": "1 in flight", "Mails": "2/minute"})
-    limiter = penstock.Limiter(limits.with_overrides([("Mails", "ada", "1 in flight")])[0])
+    limits = Limits({"Exports": "1 in flight", "Mails": "2/minute"})
+    limiter = Limiter(limits.with_overrides([("Mails", "ada", "1 in flight")])[0])
     for name in ("Exports", "Mails"):
-        with pytest.raises(
-            penstock.ConfigError, match=f"{name} limits requests in flight.*reserve"
-        ):
+        with pytest.raises(ConfigError, match=f"{name} limits requests in flight.*reserve"):
             limited(limiter, name, id="ada")
     limited(limiter, "Mails", id="grace")
 
 
 @pytest.mark.parametrize("options", [{}, {"id": str}, {"id": "ada", "cost": len}])
-def test_block_needs_an_id_and_a_number(limiter: penstock.Limiter, options: dict[str, Any]) -> None:
-    with pytest.raises(penstock.ConfigError), limited(limiter, "Mails", **options):
+def test_block_needs_an_id_and_a_number(limiter: Limiter, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError), limited(limiter, "Mails", **options):
         pytest.fail("the block must not run")

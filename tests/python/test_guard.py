@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from guards import PEER, asks, request
+from guards import PEER, asks, left, request
 
 import penstock
+from penstock import Limiter, Limits, ManualClock
 from penstock.guard import admit, replace_limits, reset_guards
 from penstock.identity import by_header
 from penstock.messages import MALFORMED_COST, MISSING_ID
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def guard(limiter: penstock.Limiter) -> Guard:
+def guard(limiter: Limiter) -> Guard:
     return Guard(limiter)
 
 
-def test_bucket_with_two_spellings_is_charged_once(clock: penstock.ManualClock) -> None:
-    limits = penstock.Limits.parse("PerAddress: {burst: 5, count: 5, period: 1m, id: ipAddress}")
-    limiter = penstock.Limiter(limits, clock=clock)
+def test_bucket_with_two_spellings_is_charged_once(clock: ManualClock) -> None:
+    limits = Limits.parse("PerAddress: {burst: 5, count: 5, period: 1m, id: ipAddress}")
+    limiter = Limiter(limits, clock=clock)
     one = make_rule(["PerAddress"], "a", {"id": lambda: "2001:db8::1"})
     two = make_rule(["PerAddress"], "b", {"id": lambda: "2001:DB8:0::1"})
     outcome = admit(Guard(limiter).route_limits([one, two]), request())
@@ -35,20 +36,18 @@ def test_bucket_with_two_spellings_is_charged_once(clock: penstock.ManualClock) 
     assert limiter.check("PerAddress", "2001:db8::1", 0).remaining == 4
 
 
-def test_bucket_of_an_earlier_outcome_is_not_spent_again(
-    guard: Guard, limiter: penstock.Limiter
-) -> None:
+def test_bucket_of_an_earlier_outcome_is_not_spent_again(guard: Guard, limiter: Limiter) -> None:
     earlier = asks(guard, "Large")(request())
     outcome = asks(guard, "Large", "PerUser")(request(), earlier)
-    assert limiter.check("Large", PEER, 0).remaining == 99
+    assert left(limiter, "Large") == 99
     assert dict(outcome.headers())["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=4;t=720'
     again = asks(guard, "Large")(request(), outcome)
     assert again is outcome
-    assert limiter.check("Large", PEER, 0).remaining == 99
+    assert left(limiter, "Large") == 99
 
 
 def test_field_with_one_value_describes_the_strictest_outcome(
-    limiter: penstock.Limiter,
+    limiter: Limiter,
 ) -> None:
     guard = Guard(limiter, headers="github")
     strict, roomy = asks(guard, "PerAddress"), asks(guard, "Large")
@@ -60,61 +59,57 @@ def test_field_with_one_value_describes_the_strictest_outcome(
     assert dict(refused.headers())["X-RateLimit-Resource"] == "PerAddress"
 
 
-def test_earlier_outcome_is_settled_with_the_later(guard: Guard, limiter: penstock.Limiter) -> None:
+def test_earlier_outcome_is_settled_with_the_later(guard: Guard, limiter: Limiter) -> None:
     earlier = asks(guard, "PerUser", deduct_when=lambda response: response == 401)(request())
     outcome = asks(guard, "Large")(request(), earlier)
     assert outcome.needs_response
     outcome.settle(401)
-    assert limiter.check("PerUser", PEER, 0).remaining == 4
+    assert left(limiter, "PerUser") == 4
 
 
-def test_each_deducted_limit_spends_the_tokens_it_has(
-    guard: Guard, limiter: penstock.Limiter
-) -> None:
+def test_each_deducted_limit_spends_the_tokens_it_has(guard: Guard, limiter: Limiter) -> None:
     ask = asks(guard, "PerAddress", "PerUser", deduct_when=lambda _: True, reserve=False)
     outcome = ask(request())
     # Other requests emptied one of the two before the response.
     limiter.spend("PerAddress", PEER, 2)
     outcome.settle("response")
-    assert limiter.check("PerUser", PEER, 0).remaining == 4
+    assert left(limiter, "PerUser") == 4
     fields = dict(outcome.headers())
     assert fields["RateLimit"] == '"PerAddress";r=0;t=30, "PerUser";r=4;t=720'
     assert "Retry-After" not in fields
 
 
-def test_refund_happens_once_and_only_with_the_option(
-    guard: Guard, limiter: penstock.Limiter
-) -> None:
+def test_refund_happens_once_and_only_with_the_option(guard: Guard, limiter: Limiter) -> None:
     kept = make_rule(["PerUser"], "a", {})
     given_back = make_rule(["Large"], "b", {"refund_on_error": True, "cost": 10})
     outcome = admit(guard.route_limits([kept, given_back]), request())
     limiter.spend("Large", PEER, 50)
     outcome.refund()
     outcome.refund()
-    assert limiter.check("Large", PEER, 0).remaining == 50
-    assert limiter.check("PerUser", PEER, 0).remaining == 4
+    assert left(limiter, "Large") == 50
+    assert left(limiter, "PerUser") == 4
     assert '"Large";r=50;t=1' in dict(outcome.headers())["RateLimit"]
 
 
-def test_each_of_several_limits_is_refunded(guard: Guard, limiter: penstock.Limiter) -> None:
+def test_each_of_several_limits_is_refunded(guard: Guard, limiter: Limiter) -> None:
     ask = asks(guard, "PerUser", "Large", refund_on_error=True)
     ask(request()).refund()
-    assert (limiter.check("PerUser", PEER, 0).remaining) == 5
-    assert (limiter.check("Large", PEER, 0).remaining) == 100
+    assert left(limiter, "PerUser") == 5
+    assert left(limiter, "Large") == 100
 
 
-def test_refused_request_has_nothing_to_refund(guard: Guard, limiter: penstock.Limiter) -> None:
+def test_refused_request_has_nothing_to_refund(guard: Guard, limiter: Limiter) -> None:
     ask = asks(guard, "PerAddress", refund_on_error=True)
     ask(request())
     ask(request())
     ask(request()).refund()
-    assert limiter.check("PerAddress", PEER, 0).remaining == 0
+    assert left(limiter, "PerAddress") == 0
 
 
 @pytest.mark.parametrize("with_other", [False, True])
 @pytest.mark.parametrize("reserve", [False, True])
 def test_shadow_limit_with_deduct_when_counts(
-    guard: Guard, limiter: penstock.Limiter, *, with_other: bool, reserve: bool
+    guard: Guard, limiter: Limiter, *, with_other: bool, reserve: bool
 ) -> None:
     options: RuleOptions = {"deduct_when": lambda _: True, "reserve": reserve, "mode": "shadow"}
     shadow = make_rule(["PerAddress"], "a", options)
@@ -128,16 +123,16 @@ def test_shadow_limit_with_deduct_when_counts(
     fields = dict(outcomes[-1].headers())
     beside = ', "PerUser";r=1;t=720' if with_other else ""
     assert fields["RateLimit"] == f'"PerAddress";r=0;t=30{beside}'
-    assert limiter.check("PerAddress", PEER, 0).remaining == 0
-    assert limiter.check("PerUser", PEER, 0).remaining == (1 if with_other else 5)
+    assert left(limiter, "PerAddress") == 0
+    assert left(limiter, "PerUser") == (1 if with_other else 5)
 
 
-def test_unlimited_client_gets_no_headers(clock: penstock.ManualClock) -> None:
-    limits = penstock.Limits.parse(
+def test_unlimited_client_gets_no_headers(clock: ManualClock) -> None:
+    limits = Limits.parse(
         "Orders: {burst: 1, count: 1, period: 1m}",
         "- Partners: {burst: 1, count: 1, period: 1m, ids: [grace]}",
     )
-    ask = asks(Guard(penstock.Limiter(limits, clock=clock)), "Partners", id="ada")
+    ask = asks(Guard(Limiter(limits, clock=clock)), "Partners", id="ada")
     assert ask(request()).headers() == []
 
 
@@ -153,12 +148,12 @@ def test_request_without_an_id_is_refused(guard: Guard, caplog: pytest.LogCaptur
 
 
 def test_missing_id_refuses_unless_its_limit_is_in_shadow_mode(
-    guard: Guard, limiter: penstock.Limiter
+    guard: Guard, limiter: Limiter
 ) -> None:
     ordinary = make_rule(["PerUser"], "a", {})
     missing = make_rule(["Large"], "b", {"id": by_header("X-Tenant")})
     assert admit(guard.route_limits([ordinary, missing]), request()).status == 400
-    assert limiter.check("PerUser", PEER, 0).remaining == 5
+    assert left(limiter, "PerUser") == 5
     shadow = make_rule(["Large"], "b", {"id": by_header("X-Tenant"), "mode": "shadow"})
     outcome = admit(guard.route_limits([ordinary, shadow]), request())
     assert outcome.refusal is None
@@ -166,12 +161,10 @@ def test_missing_id_refuses_unless_its_limit_is_in_shadow_mode(
 
 
 @pytest.mark.parametrize("others", [[], ["PerUser"]])
-def test_id_that_does_not_fit_is_a_bad_request(
-    clock: penstock.ManualClock, others: list[str]
-) -> None:
+def test_id_that_does_not_fit_is_a_bad_request(clock: ManualClock, others: list[str]) -> None:
     plain = "{burst: 1, count: 1, period: 1m}"
     text = f"PerAccount: {{burst: 1, count: 1, period: 1m, id: regId}}\nPerUser: {plain}"
-    guard = Guard(penstock.Limiter(penstock.Limits.parse(text), clock=clock))
+    guard = Guard(Limiter(Limits.parse(text), clock=clock))
     refused = asks(guard, "PerAccount", *others, id=by_header("X-Account"))(
         request(HTTP_X_ACCOUNT="ada")
     )
@@ -195,7 +188,7 @@ def test_random_extra_wait_is_never_negative(make_limiter: MakeLimiter) -> None:
 
 
 def test_text_is_named_after_its_view_with_a_number_for_further_ones(
-    guard: Guard, limiter: penstock.Limiter
+    guard: Guard, limiter: Limiter
 ) -> None:
     ask = asks(guard, "30/minute", "100/hour")
     assert dict(ask(request()).headers())["RateLimit-Policy"] == (
@@ -205,16 +198,14 @@ def test_text_is_named_after_its_view_with_a_number_for_further_ones(
     assert {"views.search", "views.search-2", "views.search-3"} <= set(limiter.limits)
 
 
-def test_two_guards_of_one_limiter_share_the_text_of_one_view(limiter: penstock.Limiter) -> None:
+def test_two_guards_of_one_limiter_share_the_text_of_one_view(limiter: Limiter) -> None:
     for _ in range(2):
         asks(Guard(limiter), "2/minute")(request())
     assert asks(Guard(limiter), "2/minute")(request()).refusal == "denied"
     assert "views.search-2" not in limiter.limits
 
 
-def test_rule_that_is_compiled_twice_is_defined_once(
-    guard: Guard, limiter: penstock.Limiter
-) -> None:
+def test_rule_that_is_compiled_twice_is_defined_once(guard: Guard, limiter: Limiter) -> None:
     rule = make_rule(["2/minute"], "views.search", {})
     for _ in range(3):
         guard.route_limits([rule])
@@ -225,14 +216,14 @@ def test_rule_that_is_compiled_twice_is_defined_once(
     "cost", [-1, -(10**5000), 1.5, "3", None, True, [2]], ids=lambda cost: type(cost).__name__
 )
 def test_malformed_cost_is_a_bad_request(
-    guard: Guard, limiter: penstock.Limiter, cost: object, caplog: pytest.LogCaptureFixture
+    guard: Guard, limiter: Limiter, cost: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     # A client may have chosen it, so it is not a bug of the application.
     refused = asks(guard, "Large", "PerUser", cost=lambda: cost)(request())
     assert (refused.refusal, refused.status) == ("request", 400)
     assert refused.problem.detail == MALFORMED_COST
     assert "the cost callable must return" in caplog.text
-    assert limiter.check("Large", PEER, 0).remaining == 100
+    assert left(limiter, "Large") == 100
     watched = asks(guard, "Large", mode="shadow", cost=lambda: cost)
     assert watched(request()).refusal is None
 
@@ -262,7 +253,7 @@ def test_tests_skip_guards_whose_limiter_is_closed() -> None:
     used.limiter.spend("Orders", "ada", 9)
     reset_guards()
     assert used.limiter.check("Orders", "ada", 0).remaining == 9
-    replace_limits(penstock.Limits({"Orders": "1/minute"}))
+    replace_limits(Limits({"Orders": "1/minute"}))
     assert used.limiter.limits["Orders"].count == 1
     used.limiter.close()
     assert replace_limits(None)
@@ -271,7 +262,7 @@ def test_tests_skip_guards_whose_limiter_is_closed() -> None:
 def test_tests_replace_limits_beside_those_of_routes() -> None:
     guard = Guard(limits={"Orders": "9/hour"})
     guard.route_limits([make_rule(["5/minute"], "views.orders", {})])
-    replace_limits(penstock.Limits({"Orders": "1/minute"}))
+    replace_limits(Limits({"Orders": "1/minute"}))
     try:
         assert guard.limiter.limits["Orders"].count == 1
         guard.route_limits([make_rule(["7/minute"], "views.mails", {})])

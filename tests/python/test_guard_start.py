@@ -9,6 +9,7 @@ from guards import asks, request
 from programs import run
 
 import penstock
+from penstock import ConfigError, Limiter, Limits, ManualClock
 from penstock.flask import Penstock
 from penstock.identity import by_user, per_route
 from penstock.web.guard import Guard
@@ -24,7 +25,7 @@ class Later:
 
 
 @pytest.fixture
-def guard(limiter: penstock.Limiter) -> Guard:
+def guard(limiter: Limiter) -> Guard:
     return Guard(limiter)
 
 
@@ -77,7 +78,7 @@ def guard(limiter: penstock.Limiter) -> Guard:
 def test_invalid_rule_is_an_error_at_startup_with_a_hint(
     guard: Guard, limits: list[Any], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(penstock.ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         asks(guard, *limits, **options)
 
 
@@ -92,10 +93,8 @@ def test_block_of_an_invalid_length_is_refused(guard: Guard, length: Any) -> Non
         asks(guard, "PerAddress", block_for=length)
 
 
-def test_error_of_a_later_rule_defines_no_earlier_text(
-    guard: Guard, limiter: penstock.Limiter
-) -> None:
-    with pytest.raises(penstock.ConfigError):
+def test_error_of_a_later_rule_defines_no_earlier_text(guard: Guard, limiter: Limiter) -> None:
+    with pytest.raises(ConfigError):
         asks(guard, "2/minute", "Unknown")
     assert "views.search" not in limiter.limits
 
@@ -110,11 +109,11 @@ def test_error_of_a_later_rule_defines_no_earlier_text(
     ],
 )
 def test_ids_that_can_never_fit_are_an_error_at_startup(
-    clock: penstock.ManualClock, id: Any, sample: str
+    clock: ManualClock, id: Any, sample: str
 ) -> None:
-    limits = penstock.Limits.parse("PerAccount: {burst: 1, count: 1, period: 1m, id: regId}")
-    guard = Guard(penstock.Limiter(limits, clock=clock))
-    with pytest.raises(penstock.ConfigError, match=f"PerAccount: .*'{sample}'"):
+    limits = Limits.parse("PerAccount: {burst: 1, count: 1, period: 1m, id: regId}")
+    guard = Guard(Limiter(limits, clock=clock))
+    with pytest.raises(ConfigError, match=f"PerAccount: .*'{sample}'"):
         asks(guard, "PerAccount", id=id)
     asks(guard, "PerAccount", id=by_user(missing="refuse"))
 
@@ -123,7 +122,7 @@ def test_ids_that_can_never_fit_are_an_error_at_startup(
     ("options", "message"),
     [
         ({"limits": {"A": "1/minute"}}, "found both"),
-        ({"clock": penstock.ManualClock()}, "found both"),
+        ({"clock": ManualClock()}, "found both"),
         ({"store": "memory://"}, "found both"),
         ({"headers": "itef"}, "did you mean 'ietf'"),
         ({"headers": 5}, "headers must be"),
@@ -156,9 +155,9 @@ def test_ids_that_can_never_fit_are_an_error_at_startup(
     ],
 )
 def test_invalid_option_is_an_error_at_startup(
-    limiter: penstock.Limiter, options: dict[str, Any], message: str
+    limiter: Limiter, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(penstock.ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         Guard(limiter, **options)
 
 
@@ -176,31 +175,29 @@ def test_invalid_option_is_an_error_at_startup(
 def test_option_of_the_wrong_type_is_an_error_at_startup(
     options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(penstock.ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         Guard(**options)
 
 
 def test_limiter_of_the_wrong_type_is_an_error_at_startup() -> None:
-    with pytest.raises(penstock.ConfigError, match=r"must be a penstock\.Limiter"):
+    with pytest.raises(ConfigError, match=r"must be a penstock\.Limiter"):
         Guard("limits.yaml")  # type: ignore[arg-type]  # the mistake itself
 
 
 def test_overrides_need_a_limits_file() -> None:
-    with pytest.raises(penstock.ConfigError, match="overrides"):
+    with pytest.raises(ConfigError, match="overrides"):
         Guard(limits={"A": "1/minute"}, overrides="overrides.yaml")
 
 
-def test_limits_can_be_a_mapping_a_file_or_limits(
-    tmp_path: Any, clock: penstock.ManualClock
-) -> None:
+def test_limits_can_be_a_mapping_a_file_or_limits(tmp_path: Any, clock: ManualClock) -> None:
     file = tmp_path / "limits.yaml"
     file.write_text("A: {burst: 1, count: 1, period: 1m}\n", encoding="utf-8")
-    for limits in ({"A": "1/minute"}, file, str(file), penstock.Limits({"A": "1/minute"})):
+    for limits in ({"A": "1/minute"}, file, str(file), Limits({"A": "1/minute"})):
         ask = asks(Guard(limits=limits, clock=clock), "A")
         assert [ask(request()).refusal for _ in range(2)] == [None, "denied"]
 
 
-def test_guard_without_limits_accepts_texts(clock: penstock.ManualClock) -> None:
+def test_guard_without_limits_accepts_texts(clock: ManualClock) -> None:
     ask = asks(Guard(clock=clock), "1/minute")
     assert [ask(request()).refusal for _ in range(2)] == [None, "denied"]
 

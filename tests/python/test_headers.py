@@ -172,9 +172,7 @@ def test_denial_in_shadow_mode_has_no_retry_after(clock: penstock.ManualClock) -
     }
 
 
-def test_fields_of_shadow_limits_describe_the_strictest(
-    clock: penstock.ManualClock,
-) -> None:
+def test_fields_of_shadow_limits_describe_the_strictest(clock: penstock.ManualClock) -> None:
     limits = penstock.Limits.parse(
         "One: {burst: 5, count: 1, period: 1m, mode: shadow}\n"
         "Two: {burst: 2, count: 1, period: 1m, mode: shadow}"
@@ -246,9 +244,7 @@ def test_leaky_bucket_of_several_a_drip_drains_in_whole_drips(make_limiter: Make
     assert decision.headers()["RateLimit-Policy"] == '"Clicks";q=7;w=30'
 
 
-def test_overfull_leaky_bucket_never_has_too_short_a_wait(
-    make_limiter: MakeLimiter,
-) -> None:
+def test_overfull_leaky_bucket_never_has_too_short_a_wait(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"Clicks": penstock.Limit.leaky_bucket(size=9, drip_rate=10)})
     limiter.spend("Clicks", "ada", 9)
     limiter.reload({"Clicks": penstock.Limit.leaky_bucket(size=7, drip_rate=10)})

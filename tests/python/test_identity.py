@@ -11,14 +11,7 @@ import pytest
 
 import penstock
 from penstock.guard import EnvironRequest, MissingId
-from penstock.identity import (
-    ClientAddress,
-    by_address,
-    by_api_key,
-    by_header,
-    by_user,
-    per_route,
-)
+from penstock.identity import ClientAddress, by_address, by_api_key, by_header, by_user, per_route
 from penstock.web.identity import IdSource, compile_id
 
 if TYPE_CHECKING:
@@ -181,9 +174,7 @@ def wants_a_name(*, name: str) -> str:
 
 
 @pytest.mark.parametrize("source", [later, wants_two, wants_a_name])
-def test_callable_with_other_arguments_is_an_error_at_startup(
-    source: Callable[..., Any],
-) -> None:
+def test_callable_with_other_arguments_is_an_error_at_startup(source: Callable[..., Any]) -> None:
     with pytest.raises(penstock.ConfigError, match=source.__name__):
         compile_id(source, ClientAddress())
 

@@ -24,6 +24,7 @@ import penstock.asgi
 import penstock.django
 import penstock.flask
 import penstock.wsgi
+from penstock import ConfigError, Limit, Limiter, ManualClock
 from penstock.django.drf import PenstockMixin, PenstockThrottle
 from penstock.fastapi import MessageLimit, Messages, install
 from penstock.guard import Guard
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def limiter() -> penstock.Limiter:
-    return penstock.Limiter({"Exports": "2 in flight"}, clock=penstock.ManualClock())
+def limiter() -> Limiter:
+    return Limiter({"Exports": "2 in flight"}, clock=ManualClock())
 
 
-def held(limiter: penstock.Limiter) -> int:
+def held(limiter: Limiter) -> int:
     return 2 - limiter.peek("Exports", "all").remaining
 
 
@@ -50,7 +51,7 @@ def served(app: Any) -> Iterable[bytes]:
     return body
 
 
-def test_server_gets_its_own_object_for_a_file(limiter: penstock.Limiter) -> None:
+def test_server_gets_its_own_object_for_a_file(limiter: Limiter) -> None:
     file = io.BytesIO(b"a large file")
 
     def send(environ: dict[str, Any], start_response: Any) -> Any:
@@ -67,7 +68,7 @@ def test_server_gets_its_own_object_for_a_file(limiter: penstock.Limiter) -> Non
 
 
 @pytest.fixture
-def app(limiter: penstock.Limiter) -> flask.Flask:
+def app(limiter: Limiter) -> flask.Flask:
     app = flask.Flask("shop")
     limits = penstock.flask.Penstock(app, limiter)
 
@@ -84,9 +85,7 @@ def app(limiter: penstock.Limiter) -> flask.Flask:
     return app
 
 
-def test_server_gets_its_own_object_for_a_file_of_flask(
-    app: flask.Flask, limiter: penstock.Limiter
-) -> None:
+def test_server_gets_its_own_object_for_a_file_of_flask(app: flask.Flask, limiter: Limiter) -> None:
     body = served(app)
     assert type(body) is FileWrapper
     assert held(limiter) == 1
@@ -95,7 +94,7 @@ def test_server_gets_its_own_object_for_a_file_of_flask(
 
 
 def test_slot_is_free_after_an_exception_that_flask_raises(
-    app: flask.Flask, limiter: penstock.Limiter
+    app: flask.Flask, limiter: Limiter
 ) -> None:
     app.testing = True
     with pytest.raises(ValueError, match=r"^$"):
@@ -103,7 +102,7 @@ def test_slot_is_free_after_an_exception_that_flask_raises(
     assert held(limiter) == 0
 
 
-def test_slot_of_a_response_that_is_dropped_is_free(limiter: penstock.Limiter) -> None:
+def test_slot_of_a_response_that_is_dropped_is_free(limiter: Limiter) -> None:
     def send(_: object, start_response: Any) -> Iterable[bytes]:
         start_response("200 OK", [])
         return [b"hello"]
@@ -116,7 +115,7 @@ def test_slot_of_a_response_that_is_dropped_is_free(limiter: penstock.Limiter) -
 
 
 def test_slot_of_a_websocket_is_held_until_the_application_returns(
-    limiter: penstock.Limiter,
+    limiter: Limiter,
 ) -> None:
     seen: list[int] = []
 
@@ -135,7 +134,7 @@ def test_slot_of_a_websocket_is_held_until_the_application_returns(
     assert (seen, held(limiter)) == ([1], 0)
 
 
-def test_slot_of_a_cancelled_request_is_free(limiter: penstock.Limiter) -> None:
+def test_slot_of_a_cancelled_request_is_free(limiter: Limiter) -> None:
     has_started = asyncio.Event()
 
     async def wait(scope: Any, receive: Any, send: Any) -> None:
@@ -156,7 +155,7 @@ def test_slot_of_a_cancelled_request_is_free(limiter: penstock.Limiter) -> None:
 
 
 def test_slot_is_free_if_the_client_leaves_a_stream_of_django(
-    site: DjangoSite, limiter: penstock.Limiter
+    site: DjangoSite, limiter: Limiter
 ) -> None:
     async def parts() -> AsyncIterator[bytes]:
         while True:
@@ -195,7 +194,7 @@ class View(APIView):
 
 
 def test_throttle_needs_the_response_of_a_request_that_holds_a_slot(
-    site: DjangoSite, limiter: penstock.Limiter
+    site: DjangoSite, limiter: Limiter
 ) -> None:
     site.set(PENSTOCK={"LIMITER": limiter}, MIDDLEWARE=[])
     got = RequestFactory().get("/")
@@ -214,7 +213,7 @@ def test_throttle_needs_the_response_of_a_request_that_holds_a_slot(
 REFUSED = "Exports limits requests in flight, whose slots nothing would return here; use a rate"
 
 
-def chat_app(given: str | penstock.Limit) -> fastapi.FastAPI:
+def chat_app(given: str | Limit) -> fastapi.FastAPI:
     """Return an application whose messages have a limit."""
     app = fastapi.FastAPI()
     limit = fastapi.Depends(MessageLimit(given, id="all"))
@@ -228,13 +227,13 @@ def chat_app(given: str | penstock.Limit) -> fastapi.FastAPI:
     return app
 
 
-@pytest.mark.parametrize("given", ["Exports", "2 in flight", penstock.Limit.in_flight(2)])
-def test_messages_cannot_hold_slots(limiter: penstock.Limiter, given: Any) -> None:
-    with pytest.raises(penstock.ConfigError, match=r"limits requests in flight.*use a rate"):
+@pytest.mark.parametrize("given", ["Exports", "2 in flight", Limit.in_flight(2)])
+def test_messages_cannot_hold_slots(limiter: Limiter, given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"limits requests in flight.*use a rate"):
         install(chat_app(given), limiter)
 
 
-def test_messages_cannot_hold_slots_after_a_reload(limiter: penstock.Limiter) -> None:
+def test_messages_cannot_hold_slots_after_a_reload(limiter: Limiter) -> None:
     limiter.reload({"Exports": "9/minute"})
     app = chat_app("Exports")
     install(app, limiter)
@@ -247,12 +246,12 @@ def test_messages_cannot_hold_slots_after_a_reload(limiter: penstock.Limiter) ->
             websocket.send_text("")
             websocket.receive_json()
 
-    with pytest.raises(penstock.ConfigError, match=REFUSED):
+    with pytest.raises(ConfigError, match=REFUSED):
         chat()
     assert held(limiter) == 0
 
 
-def test_request_without_an_adapter_cannot_hold_slots(limiter: penstock.Limiter) -> None:
-    with pytest.raises(penstock.ConfigError, match=REFUSED):
+def test_request_without_an_adapter_cannot_hold_slots(limiter: Limiter) -> None:
+    with pytest.raises(ConfigError, match=REFUSED):
         asks(Guard(limiter), "Exports", id="all")(request())
     assert held(limiter) == 0

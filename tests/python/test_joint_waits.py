@@ -108,9 +108,7 @@ def test_a_large_step_of_the_clock_serves_each_call_at_its_instant(
     callers.end()
 
 
-def test_calls_on_one_limit_and_on_several_are_served_in_order_of_arrival(
-    callers: Callers,
-) -> None:
+def test_calls_on_one_limit_and_on_several_are_served_in_order_of_arrival(callers: Callers) -> None:
     callers.send("first", ("Site", "ada", 2))
     for index in range(6):
         several = ["Site", "Tokens"] if index % 2 else ["Site"]
@@ -133,8 +131,7 @@ def test_a_small_call_does_not_overtake_a_large_one(callers: Callers) -> None:
 
 
 def test_a_client_that_waits_for_its_own_limit_does_not_stop_others(
-    callers: Callers,
-    limiter: Limiter,
+    callers: Callers, limiter: Limiter
 ) -> None:
     limiter.spend("Site", "ada", 2)
     callers.send("own", "Site", ("Window", "joan"))
@@ -191,8 +188,7 @@ def test_slots_and_rates_are_waited_for_together(callers: Callers, limiter: Limi
 
 
 def test_a_call_that_moves_to_the_queue_of_its_first_limit_is_served_there(
-    callers: Callers,
-    limiter: Limiter,
+    callers: Callers, limiter: Limiter
 ) -> None:
     held = limiter.reserve("Calls", "ada", 2)
     callers.send("a", "Window", "Calls")
@@ -257,9 +253,7 @@ def test_the_wait_for_a_slot_and_a_rate_ends_at_the_timeout(
         assert (caught.value.decision.name, caught.value.decision.allowed) == ("Calls", False)
 
 
-def test_the_refusal_of_a_call_does_not_claim_a_wait_that_is_too_short(
-    limiter: Limiter,
-) -> None:
+def test_the_refusal_of_a_call_does_not_claim_a_wait_that_is_too_short(limiter: Limiter) -> None:
     wanted = [("Site", "ada"), ("Calls", "ada")]
     with limiter.reserve("Calls", "ada", 2):
         limiter.spend("Site", "ada", 2)

@@ -33,12 +33,7 @@ def clock() -> ManualClock:
 
 
 def numbers(decision: Decision) -> tuple[bool, int, int, int]:
-    return (
-        decision.allowed,
-        decision.remaining,
-        decision.retry_after_ns,
-        decision.reset_after_ns,
-    )
+    return (decision.allowed, decision.remaining, decision.retry_after_ns, decision.reset_after_ns)
 
 
 @every_limit
@@ -195,9 +190,7 @@ def test_headers_show_the_part_that_the_request_may_use(limiter: Limiter) -> Non
     assert limiter.check("Window", "ada").limit == LIMITS["Window"]
 
 
-def test_a_limit_in_shadow_mode_counts_whom_headroom_would_deny(
-    clock: ManualClock,
-) -> None:
+def test_a_limit_in_shadow_mode_counts_whom_headroom_would_deny(clock: ManualClock) -> None:
     limits = penstock.Limits.parse("Tokens: {burst: 10, count: 10, period: 10s, mode: shadow}")
     limiter = Limiter(limits, clock=clock)
     decisions = [limiter.spend("Tokens", "ada", 4, keep=4) for _ in range(2)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from services import Scripted, Server
 
-import penstock
+from penstock import ConfigError, Limit, Limiter, ManualClock, RateLimited
 from penstock.outbound.steps import Pace
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ API = "api.example.com"
 class Limited(Server):
     """A service that refuses requests above its limit, without further information."""
 
-    def __init__(self, clock: penstock.ManualClock, limit: str) -> None:
+    def __init__(self, clock: ManualClock, limit: str) -> None:
         super().__init__(clock)
-        self.limiter = penstock.Limiter({"own": limit}, clock=clock)
+        self.limiter = Limiter({"own": limit}, clock=clock)
         self.statuses: Counter[int] = Counter()
 
     def send(self, pace: Pace) -> Any:
@@ -43,7 +43,7 @@ def auto(make_limiter: MakeLimiter) -> Pace:
     ("limit", "per_second"), [("5/second, burst 1", 5), ("50/second", 50), ("60/minute", 1)]
 )
 def test_limit_that_a_service_does_not_state_is_found(
-    auto: Pace, clock: penstock.ManualClock, limit: str, per_second: float
+    auto: Pace, clock: ManualClock, limit: str, per_second: float
 ) -> None:
     server = Limited(clock, limit)
     for _ in range(1000):
@@ -58,10 +58,10 @@ def test_limit_that_a_service_does_not_state_is_found(
 
 
 def test_fixed_windows_of_a_service_are_found(
-    auto: Pace, make_limiter: MakeLimiter, clock: penstock.ManualClock
+    auto: Pace, make_limiter: MakeLimiter, clock: ManualClock
 ) -> None:
     server = Limited(clock, "100/second")
-    server.limiter = make_limiter({"own": penstock.Limit.fixed_window(count=60, period="1m")})
+    server.limiter = make_limiter({"own": Limit.fixed_window(count=60, period="1m")})
     began = clock.now()
     for _ in range(3000):
         server.drive(auto)
@@ -69,9 +69,7 @@ def test_fixed_windows_of_a_service_are_found(
     assert server.statuses[429] <= 600
 
 
-def test_requests_are_not_delayed_before_the_first_refusal(
-    auto: Pace, clock: penstock.ManualClock
-) -> None:
+def test_requests_are_not_delayed_before_the_first_refusal(auto: Pace, clock: ManualClock) -> None:
     server, began = Limited(clock, "500/second"), clock.now()
     for _ in range(500):
         server.drive(auto)
@@ -79,7 +77,7 @@ def test_requests_are_not_delayed_before_the_first_refusal(
 
 
 def test_refusal_halves_the_rate_and_responses_raise_it_again(
-    auto: Pace, clock: penstock.ManualClock
+    auto: Pace, clock: ManualClock
 ) -> None:
     server = Server(clock, *[200] * 7, 429)
     for _ in range(8):
@@ -94,7 +92,7 @@ def test_refusal_halves_the_rate_and_responses_raise_it_again(
 
 
 def test_refusals_of_requests_that_were_sent_together_count_once(
-    auto: Pace, clock: penstock.ManualClock
+    auto: Pace, clock: ManualClock
 ) -> None:
     started = [auto.steps(_request()) for _ in range(4)]
     for steps in started:
@@ -108,9 +106,7 @@ def test_refusals_of_requests_that_were_sent_together_count_once(
     assert server.sent == [pytest.approx(1 / 2)]
 
 
-def test_outage_is_probed_every_minute_and_soon_forgotten(
-    auto: Pace, clock: penstock.ManualClock
-) -> None:
+def test_outage_is_probed_every_minute_and_soon_forgotten(auto: Pace, clock: ManualClock) -> None:
     server = Server(clock, *[200] * 9, *[503] * 60)
     for _ in range(69):
         server.drive(auto)
@@ -121,9 +117,7 @@ def test_outage_is_probed_every_minute_and_soon_forgotten(
     assert clock.now() - recovered < 200
 
 
-def test_stated_quota_is_spread_when_less_than_half_remains(
-    auto: Pace, clock: penstock.ManualClock
-) -> None:
+def test_stated_quota_is_spread_when_less_than_half_remains(auto: Pace, clock: ManualClock) -> None:
     headers = [
         {"RateLimit-Policy": '"hour";q=10;w=60', "RateLimit": f'"hour";r={left};t=40'}
         for left in (6, 5, 4, 2)
@@ -134,9 +128,7 @@ def test_stated_quota_is_spread_when_less_than_half_remains(
     assert server.sent == [0, 0, 0, 0, 10, 30]
 
 
-def test_stated_limits_of_a_service_are_not_estimated(
-    auto: Pace, clock: penstock.ManualClock
-) -> None:
+def test_stated_limits_of_a_service_are_not_estimated(auto: Pace, clock: ManualClock) -> None:
     exhausted = (429, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "20"})
     renewed = (200, {"X-RateLimit-Limit": "9", "X-RateLimit-Remaining": "8"})
     server = Server(clock, exhausted, renewed)
@@ -146,13 +138,13 @@ def test_stated_limits_of_a_service_are_not_estimated(
 
 
 def test_turn_beyond_the_timeout_is_refused_and_not_taken(
-    make_limiter: MakeLimiter, clock: penstock.ManualClock
+    make_limiter: MakeLimiter, clock: ManualClock
 ) -> None:
     limiter = make_limiter({"PartnerApi": "1000/second"})
     pace = Pace(limiter, "PartnerApi", Scripted(), pace="auto", timeout=1)
     server = Server(clock, 429)
     server.drive(pace)
-    with pytest.raises(penstock.RateLimited) as caught:
+    with pytest.raises(RateLimited) as caught:
         server.drive(pace)
     assert caught.value.decision.retry_after == 2
     clock.advance(1)
@@ -160,7 +152,7 @@ def test_turn_beyond_the_timeout_is_refused_and_not_taken(
     assert server.sent == [0, 2]
 
 
-def test_hosts_are_learned_apart(auto: Pace, clock: penstock.ManualClock) -> None:
+def test_hosts_are_learned_apart(auto: Pace, clock: ManualClock) -> None:
     server = Server(clock, 429)
     server.drive(auto)
     for number in range(1100):
@@ -169,7 +161,7 @@ def test_hosts_are_learned_apart(auto: Pace, clock: penstock.ManualClock) -> Non
 
 
 def test_learned_pace_never_exceeds_the_limit(
-    make_limiter: MakeLimiter, clock: penstock.ManualClock
+    make_limiter: MakeLimiter, clock: ManualClock
 ) -> None:
     limiter = make_limiter({"PartnerApi": "2 per 10 seconds"})
     pace = Pace(limiter, "PartnerApi", Scripted(), pace="auto")
@@ -188,5 +180,5 @@ def _response(status: int) -> Any:
 
 
 def test_unknown_mode_is_an_error(make_limiter: MakeLimiter) -> None:
-    with pytest.raises(penstock.ConfigError):
+    with pytest.raises(ConfigError):
         Pace(make_limiter({"PartnerApi": "1/second"}), "PartnerApi", Scripted(), pace="fast")  # type: ignore[arg-type]

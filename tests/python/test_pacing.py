@@ -10,6 +10,7 @@ import pytest
 from services import START, Scripted, Server
 
 import penstock
+from penstock import ConfigError, ManualClock, RateLimited
 from penstock.outbound.steps import Cooldowns, Pace, retry_after_ns
 
 if TYPE_CHECKING:
@@ -17,32 +18,34 @@ if TYPE_CHECKING:
 
     from conftest import MakeLimiter
 
+    Start = Callable[..., tuple[Server, Pace]]
+
 SECOND = 1_000_000_000
 
 
 @pytest.fixture
-def make_pace(make_limiter: MakeLimiter) -> Callable[..., Pace]:
-    def make(**options: Any) -> Pace:
+def start(make_limiter: MakeLimiter, clock: ManualClock) -> Start:
+    """Starts a service with scripted responses, and makes the pace of its client."""
+
+    def start(*answers: Any, **options: Any) -> tuple[Server, Pace]:
         settings: dict[str, Any] = {
             "limiter": make_limiter({"PartnerApi": "2 per 10 seconds", "Other": "1/second"}),
             "name": "PartnerApi",
             "messages": Scripted(),
         }
-        return Pace(**{**settings, **options})
+        return Server(clock, *answers), Pace(**{**settings, **options})
 
-    return make
+    return start
 
 
-def test_requests_go_out_at_the_limits_rate(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
-) -> None:
-    server, pace = Server(clock), make_pace()
+def test_requests_go_out_at_the_limits_rate(start: Start) -> None:
+    server, pace = start()
     assert [server.drive(pace) for _ in range(5)] == [200] * 5
     assert server.sent == [0, 0, 5, 10, 15]
 
 
-def test_hosts_are_paced_apart(make_pace: Callable[..., Pace], clock: penstock.ManualClock) -> None:
-    server, pace = Server(clock), make_pace()
+def test_hosts_are_paced_apart(start: Start) -> None:
+    server, pace = start()
     for _ in range(2):
         server.drive(pace, host="one.example")
         server.drive(pace, host="two.example")
@@ -50,61 +53,48 @@ def test_hosts_are_paced_apart(make_pace: Callable[..., Pace], clock: penstock.M
 
 
 @pytest.mark.parametrize("id", ["partner", 7, lambda request: f"{request.method}"], ids=type)
-def test_id_may_be_constant_or_depend_on_the_request(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock, id: Any
-) -> None:
-    server, pace = Server(clock), make_pace(id=id)
+def test_id_may_be_constant_or_depend_on_the_request(start: Start, id: Any) -> None:
+    server, pace = start(id=id)
     for host in ("one.example", "two.example", "three.example"):
         server.drive(pace, host=host)
     assert server.sent == [0, 0, 5]
 
 
-def test_cost_may_depend_on_the_request(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
-) -> None:
-    server = Server(clock)
-    pace = make_pace(cost=lambda request: 2 if request.method == "POST" else 0)
+def test_cost_may_depend_on_the_request(start: Start) -> None:
+    server, pace = start(cost=lambda request: 2 if request.method == "POST" else 0)
     for method in ("POST", "GET", "GET", "POST"):
         server.drive(pace, method)
     assert server.sent == [0, 0, 0, 10]
 
 
-def test_wait_beyond_the_timeout_is_refused_immediately(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
-) -> None:
-    server, pace = Server(clock), make_pace(timeout=4)
+def test_wait_beyond_the_timeout_is_refused_immediately(start: Start, clock: ManualClock) -> None:
+    server, pace = start(timeout=4)
     server.drive(pace)
     server.drive(pace)
-    with pytest.raises(penstock.RateLimited) as caught:
+    with pytest.raises(RateLimited) as caught:
         server.drive(pace)
     assert caught.value.decision.retry_after == 5
     assert clock.now() == START
     assert len(server.sent) == 2
 
 
-def test_no_timeout_waits_as_long_as_it_takes(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
-) -> None:
-    server, pace = Server(clock, (429, {"Retry-After": "7200"})), make_pace(timeout=None)
+def test_no_timeout_waits_as_long_as_it_takes(start: Start) -> None:
+    server, pace = start((429, {"Retry-After": "7200"}), timeout=None)
     assert [server.drive(pace), server.drive(pace)] == [429, 200]
     assert server.sent == [0, 7200]
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_retry_after_delays_further_requests_of_the_id(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock, status: int
-) -> None:
-    server, pace = Server(clock, (status, {"Retry-After": "20"})), make_pace()
+def test_retry_after_delays_further_requests_of_the_id(start: Start, status: int) -> None:
+    server, pace = start((status, {"Retry-After": "20"}))
     assert server.drive(pace) == status
     assert server.drive(pace, host="other.example") == 200
     assert server.drive(pace) == 200
     assert server.sent == [0, 0, 20]
 
 
-def test_retry_after_of_other_responses_delays_nothing(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
-) -> None:
-    server, pace = Server(clock, (301, {"Retry-After": "20"})), make_pace()
+def test_retry_after_of_other_responses_delays_nothing(start: Start) -> None:
+    server, pace = start((301, {"Retry-After": "20"}))
     assert [server.drive(pace), server.drive(pace)] == [301, 200]
     assert server.sent == [0, 0]
 
@@ -124,12 +114,9 @@ def test_retry_after_of_other_responses_delays_nothing(
 )
 @pytest.mark.parametrize("status", [200, 404, 429])
 def test_response_without_remaining_quota_delays_further_requests(
-    make_pace: Callable[..., Pace],
-    clock: penstock.ManualClock,
-    headers: dict[str, str],
-    status: int,
+    start: Start, headers: dict[str, str], status: int
 ) -> None:
-    server, pace = Server(clock, (status, headers)), make_pace()
+    server, pace = start((status, headers))
     assert [server.drive(pace), server.drive(pace)] == [status, 200]
     assert server.sent == [0, 20]
 
@@ -144,20 +131,20 @@ def test_response_without_remaining_quota_delays_further_requests(
     ],
 )
 def test_response_with_remaining_quota_starts_no_cooldown(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock, headers: dict[str, str]
+    start: Start, headers: dict[str, str]
 ) -> None:
-    server, pace = Server(clock, (200, headers)), make_pace()
+    server, pace = start((200, headers))
     assert [server.drive(pace), server.drive(pace)] == [200, 200]
     assert server.sent == [0, 0]
 
 
 def test_cooldown_beyond_the_timeout_is_refused_immediately_with_its_wait(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+    start: Start, clock: ManualClock
 ) -> None:
-    server, pace = Server(clock, (429, {"Retry-After": "60"})), make_pace(timeout="30s")
+    server, pace = start((429, {"Retry-After": "60"}), timeout="30s")
     server.drive(pace)
     clock.advance(20)
-    with pytest.raises(penstock.RateLimited, match="40 s, too late") as caught:
+    with pytest.raises(RateLimited, match="40 s, too late") as caught:
         server.drive(pace)
     assert caught.value.decision.retry_after == 40
     assert not caught.value.decision
@@ -166,17 +153,15 @@ def test_cooldown_beyond_the_timeout_is_refused_immediately_with_its_wait(
     assert server.sent == [0, 60]
 
 
-def test_after_a_hold_requests_are_still_paced(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
-) -> None:
-    server, pace = Server(clock, 200, (429, {"Retry-After": "2"})), make_pace()
+def test_after_a_hold_requests_are_still_paced(start: Start) -> None:
+    server, pace = start(200, (429, {"Retry-After": "2"}))
     for _ in range(4):
         server.drive(pace)
     assert server.sent == [0, 0, 5, 10]
 
 
 def test_request_whose_host_is_held_while_it_waits_returns_its_turn(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+    start: Start, clock: ManualClock
 ) -> None:
     class Holding(Server):
         def acquire(self, pace: Pace, id: str, cost: int, timeout: float | None) -> None:
@@ -184,26 +169,23 @@ def test_request_whose_host_is_held_while_it_waits_returns_its_turn(
             if self.verbs.count("acquire") == 1:
                 pace.cooldowns.hold(id, clock.now_ns() + 20 * SECOND)
 
-    server, pace = Holding(clock), make_pace()
+    (_, pace), server = start(), Holding(clock)
     assert server.drive(pace) == 200
     assert server.verbs == ["acquire", "refund", "wait", "acquire", "send"]
     assert server.sent == [20]
     assert pace.limiter.check("PartnerApi", "api.example.com", 0).remaining == 1
 
 
-def test_hold_is_never_shortened(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
-) -> None:
+def test_hold_is_never_shortened(start: Start, clock: ManualClock) -> None:
     answers = [(429, {"Retry-After": "20"}), (429, {"Retry-After": "5"})]
-    pace = make_pace()
+    server, pace = start(*answers)
     pace.cooldowns.hold("api.example.com", clock.now_ns() + 25 * SECOND)
     pace.cooldowns.hold("api.example.com", clock.now_ns() + 5 * SECOND)
-    server = Server(clock, *answers)
     server.drive(pace)
     assert server.sent == [25]
 
 
-def test_expired_cooldowns_are_forgotten(clock: penstock.ManualClock) -> None:
+def test_expired_cooldowns_are_forgotten(clock: ManualClock) -> None:
     holds = Cooldowns(clock)
     for number in range(2000):
         holds.hold(f"host-{number}", clock.now_ns() + SECOND)
@@ -213,21 +195,19 @@ def test_expired_cooldowns_are_forgotten(clock: penstock.ManualClock) -> None:
     assert holds.until_ns("host-1999") == clock.now_ns()
 
 
-def test_busy_response_is_retried_after_its_retry_after(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
-) -> None:
+def test_busy_response_is_retried_after_its_retry_after(start: Start) -> None:
     busy = [(429, {"Retry-After": "3"}), (503, {"Retry-After": "9"})]
-    server, pace = Server(clock, *busy), make_pace(retries=2)
+    server, pace = start(*busy, retries=2)
     assert server.drive(pace) == 200
     assert server.sent == [0, 3, 12]
     assert server.verbs.count("read") == 2
 
 
 def test_busy_response_without_retry_after_is_retried_with_backoff(
-    make_pace: Callable[..., Pace], make_limiter: MakeLimiter, clock: penstock.ManualClock
+    start: Start, make_limiter: MakeLimiter
 ) -> None:
     limiter = make_limiter({"PartnerApi": "100/second"})
-    server, pace = Server(clock, 503, 503, 503), make_pace(retries=3, limiter=limiter)
+    server, pace = start(503, 503, 503, retries=3, limiter=limiter)
     assert server.drive(pace) == 200
     waits = [after - before for before, after in zip(server.sent, server.sent[1:], strict=False)]
     assert len(waits) == 3
@@ -237,11 +217,9 @@ def test_busy_response_without_retry_after_is_retried_with_backoff(
     assert pace.cooldowns.until_ns("api.example.com") == 0
 
 
-def test_last_response_is_returned_when_retries_are_exhausted(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
-) -> None:
+def test_last_response_is_returned_when_retries_are_exhausted(start: Start) -> None:
     busy = (429, {"Retry-After": "1"})
-    server, pace = Server(clock, busy, busy, busy), make_pace(retries=2)
+    server, pace = start(busy, busy, busy, retries=2)
     assert server.drive(pace) == 429
     assert len(server.sent) == 3
     assert server.verbs[-1] == "send"
@@ -259,35 +237,29 @@ def test_last_response_is_returned_when_retries_are_exhausted(
     ],
 )
 def test_only_repeatable_requests_are_retried(
-    make_pace: Callable[..., Pace],
-    clock: penstock.ManualClock,
-    method: str,
-    *,
-    replayable: bool,
-    times: int,
+    start: Start, method: str, *, replayable: bool, times: int
 ) -> None:
-    server = Server(clock, (429, {"Retry-After": "1"}))
-    server.drive(make_pace(retries=1, messages=Scripted(is_replayable=replayable)), method)
+    messages = Scripted(is_replayable=replayable)
+    server, pace = start((429, {"Retry-After": "1"}), retries=1, messages=messages)
+    server.drive(pace, method)
     assert len(server.sent) == times
 
 
-def test_answer_is_returned_if_a_retry_would_pass_the_timeout(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
-) -> None:
-    server, pace = Server(clock, (429, {"Retry-After": "31"})), make_pace(retries=1)
+def test_answer_is_returned_if_a_retry_would_pass_the_timeout(start: Start) -> None:
+    server, pace = start((429, {"Retry-After": "31"}), retries=1)
     assert server.drive(pace) == 429
     assert "read" not in server.verbs
     # The turn would come too late, not the response of the service.
-    server, pace = Server(clock, (429, {"Retry-After": "1"})), make_pace(retries=1, timeout=3)
+    server, pace = start((429, {"Retry-After": "1"}), retries=1, timeout=3)
     pace.limiter.spend("PartnerApi", "api.example.com")
     assert server.drive(pace) == 429
     assert len(server.sent) == 1
 
 
 def test_failing_store_sends_requests_unpaced_and_is_logged_once(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock, caplog: pytest.LogCaptureFixture
+    start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, pace = Server(clock), make_pace()
+    server, pace = start()
     server.store_fails = True
     assert [server.drive(pace) for _ in range(3)] == [200] * 3
     server.store_fails = False
@@ -297,13 +269,11 @@ def test_failing_store_sends_requests_unpaced_and_is_logged_once(
     assert "out of reach" in caplog.messages[0]
 
 
-def test_store_that_fails_may_raise(
-    make_pace: Callable[..., Pace], clock: penstock.ManualClock
-) -> None:
-    server = Server(clock)
+def test_store_that_fails_may_raise(start: Start) -> None:
+    server, pace = start(on_store_error="raise")
     server.store_fails = True
     with pytest.raises(penstock.StoreUnavailable):
-        server.drive(make_pace(on_store_error="raise"))
+        server.drive(pace)
     assert server.sent == []
 
 
@@ -332,11 +302,9 @@ async def coroutine() -> str:
         ({"on_store_error": "deny"}, "on_store_error must be 'allow' or 'raise', found 'deny'"),
     ],
 )
-def test_invalid_options_are_refused(
-    make_pace: Callable[..., Pace], options: dict[str, Any], fault: str
-) -> None:
-    with pytest.raises(penstock.ConfigError) as caught:
-        make_pace(**options)
+def test_invalid_options_are_refused(start: Start, options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        start(**options)
     assert fault in str(caught.value)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock import ConfigError, Limiter, Limits, ManualClock, Transaction
 from penstock.presets import boulder, sharkey
 
 
@@ -46,7 +47,7 @@ def test_definition_loads_as_it_is(
     ],
 )
 def test_faulty_definition_is_an_error(definition: dict[str, Any]) -> None:
-    with pytest.raises((penstock.ConfigError, penstock.LimitError)):
+    with pytest.raises((ConfigError, penstock.LimitError)):
         sharkey.limits({"i": definition})
 
 
@@ -54,12 +55,12 @@ def test_definitions_with_one_key_are_one_limit() -> None:
     one = {"key": "write", "max": 5, "duration": 1000}
     limits = sharkey.limits({"a": one, "b": one, "c": {"minInterval": 500}})
     assert list(limits) == ["write", "c"]
-    with pytest.raises(penstock.ConfigError, match="write"):
+    with pytest.raises(ConfigError, match="write"):
         sharkey.limits({"a": one, "b": {**one, "max": 6}})
 
 
-def test_lifted_limit_has_the_fields_of_the_style(clock: penstock.ManualClock) -> None:
-    limiter = penstock.Limiter(sharkey.limits({"i": {"max": 1, "duration": 1000}}), clock=clock)
+def test_lifted_limit_has_the_fields_of_the_style(clock: ManualClock) -> None:
+    limiter = Limiter(sharkey.limits({"i": {"max": 1, "duration": 1000}}), clock=clock)
     factor = sharkey.role_factor([0])
     assert limiter.spend("i", "ada", factor=factor).headers(sharkey.HEADERS) == {
         "X-RateLimit-Remaining": "9007199254740991",
@@ -86,20 +87,20 @@ OVERRIDES = """
 
 
 @pytest.fixture
-def limits() -> penstock.Limits:
-    return penstock.Limits.parse(DEFAULTS, OVERRIDES, names=boulder.LimitName)
+def limits() -> Limits:
+    return Limits.parse(DEFAULTS, OVERRIDES, names=boulder.LimitName)
 
 
 @pytest.fixture
-def limiter(limits: penstock.Limits, clock: penstock.ManualClock) -> penstock.Limiter:
-    return penstock.Limiter(limits, clock=clock)
+def limiter(limits: Limits, clock: ManualClock) -> Limiter:
+    return Limiter(limits, clock=clock)
 
 
-def kinds(transactions: list[penstock.Transaction]) -> list[tuple[str, str]]:
+def kinds(transactions: list[Transaction]) -> list[tuple[str, str]]:
     return [(each.name, each.kind) for each in transactions]
 
 
-def test_new_account_counts_ranges_of_ipv6_only(limits: penstock.Limits) -> None:
+def test_new_account_counts_ranges_of_ipv6_only(limits: Limits) -> None:
     assert kinds(boulder.new_account(limits, "192.0.2.7")) == [
         ("NewRegistrationsPerIPAddress", "spend")
     ]
@@ -110,7 +111,7 @@ def test_new_account_counts_ranges_of_ipv6_only(limits: penstock.Limits) -> None
 
 
 def test_new_order_checks_limits_that_are_spent_at_issuance(
-    limits: penstock.Limits, limiter: penstock.Limiter
+    limits: Limits, limiter: Limiter
 ) -> None:
     names = ["example.com", "www.example.com"]
     order = boulder.new_order(limits, 1, names)
@@ -136,7 +137,7 @@ def test_new_order_checks_limits_that_are_spent_at_issuance(
     ]
 
 
-def test_override_of_an_account_replaces_the_limit_of_the_domain(limits: penstock.Limits) -> None:
+def test_override_of_an_account_replaces_the_limit_of_the_domain(limits: Limits) -> None:
     order = kinds(boulder.new_order(limits, 7, ["example.com"]))
     assert ("CertificatesPerDomainPerAccount", "check") in order
     assert ("CertificatesPerDomain", "check") not in order
@@ -147,23 +148,19 @@ def test_override_of_an_account_replaces_the_limit_of_the_domain(limits: penstoc
     ]
 
 
-def test_failures_pause_an_account_until_one_succeeds(
-    limits: penstock.Limits, limiter: penstock.Limiter
-) -> None:
+def test_failures_pause_an_account_until_one_succeeds(limits: Limits, limiter: Limiter) -> None:
     failed = boulder.authorization_failed(limits, 1, "example.com")
     assert [limiter.spend_all(failed).allowed for _ in range(3)] == [True, True, False]
     assert limiter.reset_all(boulder.authorization_succeeded(1, "example.com")) == 1
     assert limiter.spend_all(failed)
 
 
-def test_override_requests_count_by_address(
-    limits: penstock.Limits, limiter: penstock.Limiter
-) -> None:
+def test_override_requests_count_by_address(limits: Limits, limiter: Limiter) -> None:
     request = boulder.override_requested(limits, "192.0.2.7")
     assert [limiter.spend_all(request).allowed for _ in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize("number", [0, 101])
-def test_number_of_identifiers_is_bounded(limits: penstock.Limits, number: int) -> None:
-    with pytest.raises(penstock.ConfigError):
+def test_number_of_identifiers_is_bounded(limits: Limits, number: int) -> None:
+    with pytest.raises(ConfigError):
         boulder.new_order(limits, 1, ["example.com"] * number)

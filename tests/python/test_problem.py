@@ -10,15 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock
+from penstock import Limit, Limiter, Limits, ManualClock
 from penstock.messages import Translator, describe_limit, format_duration
 from penstock.web.headers import wait_ns
-from penstock.web.problem import (
-    Problem,
-    bad_request,
-    quota_exceeded,
-    reduced_capacity,
-)
+from penstock.web.problem import Problem, bad_request, quota_exceeded, reduced_capacity
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter
@@ -36,7 +31,7 @@ ENGLISH = Translator()
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
-def refused(limiter: penstock.Limiter, name: str = "Orders", id: str = "192.0.2.1") -> Problem:
+def refused(limiter: Limiter, name: str = "Orders", id: str = "192.0.2.1") -> Problem:
     """Return the problem of the first request that is refused."""
     decision = limiter.spend(name, id)
     while decision:
@@ -45,11 +40,11 @@ def refused(limiter: penstock.Limiter, name: str = "Orders", id: str = "192.0.2.
 
 
 @pytest.fixture
-def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
-    return penstock.Limiter(penstock.Limits.parse(LIMITS), clock=clock)
+def limiter(clock: ManualClock) -> Limiter:
+    return Limiter(Limits.parse(LIMITS), clock=clock)
 
 
-def test_document_has_the_facts_for_programs_and_people(limiter: penstock.Limiter) -> None:
+def test_document_has_the_facts_for_programs_and_people(limiter: Limiter) -> None:
     fields, body = refused(limiter).body()
     content_type = dict(fields)["Content-Type"]
     assert content_type == "application/problem+json"
@@ -66,20 +61,18 @@ def test_document_has_the_facts_for_programs_and_people(limiter: penstock.Limite
     }
 
 
-def test_limit_without_a_description_mentions_requests(limiter: penstock.Limiter) -> None:
+def test_limit_without_a_description_mentions_requests(limiter: Limiter) -> None:
     assert refused(limiter, "Plain").detail == (
         "Too many requests for 192.0.2.1: at most 1 per hour. Try again at 2001-09-09 02:46:40 UTC."
     )
 
 
-def test_time_to_retry_is_rounded_up(
-    limiter: penstock.Limiter, clock: penstock.ManualClock
-) -> None:
+def test_time_to_retry_is_rounded_up(limiter: Limiter, clock: ManualClock) -> None:
     clock.advance_ns(1)
     assert "01:48:11 UTC" in refused(limiter).detail
 
 
-def test_headers_forbid_caching_and_link_to_help(limiter: penstock.Limiter) -> None:
+def test_headers_forbid_caching_and_link_to_help(limiter: Limiter) -> None:
     assert refused(limiter).headers() == [
         ("Cache-Control", "no-store"),
         ("Link", '<https://example.org/limits?of=orders&by=address>; rel="help"'),
@@ -115,12 +108,12 @@ def test_unsafe_url_is_not_a_link(docs: str) -> None:
     ],
 )
 def test_client_gets_the_type_that_it_prefers(
-    limiter: penstock.Limiter, accept: str | None, content_type: str
+    limiter: Limiter, accept: str | None, content_type: str
 ) -> None:
     assert dict(refused(limiter).body(accept)[0])["Content-Type"] == content_type
 
 
-def test_text_is_the_sentence(limiter: penstock.Limiter) -> None:
+def test_text_is_the_sentence(limiter: Limiter) -> None:
     problem = refused(limiter)
     assert problem.body("text/plain")[1].decode() == f"{problem.detail}\n"
 
@@ -143,7 +136,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_page_shows_the_sentence_and_links_to_help(limiter: penstock.Limiter) -> None:
+def test_page_shows_the_sentence_and_links_to_help(limiter: Limiter) -> None:
     problem = refused(limiter)
     page = Page()
     page.feed(problem.body("text/html")[1].decode())
@@ -154,7 +147,7 @@ def test_page_shows_the_sentence_and_links_to_help(limiter: penstock.Limiter) ->
     assert page.links == ["https://example.org/limits?of=orders&by=address"]
 
 
-def test_page_shows_an_id_and_never_runs_it(limiter: penstock.Limiter) -> None:
+def test_page_shows_an_id_and_never_runs_it(limiter: Limiter) -> None:
     page = Page()
     page.feed(refused(limiter, id="<script>alert(1)</script>").body("text/html")[1].decode())
     assert "for <script>alert(1)</script>:" in page.text
@@ -162,12 +155,12 @@ def test_page_shows_an_id_and_never_runs_it(limiter: penstock.Limiter) -> None:
 
 
 @pytest.mark.parametrize("id", ["12345678:example.com", "2001:db8::", "ada@example.org", "x" * 100])
-def test_id_is_shown_whole(limiter: penstock.Limiter, id: str) -> None:
+def test_id_is_shown_whole(limiter: Limiter, id: str) -> None:
     assert f" for {id}: at most" in refused(limiter, id=id).detail
 
 
 @pytest.mark.parametrize("id", ["x" * 101, "two\nlines", "\x1b[31mred"])
-def test_unprintable_id_is_not_shown(limiter: penstock.Limiter, id: str) -> None:
+def test_unprintable_id_is_not_shown(limiter: Limiter, id: str) -> None:
     assert refused(limiter, id=id).detail.startswith("Too many orders: at most")
 
 
@@ -201,26 +194,23 @@ def test_bad_request_has_a_detail() -> None:
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (penstock.Limit.parse("100/minute"), "100 per minute"),
-        (penstock.Limit.parse("10 per 5 minutes, burst 20"), "10 per 5 minutes, 20 at once"),
+        (Limit.parse("100/minute"), "100 per minute"),
+        (Limit.parse("10 per 5 minutes, burst 20"), "10 per 5 minutes, 20 at once"),
+        (Limit.leaky_bucket(size=60, drip_rate=1, drip_size=2), "60 at once, 2 more every second"),
+        (Limit.fixed_window(count=5, period="1d"), "5 per day"),
+        (Limit.fixed_rate_window(count=5, period=1), "5 per second, evenly spaced"),
         (
-            penstock.Limit.leaky_bucket(size=60, drip_rate=1, drip_size=2),
-            "60 at once, 2 more every second",
-        ),
-        (penstock.Limit.fixed_window(count=5, period="1d"), "5 per day"),
-        (penstock.Limit.fixed_rate_window(count=5, period=1), "5 per second, evenly spaced"),
-        (
-            penstock.Limit.fixed_rate_window(count=5, period="90m", burst=2),
+            Limit.fixed_rate_window(count=5, period="90m", burst=2),
             "5 per 1 hour 30 minutes, evenly spaced, 2 early",
         ),
         (
-            penstock.Limit.calendar_window(count=10_000, period="month", zone="Europe/Berlin"),
+            Limit.calendar_window(count=10_000, period="month", zone="Europe/Berlin"),
             "10,000 per calendar month (Europe/Berlin)",
         ),
-        (penstock.Limit.unlimited(), "no limit"),
+        (Limit.unlimited(), "no limit"),
     ],
 )
-def test_limit_is_described(limit: penstock.Limit, words: str) -> None:
+def test_limit_is_described(limit: Limit, words: str) -> None:
     assert describe_limit(limit) == words
 
 

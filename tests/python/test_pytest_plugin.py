@@ -18,12 +18,7 @@ import penstock
 from penstock import _core, pytest_plugin
 from penstock.flask import Penstock
 from penstock.guard import Guard, force_enabled
-from penstock.pytest_plugin import (
-    Response,
-    assert_not_rate_limited,
-    assert_rate_limited,
-    exhaust,
-)
+from penstock.pytest_plugin import Response, assert_not_rate_limited, assert_rate_limited, exhaust
 from penstock.web.headers import STYLES, headers
 
 if TYPE_CHECKING:
@@ -680,11 +675,7 @@ def test_suites_have_their_stated_outcomes(run: Runner) -> None:
     ],
 )
 def test_exhaust_returns_the_first_denied_decision(
-    clock: penstock.ManualClock,
-    limit: str | penstock.Limit,
-    cost: int,
-    left: int,
-    wait: float,
+    clock: penstock.ManualClock, limit: str | penstock.Limit, cost: int, left: int, wait: float
 ) -> None:
     limiter = penstock.Limiter({"Orders": limit}, clock=clock)
     denied = exhaust(limiter, "Orders", "ada", cost)
@@ -799,10 +790,7 @@ def test_limits_of_a_request_are_distinguished(make: Make, clock: penstock.Manua
         assert_not_rate_limited(make(200, fields, b""), limit=name, remaining=left)
         # Without a document, one that is named may be the one that refused.
         assert_rate_limited(make(429, fields, b""), limit=name)
-    with pytest.raises(
-        AssertionError,
-        match=r"5.*Third.*200",
-    ):
+    with pytest.raises(AssertionError, match=r"5.*Third.*200"):
         assert_not_rate_limited(make(200, fields, b""), limit="Third", remaining=5)
     refusal = make(429, fields | JSON, b'{"violated-policies": ["Second"]}')
     with pytest.raises(AssertionError, match="found refused by Second"):

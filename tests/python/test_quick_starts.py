@@ -22,6 +22,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 
 import penstock
 import penstock.fastapi
+from penstock import ManualClock
 from penstock.guard import reset_guards
 
 if TYPE_CHECKING:
@@ -67,15 +68,15 @@ def in_django(site: DjangoSite, path: str, view: Any) -> Ask:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> penstock.ManualClock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """One clock for both: the others read Python's. It begins with a day, as windows do."""
-    clock = penstock.ManualClock(start=1_699_920_000)
+    clock = ManualClock(start=1_699_920_000)
     monkeypatch.setattr("time.time", lambda: clock.now_ns() / 1e9)
     return clock
 
 
 @pytest.fixture
-def ours(clock: penstock.ManualClock, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def ours(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The names of the page."""
     defaults = {**flask.Flask.default_config, "PENSTOCK_CLOCK": clock}
     monkeypatch.setattr(flask.Flask, "default_config", defaults)
@@ -92,9 +93,7 @@ def ours(clock: penstock.ManualClock, monkeypatch: pytest.MonkeyPatch) -> dict[s
     return names
 
 
-def play(
-    asks: list[Ask], clock: penstock.ManualClock, script: Sequence[tuple[float, str, int]]
-) -> Any:
+def play(asks: list[Ask], clock: ManualClock, script: Sequence[tuple[float, str, int]]) -> Any:
     """Request a path from each application at each step, and return the responses of each."""
     seen: list[list[list[Seen]]] = [[] for _ in asks]
     for wait, path, times in script:
@@ -108,7 +107,7 @@ def statuses(step: list[Seen]) -> list[int]:
     return [seen.status for seen in step]
 
 
-def test_flask_limiter(clock: penstock.ManualClock, ours: dict[str, Any]) -> None:
+def test_flask_limiter(clock: ManualClock, ours: dict[str, Any]) -> None:
     from flask_limiter import Limiter
     from flask_limiter.util import get_remote_address
 
@@ -163,7 +162,7 @@ def test_flask_limiter(clock: penstock.ManualClock, ours: dict[str, Any]) -> Non
     assert [int(wait or 0) - 1 for wait in waits[1]] == [int(wait or 0) for wait in waits[0]]
 
 
-def test_slowapi(clock: penstock.ManualClock, ours: dict[str, Any]) -> None:
+def test_slowapi(clock: ManualClock, ours: dict[str, Any]) -> None:
     from slowapi import Limiter, _rate_limit_exceeded_handler
     from slowapi.errors import RateLimitExceeded
     from slowapi.util import get_remote_address
@@ -185,15 +184,13 @@ def test_slowapi(clock: penstock.ManualClock, ours: dict[str, Any]) -> None:
     assert mine[0][-1].retry_after == "60"
 
 
-def test_fastapi_limiter(clock: penstock.ManualClock, ours: dict[str, Any]) -> None:
+def test_fastapi_limiter(clock: ManualClock, ours: dict[str, Any]) -> None:
     (mine,) = play([in_fastapi(ours["greetings"])], clock, [(0, "/", 3), (5, "/", 3)])
     assert [statuses(step) for step in mine] == [[200, 200, 429]] * 2
     assert mine[0][-1].retry_after == "5"
 
 
-def test_django_ratelimit(
-    clock: penstock.ManualClock, ours: dict[str, Any], site: DjangoSite
-) -> None:
+def test_django_ratelimit(clock: ManualClock, ours: dict[str, Any], site: DjangoSite) -> None:
     from django.http import HttpRequest, HttpResponse
     from django_ratelimit.decorators import ratelimit
 
@@ -212,10 +209,7 @@ def test_django_ratelimit(
 
 
 def test_rest_framework(
-    clock: penstock.ManualClock,
-    ours: dict[str, Any],
-    site: DjangoSite,
-    monkeypatch: pytest.MonkeyPatch,
+    clock: ManualClock, ours: dict[str, Any], site: DjangoSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rest_framework.response import Response
     from rest_framework.throttling import AnonRateThrottle, SimpleRateThrottle, UserRateThrottle

@@ -29,10 +29,7 @@ NOW = 1_700_000_000.0
                 "RateLimit-Policy": '"burst";q=100;w=60, "daily";q=1000;w=86400;pk=:cHNjaA==:',
                 "RateLimit": '"burst";r=50;t=30,  "daily" ; r=7',
             },
-            [
-                ReceivedLimit("burst", 100, 60, 50, 30),
-                ReceivedLimit("daily", 1000, 86400, 7, None),
-            ],
+            [ReceivedLimit("burst", 100, 60, 50, 30), ReceivedLimit("daily", 1000, 86400, 7, None)],
         ),
         ({"RateLimit": '"a\\"b";r=1'}, [ReceivedLimit('a"b', remaining=1)]),
         ({"RateLimit": '"only";r=1, "policy"'}, [ReceivedLimit("only", remaining=1)]),

@@ -11,6 +11,7 @@ import pytest
 from redis_servers import tls_config
 
 import penstock
+from penstock import Limit, Limiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from conftest import Command, StartServer
     from redis_servers import Cluster, Server
 
-LIMITS = {"Orders": penstock.Limit.token_bucket(burst=50, count=1, period="1h")}
+LIMITS = {"Orders": Limit.token_bucket(burst=50, count=1, period="1h")}
 PATIENT = "deadline=20s"
 DOCS = Path(__file__).parents[2] / "docs"
 # More than the keys of one slot, and of one portion of a scan.
@@ -31,7 +32,7 @@ def filled(cluster: Cluster) -> Iterator[str]:
     for node in cluster.nodes:
         node.command("FLUSHALL")
     url = f"{cluster.url}?{PATIENT}"
-    with penstock.Limiter(LIMITS, url) as limiter:
+    with Limiter(LIMITS, url) as limiter:
         for number, client in enumerate(CLIENTS):
             limiter.spend("Orders", client, 1 + number % 2)
         limiter.spend("Orders", CLIENTS[7], 40)
@@ -61,20 +62,20 @@ def test_one_node_that_evicts_is_a_warning(cluster: Cluster) -> None:
     url = f"{cluster.url}?{PATIENT}"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        penstock.Limiter(LIMITS, url).close()
+        Limiter(LIMITS, url).close()
     node = cluster.nodes[2]
     node.command("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
     try:
         with pytest.warns(RuntimeWarning, match="allkeys-lru"):
-            penstock.Limiter(LIMITS, url).close()
+            Limiter(LIMITS, url).close()
     finally:
         node.command("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
 
 
 def test_unix_socket_is_the_same_store(redis_server: Server) -> None:
     with (
-        penstock.Limiter(LIMITS, f"{redis_server.unix_url}?{PATIENT}") as near,
-        penstock.Limiter(LIMITS, f"{redis_server.url}?{PATIENT}") as far,
+        Limiter(LIMITS, f"{redis_server.unix_url}?{PATIENT}") as near,
+        Limiter(LIMITS, f"{redis_server.url}?{PATIENT}") as far,
     ):
         assert near.spend("Orders", "ada", 10).remaining == 40
         assert far.spend("Orders", "ada", 10).remaining == 30
@@ -82,7 +83,7 @@ def test_unix_socket_is_the_same_store(redis_server: Server) -> None:
 
 def test_slots_of_requests_in_flight_are_inspected(redis_server: Server, command: Command) -> None:
     limits = {"Calls": "9 in flight", "Pages": "9/hour"}
-    with penstock.Limiter(limits, redis_server.url) as limiter:
+    with Limiter(limits, redis_server.url) as limiter:
         limiter.spend("Pages", "ada")
         with limiter.reserve("Calls", "ada", 3):
             assert command.run("store", "inspect", redis_server.url, "--json") == 0
@@ -99,14 +100,9 @@ def test_client_certificate_is_sent(start_server: StartServer, tmp_path: Path) -
     config, authority = tls_config(tmp_path / "tls")
     server = start_server({**config, "tls-auth-clients": "yes"}, certificate=authority)
     certificate, key = config["tls-cert-file"], config["tls-key-file"]
-    with penstock.Limiter(
-        LIMITS, f"{server.url}&{PATIENT}&cert={certificate}&key={key}"
-    ) as limiter:
+    with Limiter(LIMITS, f"{server.url}&{PATIENT}&cert={certificate}&key={key}") as limiter:
         assert limiter.spend("Orders", "ada").remaining == 49
-    with (
-        penstock.Limiter(LIMITS, f"{server.url}&{PATIENT}") as limiter,
-        pytest.raises(penstock.StoreError),
-    ):
+    with Limiter(LIMITS, f"{server.url}&{PATIENT}") as limiter, pytest.raises(penstock.StoreError):
         limiter.spend("Orders", "ada")
 
 
@@ -118,9 +114,9 @@ def test_rights_that_the_docs_name_suffice(redis_server: Server, command: Comman
     assert for_commands is not None
     redis_server.command("ACL", *documented[1].split())
     url = redis_server.url.replace("://", "://limits:secret@") + f"?{PATIENT}"
-    windows = {"Pages": penstock.Limit.fixed_window(count=9, period="1h")}
+    windows = {"Pages": Limit.fixed_window(count=9, period="1h")}
     try:
-        with penstock.Limiter(LIMITS | windows, url) as limiter:
+        with Limiter(LIMITS | windows, url) as limiter:
             assert limiter.spend("Orders", "ada", 5)
             assert limiter.check("Orders", "ada")
             assert limiter.refund("Orders", "ada", 2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from guards import PEER, left, request
 
-import penstock
+from penstock import ConfigError, Limiter, ManualClock
 from penstock.guard import EnvironRequest, Guard, admit, make_rule
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
-    return penstock.Limiter({"Logins": "5/day", "Orders": "5/day"}, clock=clock)
+def limiter(clock: ManualClock) -> Limiter:
+    return Limiter({"Logins": "5/day", "Orders": "5/day"}, clock=clock)
 
 
-def compiled(limiter: penstock.Limiter, *rules: Rule) -> RouteLimits:
+def compiled(limiter: Limiter, *rules: Rule) -> RouteLimits:
     """Return rules as the routes of one guard have them."""
     return Guard(limiter).route_limits(rules)
 
@@ -30,9 +30,7 @@ def failed(**options: Any) -> Rule:
     return make_rule(["Logins"], "logins", given)
 
 
-def test_reservation_that_nothing_settles_is_released(
-    limiter: penstock.Limiter, clock: penstock.ManualClock
-) -> None:
+def test_reservation_that_nothing_settles_is_released(limiter: Limiter, clock: ManualClock) -> None:
     limits = compiled(limiter, failed(), make_rule(["Orders"], "orders", {}))
     for _ in range(5):
         assert admit(limits, request()).refusal is None
@@ -50,7 +48,7 @@ def test_reservation_that_nothing_settles_is_released(
 
 
 def test_request_that_still_runs_keeps_its_reservation(
-    limiter: penstock.Limiter, clock: penstock.ManualClock
+    limiter: Limiter, clock: ManualClock
 ) -> None:
     limits = compiled(limiter, failed())
     # A client sends the bodies of its guesses so slowly that all of them are open.
@@ -69,7 +67,7 @@ def test_request_that_still_runs_keeps_its_reservation(
 
 
 def test_reservation_of_a_slow_request_is_released_once_it_is_dropped(
-    limiter: penstock.Limiter, clock: penstock.ManualClock
+    limiter: Limiter, clock: ManualClock
 ) -> None:
     limits = compiled(limiter, failed())
     slow = [admit(limits, request()) for _ in range(2)]
@@ -82,16 +80,14 @@ def test_reservation_of_a_slow_request_is_released_once_it_is_dropped(
     assert left(limiter, "Logins") == 5
 
 
-def test_reservation_is_settled_once(limiter: penstock.Limiter) -> None:
+def test_reservation_is_settled_once(limiter: Limiter) -> None:
     outcome = admit(compiled(limiter, failed()), request())
     outcome.settle(401)
     outcome.settle(200)
     assert left(limiter, "Logins") == 4
 
 
-def test_disconnected_client_leaves_no_objects(
-    limiter: penstock.Limiter, clock: penstock.ManualClock
-) -> None:
+def test_disconnected_client_leaves_no_objects(limiter: Limiter, clock: ManualClock) -> None:
     limits = compiled(limiter, failed())
     outcome = admit(limits, request())
     outcome.keep()
@@ -102,7 +98,7 @@ def test_disconnected_client_leaves_no_objects(
 
 
 @pytest.mark.parametrize("cost", [-1, 1.5, "3", None, True])
-def test_response_with_an_invalid_cost_is_an_error(limiter: penstock.Limiter, cost: object) -> None:
+def test_response_with_an_invalid_cost_is_an_error(limiter: Limiter, cost: object) -> None:
     rule = make_rule(["Logins"], "logins", {"cost_from_response": lambda _: cost})
     outcome = admit(compiled(limiter, rule), request())
     with pytest.raises(TypeError):
@@ -110,7 +106,7 @@ def test_response_with_an_invalid_cost_is_an_error(limiter: penstock.Limiter, co
     assert left(limiter, "Logins") == 4
 
 
-def test_refund_and_settlement_return_the_tokens_once(limiter: penstock.Limiter) -> None:
+def test_refund_and_settlement_return_the_tokens_once(limiter: Limiter) -> None:
     outcome = admit(compiled(limiter, failed(cost=2, refund_on_error=True)), request())
     limiter.spend("Logins", PEER, 3)
     outcome.refund()
@@ -119,7 +115,7 @@ def test_refund_and_settlement_return_the_tokens_once(limiter: penstock.Limiter)
 
 
 def test_reserve_needs_a_response_to_settle_it() -> None:
-    with pytest.raises(penstock.ConfigError):
+    with pytest.raises(ConfigError):
         make_rule(["Logins"], "logins", {"reserve": False})
-    with pytest.raises(penstock.ConfigError):
+    with pytest.raises(ConfigError):
         make_rule(["Logins"], "logins", {"deduct_when": bool, "reserve": "no"})  # type: ignore[typeddict-item]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock import Limit
+from penstock import Limit, Limiter, Limits, ManualClock
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter
@@ -35,12 +35,12 @@ def broken(is_so: object) -> None:
 
 
 @pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+def limiter(make_limiter: MakeLimiter) -> Limiter:
     return make_limiter(LIMITS)
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_settling_for_less_refunds_the_difference(limiter: penstock.Limiter, name: str) -> None:
+def test_settling_for_less_refunds_the_difference(limiter: Limiter, name: str) -> None:
     reservation = limiter.reserve(name, "ada", 6)
     assert (bool(reservation), reservation.estimate) == (True, 6)
     assert reservation.decision == limiter.check(name, "ada", 0).replace(
@@ -53,9 +53,7 @@ def test_settling_for_less_refunds_the_difference(limiter: penstock.Limiter, nam
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_settling_for_more_becomes_debt(
-    limiter: penstock.Limiter, clock: penstock.ManualClock, name: str
-) -> None:
+def test_settling_for_more_becomes_debt(limiter: Limiter, clock: ManualClock, name: str) -> None:
     settled = limiter.reserve(name, "ada", 6).settle(13)
     # In all a window of slots admits its burst besides.
     left = 6 if name == "Slots" else 0
@@ -71,7 +69,7 @@ def test_settling_for_more_becomes_debt(
 
 @pytest.mark.parametrize("name", ["Tokens", "Drips"])
 @pytest.mark.parametrize("actual", [21, 1000, 10**30])
-def test_debt_is_at_most_a_full_bucket(limiter: penstock.Limiter, name: str, actual: int) -> None:
+def test_debt_is_at_most_a_full_bucket(limiter: Limiter, name: str, actual: int) -> None:
     settled = limiter.reserve(name, "ada", 6).settle(actual)
     # The decision reports that the rest was not taken; nothing is raised.
     assert (settled.allowed, settled.retry_after) == (False, 10.0)
@@ -82,7 +80,7 @@ def test_debt_is_at_most_a_full_bucket(limiter: penstock.Limiter, name: str, act
 
 @pytest.mark.parametrize(("name", "most"), [("Window", 20), ("Slots", 38)])
 def test_a_window_forgets_its_debt(
-    limiter: penstock.Limiter, clock: penstock.ManualClock, name: str, most: int
+    limiter: Limiter, clock: ManualClock, name: str, most: int
 ) -> None:
     settled = limiter.reserve(name, "ada", 6).settle(most)
     assert (settled.allowed, settled.retry_after) == (True, 10.0)
@@ -91,13 +89,13 @@ def test_a_window_forgets_its_debt(
     assert limiter.spend(name, "ada", 10)
 
 
-def test_settling_at_the_estimate_changes_nothing(limiter: penstock.Limiter) -> None:
+def test_settling_at_the_estimate_changes_nothing(limiter: Limiter) -> None:
     reservation = limiter.reserve("Tokens", "ada", 6)
     settled = reservation.settle(6)
     assert (settled.allowed, settled.remaining, len(limiter)) == (True, 4, 1)
 
 
-def test_settling_twice_is_an_error(limiter: penstock.Limiter) -> None:
+def test_settling_twice_is_an_error(limiter: Limiter) -> None:
     reservation = limiter.reserve("Tokens", "ada", 6)
     reservation.settle(7)
     with pytest.raises(penstock.ReservationError, match="already settled"):
@@ -106,7 +104,7 @@ def test_settling_twice_is_an_error(limiter: penstock.Limiter) -> None:
     assert limiter.check("Tokens", "ada", 0).remaining == 3
 
 
-def test_cancelling_refunds_everything_once(limiter: penstock.Limiter) -> None:
+def test_cancelling_refunds_everything_once(limiter: Limiter) -> None:
     reservation = limiter.reserve("Tokens", "ada", 6)
     assert (reservation.cancel(), reservation.cancel()) == (True, False)
     assert limiter.check("Tokens", "ada", 0).remaining == 10
@@ -114,7 +112,7 @@ def test_cancelling_refunds_everything_once(limiter: penstock.Limiter) -> None:
         reservation.settle(1)
 
 
-def test_a_denied_estimate_takes_nothing(limiter: penstock.Limiter) -> None:
+def test_a_denied_estimate_takes_nothing(limiter: Limiter) -> None:
     limiter.spend("Tokens", "ada", 5)
     reservation = limiter.reserve("Tokens", "ada", 6)
     assert (bool(reservation), reservation.decision.retry_after) == (False, 1.0)
@@ -126,13 +124,13 @@ def test_a_denied_estimate_takes_nothing(limiter: penstock.Limiter) -> None:
     assert raised.value.decision is reservation.decision
 
 
-def test_the_body_may_settle(limiter: penstock.Limiter) -> None:
+def test_the_body_may_settle(limiter: Limiter) -> None:
     with limiter.reserve("Tokens", "ada", 6) as reservation:
         reservation.settle(1)
     assert limiter.check("Tokens", "ada", 0).remaining == 9
 
 
-def test_unsettled_the_estimate_remains_charged(limiter: penstock.Limiter) -> None:
+def test_unsettled_the_estimate_remains_charged(limiter: Limiter) -> None:
     with limiter.limit("Tokens").reserve("ada", 6) as reservation:
         pass
     assert limiter.check("Tokens", "ada", 0).remaining == 4
@@ -140,20 +138,20 @@ def test_unsettled_the_estimate_remains_charged(limiter: penstock.Limiter) -> No
         reservation.settle(1)
 
 
-def test_an_exception_refunds_everything(limiter: penstock.Limiter) -> None:
+def test_an_exception_refunds_everything(limiter: Limiter) -> None:
     with pytest.raises(Broken), limiter.reserve("Tokens", "ada", 6):
         broken(limiter.check("Tokens", "ada", 0).remaining == 4)
     assert limiter.check("Tokens", "ada", 0).remaining == 10
 
 
-def test_an_exception_after_settling_refunds_nothing(limiter: penstock.Limiter) -> None:
+def test_an_exception_after_settling_refunds_nothing(limiter: Limiter) -> None:
     with pytest.raises(Broken), limiter.reserve("Tokens", "ada", 6) as reservation:
         broken(reservation.settle(2))
     assert limiter.check("Tokens", "ada", 0).remaining == 8
 
 
 @pytest.mark.anyio
-async def test_it_is_entered_from_a_coroutine_too(limiter: penstock.Limiter) -> None:
+async def test_it_is_entered_from_a_coroutine_too(limiter: Limiter) -> None:
     async with limiter.reserve("Tokens", "ada", 6) as reservation:
         reservation.settle(1)
     with pytest.raises(ZeroDivisionError):
@@ -166,7 +164,7 @@ async def test_it_is_entered_from_a_coroutine_too(limiter: penstock.Limiter) -> 
 
 
 def test_a_store_that_fails_at_the_end_does_not_hide_the_exception(
-    limiter: penstock.Limiter,
+    limiter: Limiter,
 ) -> None:
     with pytest.raises(Broken) as raised, limiter.reserve("Tokens", "ada", 6), limiter:
         broken(len(limiter) == 1)
@@ -175,7 +173,7 @@ def test_a_store_that_fails_at_the_end_does_not_hide_the_exception(
     ]
 
 
-def test_failed_settlement_can_be_repeated(limiter: penstock.Limiter) -> None:
+def test_failed_settlement_can_be_repeated(limiter: Limiter) -> None:
     reservation = limiter.reserve("Tokens", "ada", 6)
     limiter.close()
     for _ in range(2):
@@ -187,7 +185,7 @@ def test_failed_settlement_can_be_repeated(limiter: penstock.Limiter) -> None:
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_reservation_that_is_dropped_warns(limiter: penstock.Limiter) -> None:
+def test_reservation_that_is_dropped_warns(limiter: Limiter) -> None:
     with pytest.warns(ResourceWarning, match="<Reservation Tokens ada: 6, open> was dropped"):
         drop(limiter.reserve("Tokens", "ada", 6))
     with warnings.catch_warnings(action="error"):
@@ -211,7 +209,7 @@ def test_no_limit_no_debt(make_limiter: MakeLimiter) -> None:
 
 
 def test_a_limit_in_shadow_mode_stops_no_reservation(make_limiter: MakeLimiter) -> None:
-    limits = penstock.Limits.parse("Watched: {burst: 2, count: 1, period: 1h, mode: shadow}")
+    limits = Limits.parse("Watched: {burst: 2, count: 1, period: 1h, mode: shadow}")
     limiter = make_limiter(limits)
     limiter.spend("Watched", "ada", 2)
     with limiter.reserve("Watched", "ada", 2) as reservation:
@@ -228,9 +226,7 @@ def test_a_limit_in_shadow_mode_stops_no_reservation(make_limiter: MakeLimiter) 
         {"Tokens": LIMITS["Window"]},
     ],
 )
-def test_a_reload_in_between_does_no_harm(
-    limiter: penstock.Limiter, limits: dict[str, Limit | str]
-) -> None:
+def test_a_reload_in_between_does_no_harm(limiter: Limiter, limits: dict[str, Limit | str]) -> None:
     less, more, gone = (limiter.reserve("Tokens", id, 6) for id in ("ada", "grace", "joan"))
     limiter.reload(limits)
     assert less.settle(1).remaining == 9
@@ -240,7 +236,7 @@ def test_a_reload_in_between_does_no_harm(
     assert [limiter.check("Tokens", id, 0).remaining for id in ("ada", "joan")] == [9, 10]
 
 
-def test_a_factor_holds_for_the_settling(limiter: penstock.Limiter) -> None:
+def test_a_factor_holds_for_the_settling(limiter: Limiter) -> None:
     reservation = limiter.reserve("Drips", "ada", 4, factor=2)
     assert reservation.decision.limit.size == 5
     settled = reservation.settle(6)
@@ -260,7 +256,7 @@ def test_a_factor_holds_for_the_settling(limiter: penstock.Limiter) -> None:
     ],
 )
 def test_invalid_arguments_are_refused(
-    limiter: penstock.Limiter, arguments: tuple[Any, ...], error: type[Exception]
+    limiter: Limiter, arguments: tuple[Any, ...], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         limiter.reserve(*arguments)
@@ -269,7 +265,7 @@ def test_invalid_arguments_are_refused(
     assert len(limiter) == 0
 
 
-def test_arguments_are_given_by_position_or_by_name(limiter: penstock.Limiter) -> None:
+def test_arguments_are_given_by_position_or_by_name(limiter: Limiter) -> None:
     bound = limiter.limit("Tokens")
     reserved = [
         limiter.reserve("Tokens", "ada", 2),
@@ -282,7 +278,7 @@ def test_arguments_are_given_by_position_or_by_name(limiter: penstock.Limiter) -
     assert all(reservation.cancel() for reservation in reserved)
 
 
-def test_wrong_arguments_take_nothing(limiter: penstock.Limiter) -> None:
+def test_wrong_arguments_take_nothing(limiter: Limiter) -> None:
     reserve: Any = limiter.reserve
     bound: Any = limiter.limit("Tokens")
     for call in (
@@ -309,7 +305,7 @@ def test_wrong_arguments_take_nothing(limiter: penstock.Limiter) -> None:
     [(-1, penstock.CostNegative), (True, TypeError), (1.0, TypeError), (None, TypeError)],
 )
 def test_an_invalid_actual_cost_leaves_the_reservation_open(
-    limiter: penstock.Limiter, actual: Any, error: type[Exception]
+    limiter: Limiter, actual: Any, error: type[Exception]
 ) -> None:
     reservation = limiter.reserve("Tokens", "ada", 6)
     with pytest.raises(error):
@@ -317,7 +313,7 @@ def test_an_invalid_actual_cost_leaves_the_reservation_open(
     assert reservation.settle(0).remaining == 10
 
 
-def test_one_of_many_concurrent_settlements_succeeds(limiter: penstock.Limiter) -> None:
+def test_one_of_many_concurrent_settlements_succeeds(limiter: Limiter) -> None:
     for _ in range(50):
         reservation = limiter.reserve("Tokens", "ada", 6)
         with ThreadPoolExecutor(4) as pool:
@@ -326,7 +322,7 @@ def test_one_of_many_concurrent_settlements_succeeds(limiter: penstock.Limiter) 
         assert limiter.check("Tokens", "ada", 0).remaining == 10
 
 
-def test_it_reads_well(limiter: penstock.Limiter) -> None:
+def test_it_reads_well(limiter: Limiter) -> None:
     reservation = limiter.reserve("Tokens", "ada\n", 6)
     assert repr(reservation) == r"<Reservation Tokens ada\n: 6, open>"
     reservation.cancel()

@@ -20,8 +20,7 @@ import pytest
 from fastapi import Depends, FastAPI
 from loops import turn_over
 
-import penstock
-from penstock import AsyncLimiter, StoreUnavailable, Transaction
+from penstock import AsyncLimiter, Limiter, StoreUnavailable, Transaction
 from penstock.asgi import PenstockMiddleware
 from penstock.fastapi import RateLimit, install
 
@@ -46,16 +45,16 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.fixture
-def limiter(shm_url: str) -> penstock.Limiter:
+def limiter(shm_url: str) -> Limiter:
     """A limiter with a bucket of `known` in each limit."""
-    limiter = penstock.Limiter(LIMITS, store=shm_url)
+    limiter = Limiter(LIMITS, store=shm_url)
     for name in LIMITS:
         assert limiter.spend(name, "known")
     return limiter
 
 
 @pytest.fixture
-def holder(limiter: penstock.Limiter, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def holder(limiter: Limiter, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A stopped process that holds the locks of the whole table."""
     assert limiter.is_shared
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "table")])
@@ -100,9 +99,7 @@ async def _awaited(awaitable: Any) -> Any:
 
 @pytest.mark.usefixtures("holder")
 @pytest.mark.parametrize("call", WAITING)
-async def test_call_that_waits_leaves_the_event_loop_running(
-    limiter: penstock.Limiter, call: str
-) -> None:
+async def test_call_that_waits_leaves_the_event_loop_running(limiter: Limiter, call: str) -> None:
     turns, result = await turns_of_loop(WAITING[call](AsyncLimiter(limiter)))
     assert isinstance(result, StoreUnavailable)
     # It waits for 200 ms.
@@ -110,7 +107,7 @@ async def test_call_that_waits_leaves_the_event_loop_running(
 
 
 @pytest.mark.usefixtures("holder")
-async def test_calls_on_known_buckets_are_answered_at_once(limiter: penstock.Limiter) -> None:
+async def test_calls_on_known_buckets_are_answered_at_once(limiter: Limiter) -> None:
     calls = AsyncLimiter(limiter)
     assert at_once(calls.spend("Orders", "known")).remaining == 498
     assert at_once(calls.limit("Orders").check("known"))
@@ -125,7 +122,7 @@ async def test_calls_on_known_buckets_are_answered_at_once(limiter: penstock.Lim
 
 
 async def test_call_is_answered_when_the_process_goes_on(
-    limiter: penstock.Limiter, holder: subprocess.Popen[bytes]
+    limiter: Limiter, holder: subprocess.Popen[bytes]
 ) -> None:
     task = asyncio.ensure_future(AsyncLimiter(limiter).spend("Orders", "new"))
     await turn_over(1)
@@ -134,7 +131,7 @@ async def test_call_is_answered_when_the_process_goes_on(
     assert (await task).remaining == 499
 
 
-def asgi_app(limiter: penstock.Limiter, limits: Sequence[str]) -> ASGIApp:
+def asgi_app(limiter: Limiter, limits: Sequence[str]) -> ASGIApp:
     """Return an ASGI application under limits."""
 
     async def hello(scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,7 +142,7 @@ def asgi_app(limiter: penstock.Limiter, limits: Sequence[str]) -> ASGIApp:
     return PenstockMiddleware(hello, limiter, limit=limits)
 
 
-def fastapi_app(limiter: penstock.Limiter, limits: Sequence[str]) -> ASGIApp:
+def fastapi_app(limiter: Limiter, limits: Sequence[str]) -> ASGIApp:
     """Return a FastAPI application with a route under limits."""
     app = FastAPI()
     install(app, limiter=limiter)
@@ -168,9 +165,7 @@ async def status_of(app: ASGIApp, peer: str) -> int:
 @pytest.mark.parametrize("make_app", [asgi_app, fastapi_app])
 @pytest.mark.parametrize("limits", [("Orders",), ("Orders", "Pages")], ids=["one", "two"])
 async def test_request_that_waits_leaves_the_event_loop_running(
-    limiter: penstock.Limiter,
-    make_app: Callable[[penstock.Limiter, Sequence[str]], ASGIApp],
-    limits: tuple[str, ...],
+    limiter: Limiter, make_app: Callable[[Limiter, Sequence[str]], ASGIApp], limits: tuple[str, ...]
 ) -> None:
     app = make_app(limiter, limits)
     turns, status = await turns_of_loop(status_of(app, "198.51.100.7"))
@@ -180,9 +175,7 @@ async def test_request_that_waits_leaves_the_event_loop_running(
 
 
 @pytest.mark.usefixtures("holder")
-def test_reload_leaves_other_threads_running_under_the_new_limits(
-    limiter: penstock.Limiter,
-) -> None:
+def test_reload_leaves_other_threads_running_under_the_new_limits(limiter: Limiter) -> None:
     orders, is_over = limiter.limit("Orders"), threading.Event()
     seen: list[int | None] = []
 

@@ -11,6 +11,7 @@ import pexpect
 import pytest
 
 import penstock
+from penstock import Limiter, Limits, ManualClock
 from penstock._core import set_default_clock
 from penstock.guard import EnvironRequest
 from penstock.identity import ClientAddress
@@ -29,7 +30,7 @@ ADA, GRACE = "192.0.2.1", "192.0.2.2"
 
 
 @pytest.fixture(autouse=True)
-def default_clock(clock: penstock.ManualClock) -> Iterator[None]:
+def default_clock(clock: ManualClock) -> Iterator[None]:
     """Let the command use the clock of the test."""
     before = set_default_clock(clock)
     yield
@@ -43,9 +44,9 @@ def limits(write: Write) -> str:
 
 
 @pytest.fixture
-def limiter(shm_url: str, limits: str) -> penstock.Limiter:
+def limiter(shm_url: str, limits: str) -> Limiter:
     """A limiter whose table has three buckets."""
-    limiter = penstock.Limiter(penstock.Limits.load(limits), store=shm_url)
+    limiter = Limiter(Limits.load(limits), store=shm_url)
     limiter.spend("Orders", ADA, 10)
     limiter.spend("Orders", GRACE, 5)
     limiter.spend("Pages", ADA, 3)
@@ -87,9 +88,9 @@ def test_inspect_shows_the_table(shm_url: str, tmp_path: Path, command: Command)
 
 
 def test_inspect_shows_the_slots_of_both_epochs_and_when_they_expire(
-    shm_url: str, clock: penstock.ManualClock, command: Command
+    shm_url: str, clock: ManualClock, command: Command
 ) -> None:
-    limiter = penstock.Limiter({"Calls": "9 in flight, lease 2s"}, shm_url, clock=clock)
+    limiter = Limiter({"Calls": "9 in flight, lease 2s"}, shm_url, clock=clock)
     # Of a process that was killed.
     limiter.reserve("Calls", "ada", 2).abandon()
     clock.advance(3)
@@ -128,7 +129,7 @@ def test_inspect_shows_the_buckets_of_given_clients_nearest_to_their_limit(
 
 
 def test_inspect_finds_the_bucket_of_an_address_with_its_network(
-    limiter: penstock.Limiter, shm_url: str, limits: str, command: Command
+    limiter: Limiter, shm_url: str, limits: str, command: Command
 ) -> None:
     limiter.spend("Orders", ClientAddress()(EnvironRequest({"REMOTE_ADDR": "2001:db8::1"})))
     shown = run(command, "inspect", shm_url, "--limits", limits, "--ids", "2001:db8::1")
@@ -137,7 +138,7 @@ def test_inspect_finds_the_bucket_of_an_address_with_its_network(
 
 def test_counters_include_denials_of_a_full_table(tmp_path: Path, command: Command) -> None:
     url = f"shm://{tmp_path}/small?capacity=10&overflow=deny"
-    limiter = penstock.Limiter({"Orders": "1/day"}, store=url)
+    limiter = Limiter({"Orders": "1/day"}, store=url)
     denied = [limiter.spend("Orders", number).allowed for number in range(200)].count(False)
     shown = run(command, "inspect", url)
     assert shown["refused"] == denied > 0
@@ -158,7 +159,7 @@ def test_top_prints_the_view_of_inspect_once(shm_url: str, command: Command) -> 
 def test_top_follows_the_table_on_a_terminal_until_it_is_interrupted(
     shm_url: str, without: str
 ) -> None:
-    limiter = penstock.Limiter({"Orders": "10/day"}, store=shm_url, clock=penstock.SystemClock())
+    limiter = Limiter({"Orders": "10/day"}, store=shm_url, clock=penstock.SystemClock())
     limiter.spend("Orders", "ada")
     code = f"import sys; sys.modules[{without!r}] = None\n" if without else ""
     code += "import sys; from penstock.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -186,9 +187,7 @@ def test_top_prints_one_view_after_another_into_a_pipe(shm_url: str) -> None:
         process.terminate()
 
 
-def test_clear_resets_all_buckets(
-    limiter: penstock.Limiter, shm_url: str, command: Command
-) -> None:
+def test_clear_resets_all_buckets(limiter: Limiter, shm_url: str, command: Command) -> None:
     assert run(command, "clear", shm_url, "--yes") == {"cleared": 3}
     assert limiter.peek("Orders", ADA).remaining == 10
     assert limiter.stats()["buckets"] == 0
@@ -196,7 +195,7 @@ def test_clear_resets_all_buckets(
 
 
 def test_clear_resets_one_bucket(
-    limiter: penstock.Limiter, shm_url: str, limits: str, command: Command
+    limiter: Limiter, shm_url: str, limits: str, command: Command
 ) -> None:
     options = ["clear", shm_url, "Orders", ADA, "--limits", limits]
     assert run(command, *options) == {"cleared": 1}
@@ -207,7 +206,7 @@ def test_clear_resets_one_bucket(
 
 @pytest.mark.parametrize(("answer", "remaining"), [("n", 0), ("", 0), ("y", 10)])
 def test_clear_of_all_buckets_asks_first(
-    limiter: penstock.Limiter, shm_url: str, answer: str, remaining: int
+    limiter: Limiter, shm_url: str, answer: str, remaining: int
 ) -> None:
     asked = pexpect.spawn(sys.executable, ["-m", "penstock", "store", "clear", shm_url], timeout=60)
     asked.expect_exact("[y/N]")
@@ -217,7 +216,7 @@ def test_clear_of_all_buckets_asks_first(
     assert limiter.peek("Orders", ADA).remaining == remaining
 
 
-def test_clear_without_confirmation_does_nothing(limiter: penstock.Limiter, shm_url: str) -> None:
+def test_clear_without_confirmation_does_nothing(limiter: Limiter, shm_url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "penstock", "store", "clear", shm_url],
         stdin=subprocess.DEVNULL,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
+from penstock import ConfigError, Decision, Limiter, Limits, ManualClock, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     Scenario = dict[str, Any]
     Step = dict[str, Any]
-    Caller = Callable[[penstock.Limiter, Step], penstock.Decision]
+    Caller = Callable[[Limiter, Step], Decision]
 
 VECTORS = Path(__file__).parents[1] / "data" / "vectors"
 # The smallest number of scenarios: a shorter file has been cut by mistake.
@@ -76,12 +77,10 @@ def yaml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def limits_of(scenario: Scenario) -> penstock.Limits:
+def limits_of(scenario: Scenario) -> Limits:
     """Create the limits of a scenario, or of a step that reloads."""
     overrides = scenario.get("overrides")
-    return penstock.Limits.parse(
-        yaml(scenario["limits"]), None if overrides is None else yaml(overrides)
-    )
+    return Limits.parse(yaml(scenario["limits"]), None if overrides is None else yaml(overrides))
 
 
 def options(step: Step) -> dict[str, Any]:
@@ -89,31 +88,31 @@ def options(step: Step) -> dict[str, Any]:
     return {"factor": step["factor"]} if "factor" in step else {}
 
 
-def by_limiter(limiter: penstock.Limiter, step: Step) -> penstock.Decision:
+def by_limiter(limiter: Limiter, step: Step) -> Decision:
     """Call the limiter, by position."""
     verb = getattr(limiter, step["op"])
-    decision: penstock.Decision = verb(step["name"], step["id"], step["cost"], **options(step))
+    decision: Decision = verb(step["name"], step["id"], step["cost"], **options(step))
     return decision
 
 
-def by_bound_limit(limiter: penstock.Limiter, step: Step) -> penstock.Decision:
+def by_bound_limit(limiter: Limiter, step: Step) -> Decision:
     """Call the limit itself, by keyword."""
     verb = getattr(limiter.limit(step["name"]), step["op"])
-    decision: penstock.Decision = verb(id=step["id"], cost=step["cost"], **options(step))
+    decision: Decision = verb(id=step["id"], cost=step["cost"], **options(step))
     return decision
 
 
-def by_transactions(limiter: penstock.Limiter, step: Step) -> penstock.Decision:
+def by_transactions(limiter: Limiter, step: Step) -> Decision:
     """Call for several at once, with one: it must answer as the call for one."""
     verb = getattr(limiter, f"{step['op']}_all")
-    transaction = penstock.Transaction(step["name"], step["id"], step["cost"], **options(step))
-    decision: penstock.Decision = verb([transaction])
+    transaction = Transaction(step["name"], step["id"], step["cost"], **options(step))
+    decision: Decision = verb([transaction])
     return decision
 
 
 def reserve(
-    limiter: penstock.Limiter, step: Step, caller: Caller, held: dict[str, penstock.Reservation]
-) -> penstock.Decision:
+    limiter: Limiter, step: Step, caller: Caller, held: dict[str, penstock.Reservation]
+) -> Decision:
     """Reserve slots, and keep them under the name in the step."""
     name, id, cost = step["name"], step["id"], step["cost"]
     if caller is by_transactions:
@@ -128,25 +127,22 @@ def reserve(
 
 
 def one_call(
-    limiter: penstock.Limiter,
-    step: Step,
-    caller: Caller,
-    held: dict[str, penstock.Reservation],
-) -> penstock.Decision:
+    limiter: Limiter, step: Step, caller: Caller, held: dict[str, penstock.Reservation]
+) -> Decision:
     """Make the call of a step once."""
     if step["op"] == "reserve":
         return reserve(limiter, step, caller, held)
     if step["op"] in {"spend", "check", "refund"}:
         return caller(limiter, step)
     transactions = [
-        penstock.Transaction(one["name"], one["id"], one["cost"], one.get("kind", "spend"))
+        Transaction(one["name"], one["id"], one["cost"], one.get("kind", "spend"))
         for one in step["transactions"]
     ]
     verb = {"spend_all": limiter.spend_all, "refund_all": limiter.refund_all}[step["op"]]
     return verb(transactions)
 
 
-def numbers(decision: penstock.Decision) -> dict[str, Any]:
+def numbers(decision: Decision) -> dict[str, Any]:
     """Return the numbers that an expectation may contain."""
     return {
         "allowed": decision.allowed,
@@ -158,8 +154,8 @@ def numbers(decision: penstock.Decision) -> dict[str, Any]:
 
 
 def make_step(
-    limiter: penstock.Limiter,
-    clock: penstock.ManualClock,
+    limiter: Limiter,
+    clock: ManualClock,
     step: Step,
     caller: Caller,
     held: dict[str, penstock.Reservation],
@@ -222,9 +218,9 @@ def test_scenario_gives_the_same_numbers_over_a_server(
 
 def play(scenario: Scenario, store: str, caller: Caller) -> None:
     """Play a scenario on an empty store."""
-    clock = penstock.ManualClock()
+    clock = ManualClock()
     clock.set_ns(scenario["start_ns"])
-    with penstock.Limiter(limits_of(scenario), store, clock) as limiter:
+    with Limiter(limits_of(scenario), store, clock) as limiter:
         held: dict[str, penstock.Reservation] = {}
         compared = [make_step(limiter, clock, step, caller, held) for step in scenario["steps"]]
         for reservation in held.values():
@@ -243,7 +239,7 @@ def nanoseconds(text: str) -> int | None:
 @pytest.mark.parametrize("scenario", REFUSED)
 def test_error_of_a_limit_has_limit_field_and_value(scenario: Scenario) -> None:
     refused = scenario["refused"]
-    with pytest.raises(penstock.ConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         limits_of(scenario)
     message = str(caught.value)
     assert caught.value.limit_name == refused["limit"]
@@ -269,10 +265,10 @@ ONLY_IN_REQUESTS = {
 ONLY_IN_OVERRIDES = {("ipAddress", "10.0.0.0/8")}
 
 
-def override_of(case: Scenario) -> penstock.Limits:
+def override_of(case: Scenario) -> Limits:
     """Return the limits of a case with an override for its id."""
     override = {"Limit": {"burst": 2, "count": 2, "period": "1s", "ids": [case["id"]]}}
-    return penstock.Limits.parse(one_limit(case), yaml([override]))
+    return Limits.parse(one_limit(case), yaml([override]))
 
 
 def one_limit(case: Scenario) -> str:
@@ -284,8 +280,8 @@ def one_limit(case: Scenario) -> str:
 
 @pytest.mark.parametrize("case", IDS)
 def test_id_of_a_request_has_its_canonical_spelling_or_is_refused(case: Scenario) -> None:
-    limits = penstock.Limits.parse(one_limit(case))
-    limiter = penstock.Limiter(limits, clock=penstock.ManualClock())
+    limits = Limits.parse(one_limit(case))
+    limiter = Limiter(limits, clock=ManualClock())
     if case["valid"]:
         why = limits.explain("Limit", case["id"])
         assert (why.id, why.bucket_key) == (case["canonical"], case["key"])
@@ -311,7 +307,7 @@ def test_id_of_an_override_is_valid_or_refused(case: Scenario) -> None:
     elif case["valid"] and asked not in ONLY_IN_REQUESTS:
         assert override_of(case).resolve("Limit", case["id"]).burst == 2
     else:
-        with pytest.raises(penstock.ConfigError) as caught:
+        with pytest.raises(ConfigError) as caught:
             override_of(case)
         assert caught.value.limit_name == "Limit"
 

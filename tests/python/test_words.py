@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-import penstock
+from penstock import Limit, Limits, ManualClock
 from penstock.errors import ConfigError
 from penstock.guard import EnvironRequest, admit
 from penstock.messages import (
@@ -65,16 +65,13 @@ class Django(Catalogue):
 
 
 def refused(
-    catalogue: object,
-    limit: str = "1/minute",
-    cost: int = 1,
-    clock: penstock.ManualClock | None = None,
+    catalogue: object, limit: str = "1/minute", cost: int = 1, clock: ManualClock | None = None
 ) -> Outcome:
     """Return the outcome of a request that a guard with a catalogue refuses."""
     text = f"Orders: {{burst: 1, count: 1, period: {limit}, description: orders}}"
     guard = Guard(
-        limits=penstock.Limits.parse(text),
-        clock=clock or penstock.ManualClock(start=1_000_000_000),
+        limits=Limits.parse(text),
+        clock=clock or ManualClock(start=1_000_000_000),
         translations=catalogue,  # type: ignore[typeddict-item,arg-type,unused-ignore]
     )
     plan = guard.route_limits([make_rule(["Orders"], "orders", {"cost": lambda: cost})])
@@ -137,18 +134,15 @@ def test_lists_have_every_text_that_is_looked_up() -> None:
     catalogue = Catalogue({})
     translator = Translator(catalogue)
     for limit in (
-        penstock.Limit.token_bucket(burst=2, count=1, period=1),
-        penstock.Limit.token_bucket(burst=1, count=1, period="2w"),
-        penstock.Limit.leaky_bucket(size=2),
-        penstock.Limit.fixed_window(count=1, period="1h"),
-        penstock.Limit.fixed_rate_window(count=1, period="1d"),
-        penstock.Limit.fixed_rate_window(count=1, period="2ms", burst=1),
-        penstock.Limit.in_flight(2),
-        *(
-            penstock.Limit.calendar_window(count=1, period=period)
-            for period in get_args(CalendarPeriod)
-        ),
-        penstock.Limit.unlimited(),
+        Limit.token_bucket(burst=2, count=1, period=1),
+        Limit.token_bucket(burst=1, count=1, period="2w"),
+        Limit.leaky_bucket(size=2),
+        Limit.fixed_window(count=1, period="1h"),
+        Limit.fixed_rate_window(count=1, period="1d"),
+        Limit.fixed_rate_window(count=1, period="2ms", burst=1),
+        Limit.in_flight(2),
+        *(Limit.calendar_window(count=1, period=period) for period in get_args(CalendarPeriod)),
+        Limit.unlimited(),
     ):
         translator.limit(limit)
     for unit in (1, 10**3, 10**6, 10**9, 60 * 10**9, 3600 * 10**9, 86400 * 10**9, 604800 * 10**9):
