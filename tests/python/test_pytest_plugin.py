@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pytester"]
 
-ENTRY_POINTS = importlib.metadata.entry_points(group="pytest11")
-# As an installed wheel has it loaded; or as a folder that is not installed must.
-LOAD = () if "penstock" in ENTRY_POINTS.names else ("-p", "penstock.pytest_plugin")
+PLUGIN = "penstock.pytest_plugin"
+IS_INSTALLED = "penstock" in importlib.metadata.entry_points(group="pytest11").names
 
 IMPORT = """
 import sys
@@ -69,32 +68,37 @@ OFF = "[200, 200, 200]"
 
 
 class Runner:
-    """Runs pytest in a separate folder."""
+    """Runs pytest in a separate folder, with this plugin and no other because that is faster."""
 
-    def __init__(self, pytester: pytest.Pytester) -> None:
+    def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pytester = pytester
+        self.load: tuple[str, ...] = ("-p", PLUGIN)
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         pytester.makepyfile(app=APP)
 
     def __call__(self, test: str, *arguments: str, **ini: str) -> pytest.RunResult:
         self.pytester.makepyfile(test_inner=test)
         settings = [f"--override-ini={name}={value}" for name, value in ini.items()]
         return self.pytester.runpytest_subprocess(
-            *LOAD, "-rA", "--strict-markers", "-Werror", *settings, *arguments
+            *self.load, "-rA", "--strict-markers", "-Werror", *settings, *arguments
         )
 
+    def in_process(self, *arguments: str) -> pytest.RunResult:
+        """Run pytest in this process because it is faster."""
+        return self.pytester.runpytest_inprocess(*self.load, *arguments)
+
     def refused(self, test: str, **ini: str) -> list[str]:
-        """Return the errors of a run that does not start, in this process because it is faster."""
+        """Return the errors of a run that does not start."""
         self.pytester.makepyfile(test_inner=test)
-        settings = [f"--override-ini={name}={value}" for name, value in ini.items()]
-        result = self.pytester.runpytest_inprocess(*LOAD, *settings)
+        result = self.in_process(*(f"--override-ini={name}={ini[name]}" for name in ini))
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         return [line for line in result.errlines if line]
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester) -> Runner:
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
     """Run pytest on a file, beside a module `app` that makes its application when imported."""
-    return Runner(pytester)
+    return Runner(pytester, monkeypatch)
 
 
 def test_importing_the_plugin_imports_the_core_and_nothing_else() -> None:
@@ -103,12 +107,18 @@ def test_importing_the_plugin_imports_the_core_and_nothing_else() -> None:
     assert set(programs.run(IMPORT).split()) == ours
 
 
-def test_suite_without_the_plugin_is_unaffected(run: Runner) -> None:
+def test_suite_without_the_plugin_is_unaffected(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As an installed wheel has it loaded; or as a folder that is not installed must.
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    run.load = () if IS_INSTALLED else run.load
     result = run(
         """
         import sys
         from penstock import Limiter, SystemClock
         def test_nothing_changed():
+            assert "penstock.pytest_plugin" in sys.modules
             assert isinstance(Limiter({}).clock, SystemClock)
             assert "penstock.web.guard" not in sys.modules and "flask" not in sys.modules
         """
@@ -117,16 +127,13 @@ def test_suite_without_the_plugin_is_unaffected(run: Runner) -> None:
     result.stdout.no_fnmatch_line("penstock: *")
 
 
-def test_options_marker_and_fixtures_are_listed(pytester: pytest.Pytester) -> None:
-    pytester.runpytest_inprocess(*LOAD, "--help").stdout.fnmatch_lines(
-        ["*penstock_enabled (bool):*", "*penstock_clock (string):*"]
-    )
-    pytester.runpytest_inprocess(*LOAD, "--markers").stdout.fnmatch_lines(
-        ["@pytest.mark.penstock(enabled=..., limits=...): *"]
-    )
-    pytester.runpytest_inprocess(*LOAD, "--fixtures").stdout.fnmatch_lines_random(
-        ["penstock_clock -- *", "penstock_limiter -- *", "penstock_disabled -- *"]
-    )
+def test_options_marker_and_fixtures_are_listed(run: Runner) -> None:
+    options = ["*penstock_enabled (bool):*", "*penstock_clock (string):*"]
+    run.in_process("--help").stdout.fnmatch_lines(options)
+    marker = ["@pytest.mark.penstock(enabled=..., limits=...): *"]
+    run.in_process("--markers").stdout.fnmatch_lines(marker)
+    fixtures = ["penstock_clock -- *", "penstock_limiter -- *", "penstock_disabled -- *"]
+    run.in_process("--fixtures").stdout.fnmatch_lines_random(fixtures)
 
 
 # The clock.
@@ -254,13 +261,6 @@ MODULE_LEVEL = """
     """
 
 
-def test_manual_clock_reaches_an_application_that_a_conftest_file_imports(run: Runner) -> None:
-    run.pytester.makeconftest("import app")
-    result = run(MODULE_LEVEL, penstock_clock="manual")
-    result.assert_outcomes(passed=8)
-    result.stdout.fnmatch_lines(["penstock: manual clock"])
-
-
 EXISTING = """
     from app import app, create_app, statuses
 
@@ -339,6 +339,7 @@ def test_clock_reaches_the_limits_of_djangos_settings(run: Runner, eager: bool) 
 
 
 def test_workers_of_xdist_have_a_clock_and_a_switch_each_and_report_markers(run: Runner) -> None:
+    """The manual clock also reaches an application that a conftest file imports."""
     run.pytester.makeconftest("import app")
     both = MODULE_LEVEL + (
         """
@@ -356,20 +357,16 @@ def test_workers_of_xdist_have_a_clock_and_a_switch_each_and_report_markers(run:
         pass
     """
     )
-    result = run(both, "-n", "2", "--dist=load", penstock_clock="manual")
+    result = run(both, "-p", "xdist", "-n", "2", "--dist=load", penstock_clock="manual")
     result.assert_outcomes(passed=16, errors=1)
+    result.stdout.fnmatch_lines(["penstock: manual clock"])
     result.stdout.fnmatch_lines(["*test_wrong: enabled must be True or False, found 'no'"])
 
 
-def test_plugin_loaded_by_a_conftest_file_works(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(app=APP)
-    pytester.makeconftest("" if "penstock" in ENTRY_POINTS.names else LATE)
-    pytester.makepyfile(MODULE_LEVEL)
-    result = pytester.runpytest_subprocess("--override-ini=penstock_clock=manual")
-    result.assert_outcomes(passed=8)
-
-
-LATE = 'pytest_plugins = ["penstock.pytest_plugin"]'
+def test_plugin_loaded_by_a_conftest_file_works(run: Runner) -> None:
+    run.load = ()
+    run.pytester.makeconftest(f"pytest_plugins = [{PLUGIN!r}]")
+    run(MODULE_LEVEL, penstock_clock="manual").assert_outcomes(passed=8)
 
 
 # The switch.

@@ -34,6 +34,18 @@ def limiter(redis_server: Server) -> AsyncLimiter:
     return AsyncLimiter(LIMITS, f"{redis_server.url}?deadline=20s")
 
 
+@pytest.fixture
+def server(start_server: StartServer) -> Server:
+    """A server that a test may pause."""
+    return start_server()
+
+
+@pytest.fixture
+def own(server: Server) -> AsyncLimiter:
+    """A limiter over `server`."""
+    return AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
+
+
 def test_every_verb_decides_as_a_limiter_in_memory_does(limiter: AsyncLimiter) -> None:
     async def ask(verbs: AsyncLimiter) -> list[Any]:
         both = [("Orders", "ada", 3), ("Pages", "ada", 4)]
@@ -85,21 +97,18 @@ def test_errors_of_a_call_are_raised_in_its_coroutine(limiter: AsyncLimiter) -> 
     asyncio.run(ask())
 
 
-def test_loop_runs_on_while_the_server_does_not_answer(start_server: StartServer) -> None:
-    server = start_server()
-    limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
-
+def test_loop_runs_on_while_the_server_does_not_answer(server: Server, own: AsyncLimiter) -> None:
     async def main() -> int:
-        await limiter.spend("Orders", "ada")
+        await own.spend("Orders", "ada")
         loop = asyncio.get_running_loop()
         clients = (f"{number}" for number in range(40))
         server.pause()
         verbs: list[Callable[[str], Coroutine[Any, Any, Any]]] = [
-            lambda id: limiter.spend("Orders", id),
-            lambda id: limiter.spend_all([("Orders", id), ("Pages", id)]),
-            lambda id: limiter.reset("Orders", id),
-            lambda id: limiter.acquire("Orders", id),
-            lambda id: limiter.spend_each("Orders", [id]),
+            lambda id: own.spend("Orders", id),
+            lambda id: own.spend_all([("Orders", id), ("Pages", id)]),
+            lambda id: own.reset("Orders", id),
+            lambda id: own.acquire("Orders", id),
+            lambda id: own.spend_each("Orders", [id]),
         ]
         tasks = [loop.create_task(verbs[int(id) % len(verbs)](id)) for id in clients]
         turns = 0
@@ -117,10 +126,7 @@ def test_loop_runs_on_while_the_server_does_not_answer(start_server: StartServer
 
 @pytest.mark.parametrize("tasks", [1, 8, 32])
 @pytest.mark.parametrize("stall", [0.08, 0.2])
-def test_short_stall_is_not_a_long_outage(
-    start_server: StartServer, stall: float, tasks: int
-) -> None:
-    server = start_server()
+def test_short_stall_is_not_a_long_outage(server: Server, stall: float, tasks: int) -> None:
     limiter = AsyncLimiter(
         {"Pages": Limit.fixed_window(count=10**6, period="1h")}, f"{server.url}?deny_cache=0"
     )
@@ -166,16 +172,13 @@ class Counting(asyncio.SelectorEventLoop):
         super().add_reader(fd, counted)
 
 
-def test_replies_that_arrive_together_wake_the_loop_once(start_server: StartServer) -> None:
-    server = start_server()
-    limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
-
+def test_replies_that_arrive_together_wake_the_loop_once(server: Server, own: AsyncLimiter) -> None:
     async def main() -> tuple[int, int]:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Counting)
-        await limiter.spend("Orders", "ada")
+        await own.spend("Orders", "ada")
         server.pause()
-        tasks = [loop.create_task(limiter.spend("Orders", f"{n}")) for n in range(200)]
+        tasks = [loop.create_task(own.spend("Orders", f"{n}")) for n in range(200)]
         await turn_over(1)
         server.resume()
         before = loop.wakes
@@ -217,16 +220,13 @@ def test_loop_that_watches_no_files_is_woken_too(limiter: AsyncLimiter) -> None:
         assert runner.run(main()) == 0
 
 
-def test_cancelled_call_does_not_affect_others(start_server: StartServer) -> None:
-    server = start_server()
-    limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
-
+def test_cancelled_call_does_not_affect_others(server: Server, own: AsyncLimiter) -> None:
     async def main() -> tuple[int, int, int]:
         loop = asyncio.get_running_loop()
-        await limiter.spend("Orders", "warm")
+        await own.spend("Orders", "warm")
         server.pause()
-        spends = [loop.create_task(limiter.spend("Orders", "ada")) for _ in range(10)]
-        waits = [loop.create_task(limiter.acquire("Pages", "ada")) for _ in range(10)]
+        spends = [loop.create_task(own.spend("Orders", "ada")) for _ in range(10)]
+        waits = [loop.create_task(own.acquire("Pages", "ada")) for _ in range(10)]
         await turn_over(1)
         for task in (*spends[::2], *waits[::2]):
             task.cancel()
@@ -234,20 +234,18 @@ def test_cancelled_call_does_not_affect_others(start_server: StartServer) -> Non
         done = await asyncio.gather(*spends, *waits, return_exceptions=True)
         cancelled = sum(isinstance(one, asyncio.CancelledError) for one in done)
         # A cancelled spend has taken its token, a cancelled acquire has returned it.
-        orders = (await limiter.peek("Orders", "ada")).remaining
-        pages = (await limiter.peek("Pages", "ada")).remaining
+        orders = (await own.peek("Orders", "ada")).remaining
+        pages = (await own.peek("Pages", "ada")).remaining
         return cancelled, orders, pages
 
     assert asyncio.run(main()) == (10, 40, 45)
 
 
-def test_loop_closed_with_calls_in_flight_is_forgotten(start_server: StartServer) -> None:
-    server = start_server()
-    limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
+def test_loop_closed_with_calls_in_flight_is_forgotten(server: Server, own: AsyncLimiter) -> None:
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(limiter.spend("Orders", "ada"))
+    loop.run_until_complete(own.spend("Orders", "ada"))
     server.pause()
-    task = loop.create_task(limiter.spend("Orders", "ada"))
+    task = loop.create_task(own.spend("Orders", "ada"))
     loop.call_soon(loop.stop)
     loop.run_forever()
     task.cancel()
@@ -260,7 +258,7 @@ def test_loop_closed_with_calls_in_flight_is_forgotten(start_server: StartServer
     assert forgotten() is None
     server.resume()
     # The server has taken the token of the call that was given up.
-    assert asyncio.run(limiter.peek("Orders", "ada")).remaining == 48
+    assert asyncio.run(own.peek("Orders", "ada")).remaining == 48
 
 
 def test_waiting_tasks_are_served_in_order(redis_server: Server) -> None:
@@ -317,22 +315,19 @@ def test_cancelled_waiter_returns_its_tokens(redis_server: Server) -> None:
 
 @pytest.mark.anyio
 async def test_failing_server_is_logged_by_the_loop(
-    start_server: StartServer, caplog: pytest.LogCaptureFixture
+    server: Server, own: AsyncLimiter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = start_server()
-    limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
-
     redis_key = "{penstock:ada}token-bucket:Orders"
     server.command("SET", redis_key, "garbage")
-    assert (await limiter.spend("Orders", "ada")).remaining == 49
+    assert (await own.spend("Orders", "ada")).remaining == 49
     server.kill()
     for _ in range(6):
         with pytest.raises(penstock.StoreError):
-            await limiter.spend("Orders", "ada")
+            await own.spend("Orders", "ada")
     server.start()
     while True:
         with contextlib.suppress(penstock.StoreError):
-            await limiter.spend("Orders", "ada")
+            await own.spend("Orders", "ada")
             break
     events = [vars(record)["event"] for record in caplog.records if record.name == "penstock"]
     assert events == ["healed", "failing", "answering"]
@@ -357,6 +352,5 @@ print("ended")
 """
 
 
-def test_interpreter_ends_with_calls_in_flight(start_server: StartServer) -> None:
-    server = start_server()
+def test_interpreter_ends_with_calls_in_flight(server: Server) -> None:
     assert run(EXIT, server.url, str(server.pid)) == "ended\n"

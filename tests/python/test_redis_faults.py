@@ -7,11 +7,13 @@ takes longer than its deadline, and all works again afterwards.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import sys
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +23,10 @@ from redis_servers import HOST, Server, start_cluster, tls_config
 from tcp_proxy import Proxy
 
 import penstock
-from penstock import Limit
+from penstock import Limit, Limiter
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import Self
 
@@ -42,7 +44,7 @@ PATIENT = "deadline=20s"
 class Load:
     """Threads that spend until they are stopped, and their results."""
 
-    def __init__(self, limiter: penstock.Limiter, threads: int = 4) -> None:
+    def __init__(self, limiter: Limiter, threads: int = 4) -> None:
         self.limiter = limiter
         self.allowed = 0
         self.denied = 0
@@ -108,9 +110,9 @@ class Load:
 
 
 @contextmanager
-def opened(url: str, limits: Any = LIMITS) -> Iterator[penstock.Limiter]:
+def opened(url: str, limits: Any = LIMITS) -> Iterator[Limiter]:
     """A limiter without a deny cache, so that the server decides every call."""
-    with penstock.Limiter(limits, f"{url}{'&' if '?' in url else '?'}deny_cache=0") as limiter:
+    with Limiter(limits, f"{url}{'&' if '?' in url else '?'}deny_cache=0") as limiter:
         yield limiter
 
 
@@ -301,8 +303,6 @@ def test_dead_node_of_a_cluster_is_not_asked_again_and_again(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_slots_of_a_cluster_are_asked_at_the_same_time(cluster: Cluster, is_async: bool) -> None:
-    import asyncio  # noqa: PLC0415  only here
-
     stall, is_over = 0.2, threading.Event()
 
     def keep_busy(node: Server) -> None:
@@ -313,29 +313,21 @@ def test_slots_of_a_cluster_are_asked_at_the_same_time(cluster: Cluster, is_asyn
     busy = [threading.Thread(target=keep_busy, args=(node,)) for node in cluster.nodes]
     clients = [("Orders", f"client-{number}") for number in range(12)]
     with opened(f"{cluster.url}?{PATIENT}") as limiter:
-        several = penstock.AsyncLimiter(LIMITS, f"{cluster.url}?{PATIENT}&deny_cache=0")
         assert limiter.spend_all(clients).allowed
 
-        async def spend_all() -> list[float]:
-            return [await seconds_of(several.spend_all(clients)) for _ in range(3)]
+        async def spend_all() -> penstock.Decision:
+            return await penstock.AsyncLimiter(limiter).spend_all(clients)
 
-        async def seconds_of(call: Awaitable[penstock.Decision]) -> float:
+        def seconds() -> float:
             started = clock.now()
-            assert (await call).allowed
+            assert (asyncio.run(spend_all()) if is_async else limiter.spend_all(clients)).allowed
             return clock.now() - started
 
         clock = penstock.SystemClock()
         for thread in busy:
             thread.start()
         try:
-            if is_async:
-                took = asyncio.run(spend_all())
-            else:
-                took = []
-                for _ in range(3):
-                    started = clock.now()
-                    assert limiter.spend_all(clients).allowed
-                    took.append(clock.now() - started)
+            took = [seconds() for _ in range(3)]
         finally:
             is_over.set()
             for thread in busy:
@@ -477,7 +469,7 @@ def test_each_change_of_a_failing_server_is_logged_once(
             caplog.clear()
 
 
-def wait_for_answer(limiter: penstock.Limiter) -> None:
+def wait_for_answer(limiter: Limiter) -> None:
     """Spend until the server answers."""
     while True:
         with suppress(penstock.StoreError):
@@ -508,7 +500,7 @@ def test_stepped_clock_costs_at_most_a_burst_or_its_refill(redis_server: Server,
     start = 1_000_000_000
     clocks = [penstock.ManualClock(start=start), penstock.ManualClock(start=start + step)]
     url = f"{redis_server.url}?{PATIENT}"
-    before, after = (penstock.Limiter(limits, url, clock) for clock in clocks)
+    before, after = (Limiter(limits, url, clock) for clock in clocks)
     assert before.spend("Orders", "ada", 10).allowed
     decision = after.spend("Orders", "ada")
     # Forwards: what was added meanwhile, at most a burst. Backwards: a wait that is longer by the
@@ -524,7 +516,7 @@ def test_stepped_clock_costs_at_most_a_burst_or_its_refill(redis_server: Server,
     after.close()
 
 
-def spend(limiter: penstock.Limiter) -> int:
+def spend(limiter: Limiter) -> int:
     """Spend 900 times; return how many were allowed."""
     return sum(limiter.spend("Orders", "ada").allowed for _ in range(900))
 
@@ -555,21 +547,16 @@ def test_many_threads_that_wait_are_all_served(redis_server: Server) -> None:
     with opened(f"{redis_server.url}?{PATIENT}", limits) as limiter:
         served: list[bool] = []
 
-        def wait() -> None:
+        def wait(_: int) -> None:
             served.append(limiter.acquire("Orders", "ada").allowed)
 
-        threads = [threading.Thread(target=wait) for _ in range(200)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(200) as pool:
+            list(pool.map(wait, range(200)))
         assert served == [True] * 200
 
 
 @pytest.mark.slow
 def test_thousands_of_waiting_tasks_are_all_served(redis_server: Server) -> None:
-    import asyncio  # noqa: PLC0415  only here
-
     limits = {"Orders": Limit.token_bucket(burst=1, count=5_000, period="1s")}
     limiter = penstock.AsyncLimiter(limits, f"{redis_server.url}?{PATIENT}")
 
@@ -585,7 +572,7 @@ def test_processes_share_debt(redis_server: Server) -> None:
     limits = {"Orders": Limit.token_bucket(burst=4, count=4, period="1s")}
     clock = penstock.ManualClock(start=1_000_000_000)
     url = f"{redis_server.url}?{PATIENT}"
-    one, other = (penstock.Limiter(limits, url, clock) for _ in range(2))
+    one, other = (Limiter(limits, url, clock) for _ in range(2))
     one.spend("Orders", "ada", 4)
     started: list[penstock.Decision] = []
     waiting = threading.Thread(target=lambda: started.append(one.acquire("Orders", "ada", 3)))
@@ -630,7 +617,7 @@ def test_metrics_show_a_server_that_fails(start_server: StartServer) -> None:
     from penstock.metrics import PrometheusCollector  # noqa: PLC0415
 
     server = start_server()
-    with penstock.Limiter(SMALL, f"{server.url}?{PATIENT}") as limiter:
+    with Limiter(SMALL, f"{server.url}?{PATIENT}") as limiter:
         registry = CollectorRegistry()
         PrometheusCollector(limiter, registry=registry)
         for _ in range(8):

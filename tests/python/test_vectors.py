@@ -14,30 +14,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock import ConfigError, Decision, Limiter, Limits, ManualClock, Transaction
+from penstock import ConfigError, Limiter, Limits, ManualClock, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from redis_servers import Server
 
     Scenario = dict[str, Any]
     Step = dict[str, Any]
-    Caller = Callable[[Limiter, Step], Decision]
 
 VECTORS = Path(__file__).parents[1] / "data" / "vectors"
 # The smallest number of scenarios: a shorter file has been cut by mistake.
 MIN_SCENARIOS = {"token_bucket": 39, "leaky_bucket": 51, "windows": 20, "slots": 8}
 
-ERRORS: dict[str, tuple[type[Exception], ...]] = {
-    "cost_negative": (penstock.CostNegative,),
-    "cost_too_high": (penstock.CostTooHigh,),
-    "unknown_limit": (penstock.UnknownLimit,),
-    "invalid_id": (penstock.InvalidId,),
-    "duplicate_bucket": (penstock.TransactionError,),
-    "factor_negative": (penstock.LimitError,),
-    "type_error": (TypeError,),
+ERRORS: dict[str, type[Exception]] = {
+    "cost_negative": penstock.CostNegative,
+    "cost_too_high": penstock.CostTooHigh,
+    "unknown_limit": penstock.UnknownLimit,
+    "invalid_id": penstock.InvalidId,
+    "duplicate_bucket": penstock.TransactionError,
+    "factor_negative": penstock.LimitError,
+    "type_error": TypeError,
 }
+WAYS = ["limiter", "bound limit", "batch"]
+"""How a call about one bucket is made: each must answer alike."""
 NANOSECONDS = {
     "h": 3_600_000_000_000,
     "m": 60_000_000_000,
@@ -54,18 +53,18 @@ def read(name: str) -> list[Scenario]:
     return found
 
 
-SCENARIOS = [
-    pytest.param(scenario, id=f"{name}-{scenario['name']}")
-    for name in MIN_SCENARIOS
-    for scenario in read(name)
-    if "steps" in scenario
-]
-REFUSED = [
-    pytest.param(scenario, id=f"{name}-{scenario['name']}")
-    for name in MIN_SCENARIOS
-    for scenario in read(name)
-    if "refused" in scenario
-]
+def scenarios(kind: str) -> list[Any]:
+    """Return the scenarios of all files that have this field."""
+    return [
+        pytest.param(scenario, id=f"{name}-{scenario['name']}")
+        for name in MIN_SCENARIOS
+        for scenario in read(name)
+        if kind in scenario
+    ]
+
+
+SCENARIOS = scenarios("steps")
+REFUSED = scenarios("refused")
 IDS = [
     pytest.param(case, id=f"{index}-{case['format']}-{'good' if case['valid'] else 'bad'}")
     for index, case in enumerate(read("ids"))
@@ -83,149 +82,97 @@ def limits_of(scenario: Scenario) -> Limits:
     return Limits.parse(yaml(scenario["limits"]), None if overrides is None else yaml(overrides))
 
 
-def options(step: Step) -> dict[str, Any]:
-    """Return the keywords that only some steps have."""
-    return {"factor": step["factor"]} if "factor" in step else {}
+class Play:
+    """A scenario on an empty store, whose calls are made in one way."""
 
+    def __init__(self, scenario: Scenario, store: str, way: str) -> None:
+        self.way = way
+        self.clock = ManualClock()
+        self.clock.set_ns(scenario["start_ns"])
+        self.held: dict[str, penstock.Reservation] = {}
+        with Limiter(limits_of(scenario), store, self.clock) as self.limiter:
+            compared = [self.step(step) for step in scenario["steps"]]
+            for reservation in self.held.values():
+                reservation.abandon()
+        assert any(compared)
 
-def by_limiter(limiter: Limiter, step: Step) -> Decision:
-    """Call the limiter, by position."""
-    verb = getattr(limiter, step["op"])
-    decision: Decision = verb(step["name"], step["id"], step["cost"], **options(step))
-    return decision
-
-
-def by_bound_limit(limiter: Limiter, step: Step) -> Decision:
-    """Call the limit itself, by keyword."""
-    verb = getattr(limiter.limit(step["name"]), step["op"])
-    decision: Decision = verb(id=step["id"], cost=step["cost"], **options(step))
-    return decision
-
-
-def by_transactions(limiter: Limiter, step: Step) -> Decision:
-    """Call for several at once, with one: it must answer as the call for one."""
-    verb = getattr(limiter, f"{step['op']}_all")
-    transaction = Transaction(step["name"], step["id"], step["cost"], **options(step))
-    decision: Decision = verb([transaction])
-    return decision
-
-
-def reserve(
-    limiter: Limiter, step: Step, caller: Caller, held: dict[str, penstock.Reservation]
-) -> Decision:
-    """Reserve slots, and keep them under the name in the step."""
-    name, id, cost = step["name"], step["id"], step["cost"]
-    if caller is by_transactions:
-        reservation = limiter.reserve_all([(name, id, cost)])
-    elif caller is by_bound_limit:
-        reservation = limiter.limit(name).reserve(id, cost)
-    else:
-        reservation = limiter.reserve(name, id, cost)
-    if "as" in step:
-        held[step["as"]] = reservation
-    return reservation.decision
-
-
-def one_call(
-    limiter: Limiter, step: Step, caller: Caller, held: dict[str, penstock.Reservation]
-) -> Decision:
-    """Make the call of a step once."""
-    if step["op"] == "reserve":
-        return reserve(limiter, step, caller, held)
-    if step["op"] in {"spend", "check", "refund"}:
-        return caller(limiter, step)
-    transactions = [
-        Transaction(one["name"], one["id"], one["cost"], one.get("kind", "spend"))
-        for one in step["transactions"]
-    ]
-    verb = {"spend_all": limiter.spend_all, "refund_all": limiter.refund_all}[step["op"]]
-    return verb(transactions)
-
-
-def numbers(decision: Decision) -> dict[str, Any]:
-    """Return the numbers that an expectation may contain."""
-    return {
-        "allowed": decision.allowed,
-        "unlimited": decision.unlimited,
-        "remaining": decision.remaining,
-        "retry_after_ns": decision.retry_after_ns,
-        "reset_after_ns": decision.reset_after_ns,
-    }
-
-
-def make_step(
-    limiter: Limiter,
-    clock: ManualClock,
-    step: Step,
-    caller: Caller,
-    held: dict[str, penstock.Reservation],
-) -> bool:
-    """Make a step and compare its answer; whether there was one to compare."""
-    match step["op"]:
-        case "advance":
-            clock.set_ns(clock.now_ns() + step["advance_ns"], allow_backwards=True)
-        case "reload":
-            limiter.reload(limits_of(step))
-        case "release":
-            assert held[step["of"]].release() == step["expect"]["released"], step
-            return True
-        case "abandon":
-            held[step["of"]].abandon()
-        case "reset":
-            limiter.reset(step["name"], step["id"])
-        case _:
-            expected = dict(step["expect"])
-            error = expected.pop("error", None)
-            if error is not None:
-                assert expected == {}
-                before = limiter.stats()["buckets"]
-                with pytest.raises(ERRORS[error]):
-                    one_call(limiter, step, caller, held)
-                assert limiter.stats()["buckets"] == before
+    def step(self, step: Step) -> bool:
+        """Make a step and compare its answer; return whether there was one to compare."""
+        match step["op"]:
+            case "advance":
+                now_ns = self.clock.now_ns() + step["advance_ns"]
+                self.clock.set_ns(now_ns, allow_backwards=True)
+            case "reload":
+                self.limiter.reload(limits_of(step))
+            case "abandon":
+                self.held[step["of"]].abandon()
+            case "reset":
+                self.limiter.reset(step["name"], step["id"])
+            case "release":
+                assert self.held[step["of"]].release() == step["expect"]["released"], step
                 return True
-            if "remaining" in expected:
-                expected.setdefault("unlimited", False)
-            decisions = [
-                one_call(limiter, step, caller, held) for _ in range(step.get("repeat", 1))
+            case _:
+                self.compare(step, dict(step["expect"]))
+                return True
+        return False
+
+    def compare(self, step: Step, expected: dict[str, Any]) -> None:
+        """Make the call of a step, and compare the decision or error."""
+        error = expected.pop("error", None)
+        if error is not None:
+            assert expected == {}
+            before = self.limiter.stats()["buckets"]
+            with pytest.raises(ERRORS[error]):
+                self.call(step)
+            assert self.limiter.stats()["buckets"] == before
+            return
+        if "remaining" in expected:
+            expected.setdefault("unlimited", False)
+        *_, decision = [self.call(step) for _ in range(step.get("repeat", 1))]
+        assert {name: getattr(decision, name) for name in expected} == expected, step
+
+    def call(self, step: Step) -> Any:
+        """Make the call of a step once."""
+        if "transactions" in step:
+            batch = [
+                Transaction(one["name"], one["id"], one["cost"], one.get("kind", "spend"))
+                for one in step["transactions"]
             ]
-            found = numbers(decisions[-1])
-            assert {name: found[name] for name in expected} == expected, step
-            return True
-    return False
+            return getattr(self.limiter, step["op"])(batch)
+        verb, name, id, cost = (step[field] for field in ("op", "name", "id", "cost"))
+        factor = {"factor": step["factor"]} if "factor" in step else {}
+        match self.way:
+            case "limiter":
+                answer = getattr(self.limiter, verb)(name, id, cost, **factor)
+            case "bound limit":
+                answer = getattr(self.limiter.limit(name), verb)(id, cost, **factor)
+            case _:
+                transaction = Transaction(name, id, cost, **factor)
+                answer = getattr(self.limiter, f"{verb}_all")([transaction])
+        if verb == "reserve":
+            self.held[step.get("as", "")] = answer
+            return answer.decision
+        return answer
 
 
-@pytest.mark.parametrize("caller", [by_limiter, by_bound_limit, by_transactions])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_scenario_gives_its_numbers(scenario: Scenario, caller: Caller) -> None:
-    play(scenario, "memory://", caller)
+def test_scenario_gives_its_numbers(scenario: Scenario, way: str) -> None:
+    Play(scenario, "memory://", way)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_scenario_gives_the_same_numbers_in_shared_memory(
-    scenario: Scenario, tmp_path: Path
-) -> None:
-    play(scenario, f"shm://{tmp_path}/table?capacity=100", by_limiter)
+def test_scenario_gives_the_same_numbers_in_shared_memory(scenario: Scenario, shm_url: str) -> None:
+    Play(scenario, shm_url, "limiter")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("caller", [by_limiter, by_transactions])
+@pytest.mark.parametrize("way", ["limiter", "batch"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenario_gives_the_same_numbers_over_a_server(
-    scenario: Scenario, caller: Caller, redis_server: Server
+    scenario: Scenario, way: str, redis_server: Server
 ) -> None:
-    play(scenario, f"{redis_server.url}?deny_cache=0&deadline=20s", caller)
-
-
-def play(scenario: Scenario, store: str, caller: Caller) -> None:
-    """Play a scenario on an empty store."""
-    clock = ManualClock()
-    clock.set_ns(scenario["start_ns"])
-    with Limiter(limits_of(scenario), store, clock) as limiter:
-        held: dict[str, penstock.Reservation] = {}
-        compared = [make_step(limiter, clock, step, caller, held) for step in scenario["steps"]]
-        for reservation in held.values():
-            reservation.abandon()
-    assert any(compared)
+    Play(scenario, f"{redis_server.url}?deny_cache=0&deadline=20s", way)
 
 
 def nanoseconds(text: str) -> int | None:
