@@ -84,21 +84,9 @@ async def hello_asgi(scope: object, receive: object, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"hello"})
 
 
-def in_wsgi(_: DjangoSite, __: asyncio.AbstractEventLoop) -> Serve:
-    return serve_wsgi(penstock.wsgi.PenstockMiddleware(hello_wsgi, limits=LIMITS, limit="Requests"))
-
-
-def in_wsgi_by_method(_: DjangoSite, __: asyncio.AbstractEventLoop) -> Serve:
-    return serve_wsgi(
-        penstock.wsgi.PenstockMiddleware(
-            hello_wsgi, limits=LIMITS, limit="Requests", methods=["GET"]
-        )
-    )
-
-
-def in_wsgi_with_slots(_: DjangoSite, __: asyncio.AbstractEventLoop) -> Serve:
-    return serve_wsgi(
-        penstock.wsgi.PenstockMiddleware(hello_wsgi, limits=LIMITS, limit=["Requests", "Open"])
+def wsgi(**options: Any) -> Callable[[DjangoSite, asyncio.AbstractEventLoop], Serve]:
+    return lambda *_: serve_wsgi(
+        penstock.wsgi.PenstockMiddleware(hello_wsgi, limits=LIMITS, **options)
     )
 
 
@@ -147,9 +135,9 @@ def in_rest_framework(site: DjangoSite, _: asyncio.AbstractEventLoop) -> Serve:
 
 
 SITES = {
-    "WSGI": in_wsgi,
-    "WSGI, `methods=`": in_wsgi_by_method,
-    "WSGI, a rate and slots": in_wsgi_with_slots,
+    "WSGI": wsgi(limit="Requests"),
+    "WSGI, `methods=`": wsgi(limit="Requests", methods=["GET"]),
+    "WSGI, a rate and slots": wsgi(limit=["Requests", "Open"]),
     "ASGI": in_asgi,
     "Flask": in_flask,
     "FastAPI": in_fastapi,

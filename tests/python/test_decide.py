@@ -10,7 +10,7 @@ from guards import request
 
 import penstock
 import penstock.web.fallback
-from penstock import Limit, Limiter
+from penstock import Limiter
 from penstock.guard import admit
 from penstock.web.guard import Guard
 from penstock.web.rule import make_rule
@@ -180,39 +180,3 @@ def test_recovered_store_is_logged_once(
     # Refusals have a separate logger.
     messages = [record.message for record in caplog.records if record.name == "penstock"]
     assert messages == ["the store works again"]
-
-
-@pytest.mark.parametrize(
-    ("limit", "processes", "share"),
-    [
-        (
-            Limit.token_bucket(burst=10, count=10, period=60),
-            4,
-            Limit.token_bucket(burst=2, count=10, period=240),
-        ),
-        (
-            Limit.token_bucket(burst=1, count=1, period=1),
-            8,
-            Limit.token_bucket(burst=1, count=1, period=8),
-        ),
-        (
-            Limit.leaky_bucket(size=10, drip_rate=1, drip_size=2),
-            4,
-            Limit.leaky_bucket(size=2, drip_rate=4, drip_size=2),
-        ),
-        (Limit.leaky_bucket(size=1, drip_rate=1), 4, Limit.leaky_bucket(size=1, drip_rate=4)),
-        (Limit.fixed_window(count=10, period=60), 4, Limit.fixed_window(count=2, period=60)),
-        (Limit.fixed_window(count=3, period=1), 4, Limit.fixed_window(count=1, period="1334ms")),
-        (
-            Limit.fixed_rate_window(count=10, period=60, burst=9),
-            4,
-            Limit.fixed_rate_window(count=2, period=60, burst=2),
-        ),
-        (Limit.unlimited(), 4, Limit.unlimited()),
-    ],
-)
-def test_share_is_one_process_part_and_at_least_one(
-    limit: Limit, processes: int, share: Limit
-) -> None:
-    assert limit.share(processes) == share
-    assert limit.share(1) == limit

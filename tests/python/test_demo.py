@@ -7,6 +7,8 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 import penstock
 from penstock import demo
 
@@ -14,10 +16,15 @@ PACKAGED = Path(demo.__file__).parent
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flask_app"
 
 
-def test_demo_shows_what_clients_see() -> None:
+@pytest.fixture(scope="module")
+def shown() -> str:
+    """The output of the demo in a file."""
     out = io.StringIO()
     demo.run(out)
-    shown = out.getvalue()
+    return out.getvalue()
+
+
+def test_demo_shows_what_clients_see(shown: str) -> None:
     assert 'RateLimit-Policy: "OrdersPerAddress";q=3;w=6' in shown
     assert 'RateLimit: "OrdersPerAddress";r=2;t=2' in shown
     assert shown.count("429 TOO MANY REQUESTS") == 2
@@ -33,11 +40,9 @@ def test_demo_shows_what_clients_see() -> None:
     assert 'RateLimit: "OrdersPerAddress";r=0;' in recovered
 
 
-def test_demo_fits_a_terminal_and_has_no_colors_in_a_file() -> None:
-    out = io.StringIO()
-    demo.run(out)
-    assert max(map(len, out.getvalue().splitlines())) <= 100
-    assert "\x1b" not in out.getvalue()
+def test_demo_fits_a_terminal_and_has_no_colors_in_a_file(shown: str) -> None:
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "\x1b" not in shown
 
 
 def test_workers_of_the_demo_share_each_limit_exactly() -> None:

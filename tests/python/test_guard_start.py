@@ -170,6 +170,8 @@ def test_invalid_option_is_an_error_at_startup(
         ({"store": 5}, "store must be"),
         ({"store": ""}, "store must be"),
         ({"limits": "limits.yaml", "names": 5}, "names must be"),
+        ({"limits": {"A": "1/minute"}, "overrides": "overrides.yaml"}, "overrides"),
+        ({"limiter": "limits.yaml"}, r"must be a penstock\.Limiter"),
     ],
 )
 def test_option_of_the_wrong_type_is_an_error_at_startup(
@@ -177,16 +179,6 @@ def test_option_of_the_wrong_type_is_an_error_at_startup(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         Guard(**options)
-
-
-def test_limiter_of_the_wrong_type_is_an_error_at_startup() -> None:
-    with pytest.raises(ConfigError, match=r"must be a penstock\.Limiter"):
-        Guard("limits.yaml")  # type: ignore[arg-type]  # the mistake itself
-
-
-def test_overrides_need_a_limits_file() -> None:
-    with pytest.raises(ConfigError, match="overrides"):
-        Guard(limits={"A": "1/minute"}, overrides="overrides.yaml")
 
 
 def test_limits_can_be_a_mapping_a_file_or_limits(tmp_path: Any, clock: ManualClock) -> None:

@@ -92,15 +92,8 @@ def waitress(port: int) -> list[str]:
 
 
 def hypercorn(port: int) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "hypercorn",
-        "--graceful-timeout",
-        "1",
-        "--bind",
-        f"127.0.0.1:{port}",
-    ]
+    options = ["--graceful-timeout", "1", "--bind", f"127.0.0.1:{port}"]
+    return [sys.executable, "-m", "hypercorn", *options]
 
 
 ASGI_SERVERS = {"uvicorn", "hypercorn"}

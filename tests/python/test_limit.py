@@ -167,6 +167,29 @@ def test_share_is_a_limit_of_the_same_algorithm(limit: Limit) -> None:
     assert 1 <= share.max_cost <= limit.max_cost
 
 
+@pytest.mark.parametrize(
+    ("limit", "share"),
+    [
+        (Limit.parse("10/minute"), Limit.token_bucket(burst=2, count=10, period=240)),
+        (Limit.parse("1/second"), Limit.token_bucket(burst=1, count=1, period=4)),
+        (
+            Limit.leaky_bucket(size=10, drip_size=2),
+            Limit.leaky_bucket(size=2, drip_rate=4, drip_size=2),
+        ),
+        (Limit.leaky_bucket(size=1), Limit.leaky_bucket(size=1, drip_rate=4)),
+        (Limit.fixed_window(count=10, period=60), Limit.fixed_window(count=2, period=60)),
+        (Limit.fixed_window(count=3, period=1), Limit.fixed_window(count=1, period="1334ms")),
+        (
+            Limit.fixed_rate_window(count=10, period=60, burst=9),
+            Limit.fixed_rate_window(count=2, period=60, burst=2),
+        ),
+        (Limit.unlimited(), Limit.unlimited()),
+    ],
+)
+def test_share_of_four_processes_is_a_quarter_and_at_least_one(limit: Limit, share: Limit) -> None:
+    assert limit.share(4) == share
+
+
 @pytest.mark.parametrize("processes", [0, -1])
 def test_share_of_no_process_is_refused(processes: int) -> None:
     with pytest.raises(penstock.LimitError) as caught:

@@ -36,25 +36,16 @@ def run(*command: str | Path, **environ: str) -> str:
     return done.stdout
 
 
-def pip(*arguments: str | Path) -> str:
-    return run(sys.executable, "-m", "pip", *arguments)
+def pip(*arguments: str | Path, **environ: str) -> str:
+    return run(sys.executable, "-m", "pip", *arguments, **environ)
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     """The wheel that pip builds with the declared build backend, compressed as for a release."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--wheel-dir",
-        folder,
-        pytestconfig.rootpath,
-        MATURIN_PEP517_ARGS="--compression-level 9",
-    )
+    options: list[str | Path] = ["wheel", "--no-deps", "--wheel-dir", folder, pytestconfig.rootpath]
+    pip(*options, MATURIN_PEP517_ARGS="--compression-level 9")
     (built,) = folder.glob("*.whl")
     return built
 
@@ -80,12 +71,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     package = [name for name in names if not re.match(r"penstock-[\d.]+\.dist-info/", name)]
-    assert {
-        "penstock/__init__.py",
-        "penstock/_core.abi3.so",
-        "penstock/_core.pyi",
-        "penstock/py.typed",
-    } <= set(package)
+    assert {f"penstock/{name}" for name in NEEDED} <= set(package)
     assert [name for name in package if not name.startswith("penstock/")] == []
     tests = [name for name in package if "test" in name]
     # The pytest plugin belongs to the package; penstock's own tests do not.

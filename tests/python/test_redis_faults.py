@@ -95,12 +95,17 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the threads."""
         self._is_over = True
         for thread in self._threads:
             thread.join()
 
     def spend_the_rest(self) -> int:
-        """Spend until the bucket is empty; return the total number of allowed requests."""
+        """Stop, and spend until the bucket is empty; return the number of allowed requests."""
+        self.stop()
         # With a long deadline: the server of a loaded machine may pause for a short one.
         url, _, _ = self.limiter.store.partition("?")
         with opened(f"{url}?{PATIENT}", self.limiter.limits) as limiter:
@@ -123,13 +128,12 @@ def prompt(url: str) -> str:
 
 def test_killed_server_without_persistence_costs_one_burst(start_server: StartServer) -> None:
     server = start_server()
-    with opened(prompt(server.url)) as limiter:
-        with Load(limiter) as load:
-            load.wait_for_more(BURST // 4)
-            server.kill()
-            load.wait_for_errors(20)
-            server.start()
-            load.wait_for_more(BURST // 4)
+    with opened(prompt(server.url)) as limiter, Load(limiter) as load:
+        load.wait_for_more(BURST // 4)
+        server.kill()
+        load.wait_for_errors(20)
+        server.start()
+        load.wait_for_more(BURST // 4)
         assert set(load.errors) <= {penstock.StoreUnavailable, penstock.StoreTimeout}
         total = load.spend_the_rest()
     assert BURST < total <= 2 * BURST
@@ -141,13 +145,12 @@ def test_killed_server_with_an_append_only_file_forgets_nothing(start_server: St
     server = start_server({"appendonly": "yes", "appendfsync": "always"})
     burst = 200
     limits = {"Orders": Limit.token_bucket(burst=burst, count=1, period="1h")}
-    with opened(prompt(server.url), limits) as limiter:
-        with Load(limiter) as load:
-            load.wait_for_more(20)
-            server.kill()
-            load.wait_for_errors(5)
-            server.start()
-            load.wait_for_more(20)
+    with opened(prompt(server.url), limits) as limiter, Load(limiter) as load:
+        load.wait_for_more(20)
+        server.kill()
+        load.wait_for_errors(5)
+        server.start()
+        load.wait_for_more(20)
         lost = load.errors.total()
         total = load.spend_the_rest()
     assert burst - lost <= total <= burst
@@ -158,18 +161,17 @@ def test_stalled_server_delays_no_call_beyond_the_deadline(
     start_server: StartServer, how: str
 ) -> None:
     server = start_server()
-    with opened(prompt(server.url)) as limiter:
-        with Load(limiter) as load:
-            load.wait_for_more(100)
-            if how == "SIGSTOP":
-                server.pause()
-                load.wait_for_errors(20)
-                server.resume()
-            else:
-                # Again if a loaded machine made fewer calls during the sleep.
-                while load.errors.total() < 20:
-                    server.command("DEBUG", "SLEEP", "1.5")
-            load.wait_for_more(100)
+    with opened(prompt(server.url)) as limiter, Load(limiter) as load:
+        load.wait_for_more(100)
+        if how == "SIGSTOP":
+            server.pause()
+            load.wait_for_errors(20)
+            server.resume()
+        else:
+            # Again if a loaded machine made fewer calls during the sleep.
+            while load.errors.total() < 20:
+                server.command("DEBUG", "SLEEP", "1.5")
+        load.wait_for_more(100)
         timeouts = load.errors[penstock.StoreTimeout]
         total = load.spend_the_rest()
     assert load.longest < DEADLINE + 5
@@ -180,10 +182,9 @@ def test_stalled_server_delays_no_call_beyond_the_deadline(
 
 def test_flushed_scripts_cost_no_tokens(start_server: StartServer) -> None:
     server = start_server()
-    with opened(f"{server.url}?{PATIENT}") as limiter:
-        with Load(limiter) as load:
-            while load.allowed < BURST // 2:
-                server.command("SCRIPT", "FLUSH")
+    with opened(f"{server.url}?{PATIENT}") as limiter, Load(limiter) as load:
+        while load.allowed < BURST // 2:
+            server.command("SCRIPT", "FLUSH")
         assert not load.errors
         assert load.spend_the_rest() == BURST
 
@@ -221,14 +222,13 @@ def test_lost_reply_costs_one_token_and_is_never_sent_again(start_server: StartS
 
 def test_connections_cut_under_load_admit_no_more(start_server: StartServer) -> None:
     server = start_server()
-    with Proxy(server.port) as proxy, opened(prompt(proxy.url)) as limiter:
-        with Load(limiter) as load:
-            for fault in ("reply", "request") * 5:
-                load.wait_for_more(20)
-                cuts = proxy.cuts
-                proxy.cut(fault)
-                load.wait_for(lambda before=cuts: proxy.cuts > before)  # type: ignore[misc]
+    with Proxy(server.port) as proxy, opened(prompt(proxy.url)) as limiter, Load(limiter) as load:
+        for fault in ("reply", "request") * 5:
             load.wait_for_more(20)
+            cuts = proxy.cuts
+            proxy.cut(fault)
+            load.wait_for(lambda before=cuts: proxy.cuts > before)  # type: ignore[misc]
+        load.wait_for_more(20)
         lost = load.errors.total()
         total = load.spend_the_rest()
     assert lost >= 1
@@ -237,14 +237,13 @@ def test_connections_cut_under_load_admit_no_more(start_server: StartServer) -> 
 
 @pytest.mark.slow
 def test_promoted_replica_costs_at_most_one_burst(sentinels: SentinelSet) -> None:
-    with opened(prompt(sentinels.url)) as limiter:
-        with Load(limiter) as load:
-            load.wait_for_more(100)
-            primary = sentinels.primary()
-            primary.kill()
-            load.wait_for_errors(5)
-            sentinels.wait_for_another(primary.port)
-            load.wait_for_more(50)
+    with opened(prompt(sentinels.url)) as limiter, Load(limiter) as load:
+        load.wait_for_more(100)
+        primary = sentinels.primary()
+        primary.kill()
+        load.wait_for_errors(5)
+        sentinels.wait_for_another(primary.port)
+        load.wait_for_more(50)
         lost = load.errors.total()
         total = load.spend_the_rest()
     assert BURST - lost <= total <= 2 * BURST

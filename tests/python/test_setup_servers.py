@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from servers import ask, free_port, gunicorn, running, uvicorn, wait_until_it_answers
+from shops import DJANGO, FASTAPI, FLASK, shop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,56 +17,12 @@ if TYPE_CHECKING:
 LOGGED = """
 import logging
 logging.basicConfig(filename="log.txt", level=logging.WARNING, format="%(name)s %(message)s")
+
+def answer(client):
+    return "hello"
 """
-APPS = {
-    "flask": """
-from flask import Flask
-from penstock.flask import Penstock
-
-app = Flask(__name__)
-limits = Penstock(app, OPTIONS)
-
-@app.get("/")
-@limits.limit("100000/hour")
-def index():
-    return "hello"
-""",
-    "fastapi": """
-from fastapi import Depends, FastAPI
-from penstock.fastapi import RateLimit, install
-
-app = FastAPI()
-install(app, OPTIONS)
-
-@app.get("/", dependencies=[Depends(RateLimit("100000/hour"))])
-async def index():
-    return "hello"
-""",
-    "django": """
-import django
-from django.conf import settings
-from django.core.handlers.wsgi import WSGIHandler
-from django.http import HttpResponse
-from django.urls import path
-from penstock.django import limit
-
-settings.configure(
-    ALLOWED_HOSTS=["*"],
-    INSTALLED_APPS=["penstock.django"],
-    LOGGING_CONFIG=None,
-    PENSTOCK={key.upper(): value for key, value in dict(OPTIONS).items()},
-    ROOT_URLCONF=__name__,
-)
-django.setup()
-app = WSGIHandler()
-
-@limit("100000/hour")
-def index(request):
-    return HttpResponse("hello")
-
-urlpatterns = [path("", index)]
-""",
-}
+APPS = {"flask": FLASK, "fastapi": FASTAPI, "django": DJANGO}
+PAGE = "/orders/ada"
 PROXY_FIX = """
 from werkzeug.middleware.proxy_fix import ProxyFix
 app = ProxyFix(app, x_for=2)
@@ -111,7 +68,7 @@ def serving(
     around: str = "",
 ) -> Iterator[int]:
     """Run an application under its usual server; yield its port."""
-    text = LOGGED + APPS[app].replace("OPTIONS", options) + around
+    text = shop(APPS[app], limits='"100000/hour"', options=options, answer=LOGGED) + around
     port = free_port()
     command = uvicorn(port, "--workers", str(workers))
     if app != "fastapi":
@@ -166,7 +123,7 @@ def test_proxy_that_is_not_trusted_is_reported(
     ):
         # From another machine: a header with the peer's address is no evidence.
         for _ in range(3):
-            assert ask(outside, "/", X_Forwarded_For="203.0.113.9")[0].status == 200
+            assert ask(outside, PAGE, X_Forwarded_For="203.0.113.9")[0].status == 200
         assert findings(tmp_path) == expected
     hint = "trusted_proxies=['127.0.0.1']"
     assert (hint in (tmp_path / "log.txt").read_text("utf-8")) == bool(expected)
@@ -188,7 +145,7 @@ def test_workers_with_separate_buckets_are_reported(  # noqa: PLR0917  one row o
     with serving(app, tmp_path, options, workers, around=around) as port:
         # A worker looks at its first request, and again when all others have started.
         for _ in range(250 if expected else 110):
-            assert ask(port, "/")[0].status == 200
+            assert ask(port, PAGE)[0].status == 200
             if expected and findings(tmp_path):
                 break
         assert findings(tmp_path) == expected
@@ -200,5 +157,5 @@ def test_servers_of_two_applications_are_not_workers_of_one(tmp_path: Path) -> N
         folder.mkdir()
     with serving("fastapi", folders[0]) as first, serving("fastapi", folders[1]) as second:
         for _ in range(110):
-            assert ask(first, "/")[0].status == ask(second, "/")[0].status == 200
+            assert ask(first, PAGE)[0].status == ask(second, PAGE)[0].status == 200
     assert [findings(folder) for folder in folders] == [set(), set()]

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from servers import ask, free_port, gunicorn, running, uvicorn, wait_until_it_answers
+from shops import ASGI, DJANGO, FASTAPI, FLASK, shop
 
 import penstock
 
@@ -45,97 +46,13 @@ SLOW = pytest.mark.slow
 ADMIT = """
 import os
 
-def admit(client):
+def answer(client):
     with open(f"admitted-{client}", "ab", buffering=0) as file:
         file.write(b"x")
     return str(os.getpid())
 """
-FLASK = """
-from admit import admit
-from flask import Flask
-from penstock.flask import Penstock
-
-app = Flask(__name__)
-limits = Penstock(
-    app,
-    limits="limits.yaml",
-    store="STORE-URL",
-    trusted_proxies=["127.0.0.1"],
-    on_store_error="raise",
-)
-
-@app.get("/orders/<client>")
-@limits.limit("PerClient", "PerDay")
-def orders(client):
-    return admit(client)
-"""
-DJANGO = """
-import os
-from admit import admit
-from django.conf import settings
-from django.http import HttpResponse
-from django.urls import path
-
-settings.configure(
-    ALLOWED_HOSTS=["*"],
-    INSTALLED_APPS=["penstock.django"],
-    MIDDLEWARE=["penstock.django.PenstockMiddleware"],
-    PENSTOCK={
-        "LIMITS": os.path.abspath("limits.yaml"),
-        "STORE": "STORE-URL",
-        "TRUSTED_PROXIES": ["127.0.0.1"],
-        "ON_STORE_ERROR": "raise",
-    },
-    ROOT_URLCONF=__name__,
-)
-
-from django.core.wsgi import get_wsgi_application
-from penstock.django import limit
-
-@limit("PerClient", "PerDay")
-def orders(request, client):
-    return HttpResponse(admit(client))
-
-urlpatterns = [path("orders/<str:client>", orders)]
-app = get_wsgi_application()
-"""
-FASTAPI = """
-from admit import admit
-from fastapi import Depends, FastAPI
-from fastapi.responses import PlainTextResponse
-from penstock.fastapi import RateLimit, install
-
-app = FastAPI()
-install(
-    app,
-    limits="limits.yaml",
-    store="STORE-URL",
-    trusted_proxies=["127.0.0.1"],
-    on_store_error="raise",
-)
-
-@app.get("/orders/{client}", dependencies=[Depends(RateLimit("PerClient", "PerDay"))])
-async def orders(client: str):
-    return PlainTextResponse(admit(client))
-"""
-ASGI = """
-from admit import admit
-from penstock.asgi import PenstockMiddleware
-
-async def serve(scope, receive, send):
-    if scope["type"] == "lifespan":
-        return
-    body = admit(scope["path"].rpartition("/")[2]).encode()
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": body})
-
-def is_another_page(scope):
-    return not scope["path"].startswith("/orders/")
-
-app = PenstockMiddleware(
-    serve, limit=["PerClient", "PerDay"], limits="limits.yaml", store="STORE-URL",
-    trusted_proxies=["127.0.0.1"], on_store_error="raise", exempt_when=is_another_page,
-)
+OPTIONS = """
+    limits=os.path.abspath("limits.yaml"), trusted_proxies=["127.0.0.1"], on_store_error="raise",
 """
 # As a cron job: a program that is not a worker of the server.
 JOB = """
@@ -194,13 +111,10 @@ def make_site(tmp_path: Path, store: str) -> Callable[[str], Site]:
     """Writes an application into a folder."""
 
     def make(app: str) -> Site:
-        files = {
-            "limits.yaml": LIMITS,
-            "admit.py": ADMIT,
-            "shop.py": app.replace("STORE-URL", store),
-        }
-        for name, text in files.items():
-            (tmp_path / name).write_text(text, encoding="utf-8")
+        options = f"{OPTIONS} store={store!r}"
+        text = shop(app, limits='"PerClient", "PerDay"', options=options, answer=ADMIT)
+        (tmp_path / "limits.yaml").write_text(LIMITS, encoding="utf-8")
+        (tmp_path / "shop.py").write_text(text, encoding="utf-8")
         return Site(tmp_path, store)
 
     return make
