@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from core_limits import FILE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,19 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import MakeLimiter
-
-FILE = """
-Orders:
-  burst: 4
-  count: 2
-  period: 1s
-  description: orders of one account
-  docs: https://example.com/limits#orders
-Watch: {burst: 1, count: 1, period: 1m, mode: shadow}
-Notes: {algorithm: leaky-bucket, size: 4, drip_rate: 1s}
-Free: {algorithm: unlimited}
-Accounts: {burst: 4, count: 2, period: 1s, id: regId, number: 6}
-"""
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pages import Page
 
 import penstock
 from penstock import Limit, Limiter, Limits, ManualClock
@@ -25,39 +25,11 @@ LIMITS = [
 ]
 
 
-class Page(HTMLParser):
-    """The elements of a page in order, its texts, and whether every element is closed."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.styles = ""
-        self.texts: list[str] = []
-        self.open: list[str] = []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        self.styles += "".join(value or "" for name, value in attrs if name == "style")
-        self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    def handle_comment(self, data: str) -> None:
-        pytest.fail(f"a comment: {data}")
-
-
 def read(page: str) -> list[str]:
     """Return the texts of a page that is as plain as it must be."""
     found = Page(page)
     assert found.open == []
+    assert found.comments == []
     assert found.tags <= {"table", "caption", "tr", "th", "td", "strong"}
     # Nothing that is fetched, run, or coloured in one way for all.
     assert found.attributes <= {"style", "scope"}

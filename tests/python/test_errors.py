@@ -1,20 +1,23 @@
-"""The exceptions: their bases and attributes, and that they can be pickled."""
+"""The exceptions: their bases, attributes and messages, and that they can be pickled."""
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import pickle
+import re
+import tomllib
 import traceback
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import penstock
-from penstock import errors
+from penstock import Limit, Limiter, Limits, ManualClock, errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 CLASSES = {
     name: value
@@ -40,36 +43,56 @@ BASES: dict[str, tuple[str, type[Exception]]] = {
     "RateLimited": ("Error", Exception),
 }
 
-LIMITER = penstock.Limiter(
-    penstock.Limits.parse(
+LIMITER = Limiter(
+    Limits.parse(
         """
         Orders: {burst: 1, count: 1, period: 1s, id: regId}
         Notes: {algorithm: leaky-bucket, size: 4}
         """
     ),
-    clock=penstock.ManualClock(),
+    clock=ManualClock(),
 )
-DENIED = (LIMITER.spend("Orders", 7), LIMITER.spend("Orders", 7))[1]
 
 
-def closed() -> None:
-    """Call a closed limiter."""
-    limiter = penstock.Limiter({})
+def closed() -> Limiter:
+    """Return a closed limiter."""
+    limiter = Limiter({})
     limiter.close()
-    limiter.stats()
+    return limiter
 
 
-def settled_twice() -> None:
-    """Settle a reservation twice."""
+def settled() -> penstock.Reservation:
+    """Return a reservation that has been settled."""
     reservation = LIMITER.reserve("Notes", "ada", 0)
     reservation.settle(0)
-    reservation.settle(0)
+    return reservation
 
+
+def denied() -> penstock.Decision:
+    """Return a denied decision."""
+    LIMITER.spend("Orders", 7)
+    return LIMITER.spend("Orders", 7)
+
+
+DENIED = denied()
+# What the calls of the table may use.
+CALLABLE = {
+    "LIMITER": LIMITER,
+    "Limit": Limit,
+    "Limits": Limits,
+    "closed": closed,
+    "datetime": datetime,
+    "denied": denied,
+    "penstock": penstock,
+    "settled": settled,
+}
+TABLE = Path(__file__).parent.parent / "data" / "messages.toml"
+MESSAGES: list[dict[str, Any]] = tomllib.loads(TABLE.read_text(encoding="utf-8"))["message"]
 
 # How each is raised, and its attributes.
 RAISED: dict[str, tuple[Callable[[], object], dict[str, object]]] = {
     "ConfigError": (
-        lambda: penstock.Limits.parse("Orders:\n  burst: 0\n  count: 1\n  period: 1s"),
+        lambda: Limits.parse("Orders:\n  burst: 0\n  count: 1\n  period: 1s"),
         {
             "file": None,
             "line": 2,
@@ -78,7 +101,7 @@ RAISED: dict[str, tuple[Callable[[], object], dict[str, object]]] = {
         },
     ),
     "LimitError": (
-        lambda: penstock.Limit.token_bucket(burst=0, count=1, period=1),
+        lambda: Limit.token_bucket(burst=0, count=1, period=1),
         {"field": "burst"},
     ),
     "UnknownLimit": (lambda: LIMITER.spend("Order", 7), {"limit_name": "Order"}),
@@ -89,8 +112,8 @@ RAISED: dict[str, tuple[Callable[[], object], dict[str, object]]] = {
         lambda: LIMITER.spend_all([("Notes", "ada"), ("Notes", "ada")]),
         {"limit_name": "Notes", "bucket_key": "Notes:ada"},
     ),
-    "ReservationError": (settled_twice, {}),
-    "StoreError": (closed, {}),
+    "ReservationError": (lambda: settled().settle(0), {}),
+    "StoreError": (lambda: closed().stats(), {}),
     "RateLimited": (DENIED.raise_if_denied, {"decision": DENIED}),
 }
 # Raised by stores over a network and by nothing in this module's reach.
@@ -144,9 +167,9 @@ def test_exception_has_attributes_for_programs(name: str) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: penstock.Limiter({"Orders": "5/moth"}),
-        lambda: penstock.Limiter({}).define("Orders", "5/moth"),
-        lambda: penstock.Limits({"Orders": "\udc80"}),
+        lambda: Limiter({"Orders": "5/moth"}),
+        lambda: Limiter({}).define("Orders", "5/moth"),
+        lambda: Limits({"Orders": "\udc80"}),
     ],
 )
 def test_invalid_limit_has_its_name(call: Callable[[], object]) -> None:
@@ -159,7 +182,7 @@ def test_problem_of_a_file_has_attributes(tmp_path: Path) -> None:
     file = tmp_path / "limits.yaml"
     file.write_text("Orders: {burst: 0, count: 1, period: 1s}\nMails: 5/moth\n")
     with pytest.raises(penstock.ConfigError) as info:
-        penstock.Limits.load(file)
+        Limits.load(file)
     first, second = info.value.problems
     assert (first.file, first.line, first.limit_name) == (str(file), 1, "Orders")
     assert first.message == "burst must be at least 1, found 0"
@@ -171,14 +194,14 @@ def test_problem_of_a_file_has_attributes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda: penstock.Limits.parse("\udc80"), penstock.ConfigError),
-        (lambda: penstock.Limits.parse("", "\udc80"), penstock.ConfigError),
-        (lambda: penstock.Limits({"\udc80": "5/minute"}), penstock.ConfigError),
-        (lambda: penstock.Limiter({}).define("\udc80", "5/minute"), penstock.ConfigError),
-        (lambda: penstock.Limiter({}, store="\udc80"), penstock.ConfigError),
-        (lambda: penstock.Limit.parse("\udc80"), penstock.LimitError),
+        (lambda: Limits.parse("\udc80"), penstock.ConfigError),
+        (lambda: Limits.parse("", "\udc80"), penstock.ConfigError),
+        (lambda: Limits({"\udc80": "5/minute"}), penstock.ConfigError),
+        (lambda: Limiter({}).define("\udc80", "5/minute"), penstock.ConfigError),
+        (lambda: Limiter({}, store="\udc80"), penstock.ConfigError),
+        (lambda: Limit.parse("\udc80"), penstock.LimitError),
         (
-            lambda: penstock.Limit.token_bucket(burst=1, count=1, period="\udc80"),
+            lambda: Limit.token_bucket(burst=1, count=1, period="\udc80"),
             penstock.LimitError,
         ),
         (lambda: LIMITER.spend("Notes", "ada", factor="\udc80"), penstock.LimitError),
@@ -223,3 +246,20 @@ def test_exception_created_by_a_user_has_all_attributes(
     error = CLASSES[name]("made by hand")
     assert {key: getattr(error, key) for key in attributes} == attributes
     assert str(error) == "made by hand"
+
+
+@pytest.mark.parametrize("case", MESSAGES, ids=lambda case: case["call"])
+def test_call_raises_the_error_with_the_message_of_the_table(case: dict[str, Any]) -> None:
+    with pytest.raises(getattr(penstock, case["error"])) as caught:
+        eval(case["call"], CALLABLE)  # noqa: S307  from our own table
+    error = caught.value
+    assert type(error).__name__ == case["error"]
+    assert str(error) == case["message"]
+    assert getattr(error, "field", None) == case.get("field")
+
+
+def test_no_message_begins_with_a_capital_or_ends_in_a_full_stop() -> None:
+    for case in MESSAGES:
+        summary = re.sub("^(Orders|Notes): ", "", case["message"].partition("\n")[0])
+        assert summary.startswith("M is ") or not summary[0].isupper()
+        assert not summary.endswith(".")

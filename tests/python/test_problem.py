@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pages import Page
 
 from penstock import Limit, Limiter, Limits, ManualClock
 from penstock.messages import Translator, describe_limit, format_duration
@@ -118,39 +118,20 @@ def test_text_is_the_sentence(limiter: Limiter) -> None:
     assert problem.body("text/plain")[1].decode() == f"{problem.detail}\n"
 
 
-class Page(HTMLParser):
-    """The text and links of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text = ""
-        self.tags: list[str] = []
-        self.links: list[str | None] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag == "a":
-            self.links.append(dict(attrs)["href"])
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_page_shows_the_sentence_and_links_to_help(limiter: Limiter) -> None:
     problem = refused(limiter)
-    page = Page()
-    page.feed(problem.body("text/html")[1].decode())
-    assert problem.detail in page.text
-    plain = Page()
-    plain.feed(refused(limiter, "Plain").body("text/html")[1].decode())
+    page = Page(problem.body("text/html")[1].decode())
+    assert problem.detail in "".join(page.texts)
+    plain = Page(refused(limiter, "Plain").body("text/html")[1].decode())
     assert plain.links == []
     assert page.links == ["https://example.org/limits?of=orders&by=address"]
 
 
 def test_page_shows_an_id_and_never_runs_it(limiter: Limiter) -> None:
-    page = Page()
-    page.feed(refused(limiter, id="<script>alert(1)</script>").body("text/html")[1].decode())
-    assert "for <script>alert(1)</script>:" in page.text
+    hostile = refused(limiter, id="<script>alert(1)</script>")
+    page = Page(hostile.body("text/html")[1].decode())
+    assert hostile.detail in "".join(page.texts)
+    assert "for <script>alert(1)</script>:" in hostile.detail
     assert "script" not in page.tags
 
 

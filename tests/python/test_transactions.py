@@ -8,22 +8,13 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from core_limits import FILE
 
 import penstock
 from penstock import Limiter, ManualClock, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-FILE = """
-Orders: {burst: 4, count: 2, period: 1s}
-Mails: {burst: 2, count: 1, period: 1m}
-Notes: {algorithm: leaky-bucket, size: 4, drip_rate: 1s}
-Pages: {algorithm: fixed-window, count: 3, period: 1s}
-Free: {algorithm: unlimited}
-Watch: {burst: 1, count: 1, period: 1m, mode: shadow}
-Accounts: {burst: 4, count: 2, period: 1s, id: regId, number: 6}
-"""
 
 
 @pytest.fixture
@@ -41,12 +32,12 @@ def test_parts_are_in_order_with_their_own_decisions(limiter: Limiter) -> None:
         [
             ("Notes", "ada", 2),
             Transaction("Free", "ada"),
-            ("Pages", "ada", 3),
+            ("Pages", "ada", 4),
             ("Accounts", "007", 0),
         ]
     )
     assert [part.name for part in decision.parts] == ["Notes", "Free", "Pages", "Accounts"]
-    assert [part.cost for part in decision.parts] == [2, 1, 3, 0]
+    assert [part.cost for part in decision.parts] == [2, 1, 4, 0]
     assert [part.id for part in decision.parts] == ["ada", "ada", "ada", "7"]
     assert [part.unlimited for part in decision.parts] == [False, True, False, False]
     assert [part.remaining for part in decision.parts] == [2, 2**63 - 1, 0, 4]
