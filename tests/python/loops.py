@@ -1,4 +1,4 @@
-"""Iterations of an event loop, and an executor for a loop that needs no thread."""
+"""Iterations of an event loop, coroutines that do not wait, and a loop without threads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
 
 async def turn_over(times: int = 5) -> None:
@@ -24,3 +26,15 @@ class NoThreads(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *_: Any, **__: Any) -> Any:
         raise AssertionError(f"a thread runs {fn!r}")
+
+
+def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine that never waits."""
+    with pytest.raises(StopIteration) as stopped:
+        coroutine.send(None)
+    return stopped.value.value
+
+
+async def awaited(awaitable: Awaitable[Any]) -> Any:
+    """Await what is no coroutine."""
+    return await awaitable

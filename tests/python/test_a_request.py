@@ -14,6 +14,7 @@ import pytest
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
 from fastapi.responses import PlainTextResponse
+from hello import hello_asgi, hello_wsgi
 from rest_framework.views import APIView
 from werkzeug.test import create_environ
 
@@ -72,16 +73,6 @@ def serve_asgi(app: Any, loop: asyncio.AbstractEventLoop) -> Serve:
         pass
 
     return lambda: loop.run_until_complete(app({**scope, "state": {}}, receive, send))
-
-
-def hello_wsgi(environ: object, start_response: Any) -> list[bytes]:
-    start_response("200 OK", [])
-    return [b"hello"]
-
-
-async def hello_asgi(scope: object, receive: object, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"hello"})
 
 
 def wsgi(**options: Any) -> Callable[[DjangoSite, asyncio.AbstractEventLoop], Serve]:

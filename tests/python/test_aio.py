@@ -9,6 +9,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from loops import at_once, awaited
 from programs import run
 
 import penstock
@@ -27,13 +28,6 @@ def limiter(make_limiter: MakeLimiter) -> AsyncLimiter:
     return AsyncLimiter(
         make_limiter({"Tokens": Limit.token_bucket(burst=10, count=10, period="1s")})
     )
-
-
-def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine that never waits."""
-    with pytest.raises(StopIteration) as stopped:
-        coroutine.send(None)
-    return stopped.value.value
 
 
 def test_importing_penstock_imports_no_asyncio() -> None:
@@ -60,7 +54,7 @@ def test_every_verb_answers_at_once(limiter: AsyncLimiter) -> None:
         assert at_once(verbs.acquire(*first, 2)).remaining == 5
         name = first[:-1]
         assert at_once(verbs.spend_each(*name, ["ada", "grace"])).remaining.tolist()[0] == 4
-        reservation = at_once(_awaited(verbs.reserve(*first, 4)))
+        reservation = at_once(awaited(verbs.reserve(*first, 4)))
         assert reservation
         assert at_once(reservation.settle(1)).remaining == 3
         assert at_once(reservation.cancel()) is False
@@ -75,10 +69,6 @@ def test_every_verb_answers_at_once(limiter: AsyncLimiter) -> None:
     at_once(limiter.close())
     with pytest.raises(penstock.StoreError):
         at_once_raising(limiter.spend("Tokens", "ada"))
-
-
-async def _awaited(reservation: aio.AsyncReservation) -> aio.AsyncReservation:
-    return await reservation
 
 
 def at_once_raising(coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -219,15 +209,15 @@ async def test_a_reservation_is_entered(limiter: AsyncLimiter) -> None:
             pytest.fail("the body must not run")
 
 
-def test_nothing_is_reserved_before_it_is_awaited(limiter: AsyncLimiter) -> None:
+def test_nothing_is_reserved_before_it_isawaited(limiter: AsyncLimiter) -> None:
     reservation = limiter.reserve("Tokens", "ada", 6)
     assert len(limiter) == 0
     assert repr(reservation) == "<AsyncReservation, to be awaited>"
     with pytest.raises(penstock.ReservationError, match="await"):
         bool(reservation)
     with pytest.raises(penstock.UnknownLimit):
-        at_once_raising(_awaited(limiter.reserve("Nothing", "ada")))
-    assert at_once(_awaited(reservation)) is at_once(_awaited(reservation)) is reservation
+        at_once_raising(awaited(limiter.reserve("Nothing", "ada")))
+    assert at_once(awaited(reservation)) is at_once(awaited(reservation)) is reservation
     assert limiter.limiter.check("Tokens", "ada", 0).remaining == 4
     assert at_once(reservation.cancel())
 

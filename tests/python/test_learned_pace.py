@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -172,11 +173,11 @@ def test_learned_pace_never_exceeds_the_limit(
 
 
 def _request() -> Any:
-    return type("Request", (), {"method": "GET", "url": type("Url", (), {"host": API})})()
+    return SimpleNamespace(method="GET", url=SimpleNamespace(host=API))
 
 
 def _response(status: int) -> Any:
-    return type("Response", (), {"status_code": status, "headers": {}})()
+    return SimpleNamespace(status_code=status, headers={})
 
 
 def test_unknown_mode_is_an_error(make_limiter: MakeLimiter) -> None:

@@ -38,12 +38,6 @@ def start(make_limiter: MakeLimiter, clock: ManualClock) -> Start:
     return start
 
 
-def test_requests_go_out_at_the_limits_rate(start: Start) -> None:
-    server, pace = start()
-    assert [server.drive(pace) for _ in range(5)] == [200] * 5
-    assert server.sent == [0, 0, 5, 10, 15]
-
-
 def test_hosts_are_paced_apart(start: Start) -> None:
     server, pace = start()
     for _ in range(2):
@@ -78,12 +72,6 @@ def test_wait_beyond_the_timeout_is_refused_immediately(start: Start, clock: Man
     assert len(server.sent) == 2
 
 
-def test_no_timeout_waits_as_long_as_it_takes(start: Start) -> None:
-    server, pace = start((429, {"Retry-After": "7200"}), timeout=None)
-    assert [server.drive(pace), server.drive(pace)] == [429, 200]
-    assert server.sent == [0, 7200]
-
-
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_delays_further_requests_of_the_id(start: Start, status: int) -> None:
     server, pace = start((status, {"Retry-After": "20"}))
@@ -93,49 +81,59 @@ def test_retry_after_delays_further_requests_of_the_id(start: Start, status: int
     assert server.sent == [0, 0, 20]
 
 
-def test_retry_after_of_other_responses_delays_nothing(start: Start) -> None:
-    server, pace = start((301, {"Retry-After": "20"}))
-    assert [server.drive(pace), server.drive(pace)] == [301, 200]
-    assert server.sent == [0, 0]
+BUSY_3_S = (503, {"Retry-After": "3"})
+BUSY_9_S = (429, {"Retry-After": "9"})
+EXHAUSTED = [
+    {"RateLimit": '"default";r=0;t=20'},
+    {"RateLimit": '"second";r=5;t=1, "day";r=0;t=20', "RateLimit-Policy": '"day";q=9'},
+    {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "19.5"},
+    {
+        "X-RateLimit-Remaining": "0",
+        "X-RateLimit-Reset": "1700000020",
+        "Date": formatdate(1_700_000_000, usegmt=True),
+    },
+]
+NOT_EXHAUSTED = [
+    {"RateLimit": '"default";r=1;t=20'},
+    {"RateLimit": '"default";r=0'},
+    {"RateLimit": '"default";r=0;t=20,'},
+    {"X-RateLimit-Limit": "100", "X-RateLimit-Reset": "20"},
+]
 
 
 @pytest.mark.parametrize(
-    "headers",
+    ("answers", "options", "statuses", "sent"),
     [
-        {"RateLimit": '"default";r=0;t=20'},
-        {"RateLimit": '"second";r=5;t=1, "day";r=0;t=20', "RateLimit-Policy": '"day";q=9'},
-        {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "19.5"},
-        {
-            "X-RateLimit-Remaining": "0",
-            "X-RateLimit-Reset": "1700000020",
-            "Date": formatdate(1_700_000_000, usegmt=True),
-        },
+        # At the rate of the limit.
+        ([], {}, [200] * 5, [0, 0, 5, 10, 15]),
+        # No timeout waits as long as it takes.
+        ([(429, {"Retry-After": "7200"})], {"timeout": None}, [429, 200], [0, 7200]),
+        # Only a refusal has a `Retry-After` to wait for.
+        ([(301, {"Retry-After": "20"})], {}, [301, 200], [0, 0]),
+        # After a hold, requests are still paced.
+        ([200, (429, {"Retry-After": "2"})], {}, [200, 429, 200, 200], [0, 0, 5, 10]),
+        # A response without remaining quota delays further requests.
+        *(([(200, fields)], {}, [200, 200], [0, 20]) for fields in EXHAUSTED),
+        *(([(404, fields)], {}, [404, 200], [0, 20]) for fields in EXHAUSTED),
+        *(([(429, fields)], {}, [429, 200], [0, 20]) for fields in EXHAUSTED),
+        *(([(200, fields)], {}, [200, 200], [0, 0]) for fields in NOT_EXHAUSTED),
+        # A refusal is retried after its `Retry-After`; the last one is returned.
+        ([BUSY_3_S, BUSY_9_S], {"retries": 2}, [200], [0, 3, 12]),
+        ([BUSY_3_S, BUSY_9_S, BUSY_9_S], {"retries": 2}, [429], [0, 3, 12]),
     ],
 )
-@pytest.mark.parametrize("status", [200, 404, 429])
-def test_response_without_remaining_quota_delays_further_requests(
-    start: Start, headers: dict[str, str], status: int
+def test_requests_are_sent_at_their_times(
+    start: Start,
+    answers: list[Any],
+    options: dict[str, Any],
+    statuses: list[int],
+    sent: list[float],
 ) -> None:
-    server, pace = start((status, headers))
-    assert [server.drive(pace), server.drive(pace)] == [status, 200]
-    assert server.sent == [0, 20]
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"RateLimit": '"default";r=1;t=20'},
-        {"RateLimit": '"default";r=0'},
-        {"RateLimit": '"default";r=0;t=20,'},
-        {"X-RateLimit-Limit": "100", "X-RateLimit-Reset": "20"},
-    ],
-)
-def test_response_with_remaining_quota_starts_no_cooldown(
-    start: Start, headers: dict[str, str]
-) -> None:
-    server, pace = start((200, headers))
-    assert [server.drive(pace), server.drive(pace)] == [200, 200]
-    assert server.sent == [0, 0]
+    server, pace = start(*answers, **options)
+    assert [server.drive(pace) for _ in statuses] == statuses
+    assert server.sent == sent
+    # A response that is retried is read before.
+    assert server.verbs.count("read") == len(sent) - len(statuses)
 
 
 def test_cooldown_beyond_the_timeout_is_refused_immediately_with_its_wait(
@@ -151,13 +149,6 @@ def test_cooldown_beyond_the_timeout_is_refused_immediately_with_its_wait(
     clock.advance(10)
     assert server.drive(pace) == 200
     assert server.sent == [0, 60]
-
-
-def test_after_a_hold_requests_are_still_paced(start: Start) -> None:
-    server, pace = start(200, (429, {"Retry-After": "2"}))
-    for _ in range(4):
-        server.drive(pace)
-    assert server.sent == [0, 0, 5, 10]
 
 
 def test_request_whose_host_is_held_while_it_waits_returns_its_turn(
@@ -195,14 +186,6 @@ def test_expired_cooldowns_are_forgotten(clock: ManualClock) -> None:
     assert holds.until_ns("host-1999") == clock.now_ns()
 
 
-def test_busy_response_is_retried_after_its_retry_after(start: Start) -> None:
-    busy = [(429, {"Retry-After": "3"}), (503, {"Retry-After": "9"})]
-    server, pace = start(*busy, retries=2)
-    assert server.drive(pace) == 200
-    assert server.sent == [0, 3, 12]
-    assert server.verbs.count("read") == 2
-
-
 def test_busy_response_without_retry_after_is_retried_with_backoff(
     start: Start, make_limiter: MakeLimiter
 ) -> None:
@@ -215,14 +198,6 @@ def test_busy_response_without_retry_after_is_retried_with_backoff(
         assert most / 2 <= wait <= most
     # Only this request waits; others are not held back.
     assert pace.cooldowns.until_ns("api.example.com") == 0
-
-
-def test_last_response_is_returned_when_retries_are_exhausted(start: Start) -> None:
-    busy = (429, {"Retry-After": "1"})
-    server, pace = start(busy, busy, busy, retries=2)
-    assert server.drive(pace) == 429
-    assert len(server.sent) == 3
-    assert server.verbs[-1] == "send"
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 import flask
-import httpx
 import pytest
 from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpResponse
 from fastapi import Depends, FastAPI
+from guards import PEER
+from hello import client_of, hello_asgi
 from loops import NoThreads, turn_over
 
 import penstock
@@ -30,17 +31,12 @@ AT_ONCE = 6
 TURNS = 1000
 
 
-async def answer(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b""})
-
-
 def is_counted(response: Any) -> bool:
     return response is not None
 
 
 def asgi(limiter: penstock.Limiter, _: Any) -> Any:
-    return PenstockMiddleware(answer, limiter, limit="PerAddress", deduct_when=is_counted)
+    return PenstockMiddleware(hello_asgi, limiter, limit="PerAddress", deduct_when=is_counted)
 
 
 def fastapi(limiter: penstock.Limiter, _: Any) -> Any:
@@ -78,8 +74,7 @@ def test_loop_runs_on_while_the_server_does_not_answer(
 
     async def main() -> tuple[int, list[int]]:
         loop = asyncio.get_running_loop()
-        transport = httpx.ASGITransport(app, client=("203.0.113.7", 50000))
-        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        async with client_of(app) as client:
             assert (await client.get("/")).status_code == 200
             server.pause()
             tasks = [loop.create_task(client.get("/")) for _ in range(AT_ONCE)]
@@ -90,20 +85,20 @@ def test_loop_runs_on_while_the_server_does_not_answer(
             return done, [response.status_code for response in await asyncio.gather(*tasks)]
 
     assert asyncio.run(main()) == (0, [200] * AT_ONCE)
-    assert limiter.peek("PerAddress", "203.0.113.7").remaining == 49 - AT_ONCE
+    assert limiter.peek("PerAddress", PEER).remaining == 49 - AT_ONCE
     limiter.close()
 
 
 def test_request_that_waits_for_the_server_holds_few_objects(start_server: StartServer) -> None:
     server = start_server()
     limiter = penstock.Limiter({"PerAddress": "1000/hour"}, f"{server.url}?deadline=20s")
-    app = PenstockMiddleware(answer, limiter, limit="PerAddress")
+    app = PenstockMiddleware(hello_asgi, limiter, limit="PerAddress")
 
     async def nothing(*_: Any) -> None:
         pass
 
     def request() -> Any:
-        scope = {"type": "http", "client": ("203.0.113.7", 50000), "headers": [], "state": {}}
+        scope = {"type": "http", "client": (PEER, 50000), "headers": [], "state": {}}
         return app(scope, nothing, nothing)
 
     async def main() -> float:
@@ -151,14 +146,13 @@ def test_requests_are_decided_without_a_thread(redis_server: Server) -> None:
 
     async def main() -> list[int]:
         asyncio.get_running_loop().set_default_executor(NoThreads())
-        transport = httpx.ASGITransport(app, client=("203.0.113.7", 50000))
-        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        async with client_of(app) as client:
             paths = ("/one", "/both", "/blocking", "/one")
             return [(await client.get(path)).status_code for path in paths]
 
     assert asyncio.run(main()) == [200, 200, 200, 429]
-    assert limiter.peek("PerAddress", "203.0.113.7").remaining == 0
-    assert limiter.peek("Many", "203.0.113.7").remaining == 7
+    assert limiter.peek("PerAddress", PEER).remaining == 0
+    assert limiter.peek("Many", PEER).remaining == 7
     limiter.close()
 
 
@@ -212,8 +206,8 @@ def test_decisions_send_few_bytes(redis_server: Server) -> None:
         asking = counted[1] - counted[0]
         return int(counted[2] - counted[1] - asking)
 
-    spend("203.0.113.7")
-    assert sent(lambda: spend("203.0.113.7")) <= 160
-    three = [(name, "203.0.113.7", 1) for name in names]
+    spend(PEER)
+    assert sent(lambda: spend(PEER)) <= 160
+    three = [(name, PEER, 1) for name in names]
     assert sent(lambda: limiter.spend_all(three)) <= 300
     limiter.close()

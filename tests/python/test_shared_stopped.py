@@ -15,10 +15,10 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 from fastapi import Depends, FastAPI
-from loops import turn_over
+from hello import client_of, hello_asgi
+from loops import at_once, awaited, turn_over
 
 from penstock import AsyncLimiter, Limiter, StoreUnavailable, Transaction
 from penstock.asgi import PenstockMiddleware
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
 pytestmark = pytest.mark.anyio
 
@@ -65,13 +65,6 @@ def holder(limiter: Limiter, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]
     process.wait()
 
 
-def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine that does not suspend."""
-    with pytest.raises(StopIteration) as stopped:
-        coroutine.send(None)
-    return stopped.value.value
-
-
 async def turns_of_loop(coroutine: Coroutine[Any, Any, Any]) -> tuple[int, Any]:
     """Return how often the loop ran while a coroutine waited, and its result or exception."""
     task = asyncio.ensure_future(coroutine)
@@ -88,13 +81,9 @@ WAITING: dict[str, Callable[[AsyncLimiter], Coroutine[Any, Any, Any]]] = {
     "bound spend": lambda limiter: limiter.limit("Orders").spend("new"),
     "spend_all": lambda limiter: limiter.spend_all(BOTH),
     "spend_each": lambda limiter: limiter.spend_each("Orders", ["new"]),
-    "reserve": lambda limiter: _awaited(limiter.reserve("Orders", "new")),
+    "reserve": lambda limiter: awaited(limiter.reserve("Orders", "new")),
     "acquire": lambda limiter: limiter.acquire("Orders", "new"),
 }
-
-
-async def _awaited(awaitable: Any) -> Any:
-    return await awaitable
 
 
 @pytest.mark.usefixtures("holder")
@@ -133,13 +122,7 @@ async def test_call_is_answered_when_the_process_goes_on(
 
 def asgi_app(limiter: Limiter, limits: Sequence[str]) -> ASGIApp:
     """Return an ASGI application under limits."""
-
-    async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-        del scope, receive
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"hello"})
-
-    return PenstockMiddleware(hello, limiter, limit=limits)
+    return PenstockMiddleware(hello_asgi, limiter, limit=limits)
 
 
 def fastapi_app(limiter: Limiter, limits: Sequence[str]) -> ASGIApp:
@@ -154,10 +137,9 @@ def fastapi_app(limiter: Limiter, limits: Sequence[str]) -> ASGIApp:
     return app
 
 
-async def status_of(app: ASGIApp, peer: str) -> int:
-    """Return the status of a response to a request from an address."""
-    transport = httpx.ASGITransport(app, client=(peer, 50_000))
-    async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as client:
+async def status_of(app: ASGIApp) -> int:
+    """Return the status of a response."""
+    async with client_of(app) as client:
         return (await client.get("/")).status_code
 
 
@@ -168,7 +150,7 @@ async def test_request_that_waits_leaves_the_event_loop_running(
     limiter: Limiter, make_app: Callable[[Limiter, Sequence[str]], ASGIApp], limits: tuple[str, ...]
 ) -> None:
     app = make_app(limiter, limits)
-    turns, status = await turns_of_loop(status_of(app, "198.51.100.7"))
+    turns, status = await turns_of_loop(status_of(app))
     # The store fails after 200 ms, and a request is allowed then.
     assert status == 200
     assert turns > 50
