@@ -20,7 +20,7 @@ from programs import run
 from waiters import SECOND, Crowd, has_line
 
 import penstock
-from penstock import Decision, Limit, Limiter, ManualClock, wait_queue
+from penstock import Decision, Limit, Limiter, ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -748,13 +748,6 @@ def test_a_limiter_is_freed_after_waiting(clock: ManualClock) -> None:
     del limiter, crowd, id
     gc.collect()
     assert kept() is None
-
-
-def test_the_delay_is_rounded_up() -> None:
-    clock = penstock.SystemClock()
-    now_ns = clock.now_ns()
-    assert wait_queue.delay(clock, now_ns - SECOND) == 0.0
-    assert 0.0 < wait_queue.delay(clock, now_ns + 60 * SECOND) <= 60.0
 
 
 @pytest.mark.parametrize("timeout", ["5s", "1500ms", 1.5, datetime.timedelta(seconds=2)])

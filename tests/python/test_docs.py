@@ -242,16 +242,8 @@ def test_tabs_can_be_copied_alone(path: Path, tmp_path: Path) -> None:
         (tmp_path / f"tab{number}.py").write_text(textwrap.dedent(code), encoding="utf-8")
     # What settings and other modules of a project define.
     names = 'builtins = ["INSTALLED_APPS", "MIDDLEWARE", "app"]'
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--isolated",
-        "--select=F821",
-        "--config",
-        names,
-    ]
+    options = ["--isolated", "--select=F821", "--config", names]
+    command = [sys.executable, "-m", "ruff", "check", *options]
     done = subprocess.run([*command, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 

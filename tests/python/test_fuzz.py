@@ -124,27 +124,19 @@ def test_one_argument_of_any_kind(thing: Any) -> None:
     assert clock.now_ns() >= 0
 
 
-@given(
-    st.sampled_from(
-        ["token_bucket", "leaky_bucket", "leaky_bucket_from", "fixed_window", "fixed_rate_window"]
-    ),
-    parameters(
-        "burst", "count", "period", "size", "drip_rate", "drip_size", "max", "duration",
-        "min_interval", "anchor", "phase",
-    ),
-)  # fmt: skip
-def test_constructors(constructor: str, options: dict[str, Any]) -> None:
-    own = {
-        "token_bucket": {"burst", "count", "period"},
-        "leaky_bucket": {"size", "drip_rate", "drip_size"},
-        "leaky_bucket_from": {"max", "duration", "min_interval"},
-        "fixed_window": {"count", "period", "anchor", "phase"},
-        "fixed_rate_window": {"count", "period", "burst", "anchor", "phase"},
-    }[constructor]
-    found = soft(
-        getattr(Limit, constructor),
-        **{name: value for name, value in options.items() if name in own},
-    )
+CONSTRUCTORS = {
+    "token_bucket": ("burst", "count", "period"),
+    "leaky_bucket": ("size", "drip_rate", "drip_size"),
+    "leaky_bucket_from": ("max", "duration", "min_interval"),
+    "fixed_window": ("count", "period", "anchor", "phase"),
+    "fixed_rate_window": ("count", "period", "burst", "anchor", "phase"),
+}
+
+
+@given(st.sampled_from([*CONSTRUCTORS]), st.data())
+def test_constructors(constructor: str, data: st.DataObject) -> None:
+    options = data.draw(parameters(*CONSTRUCTORS[constructor]))
+    found = soft(getattr(Limit, constructor), **options)
     if isinstance(found, Limit):
         assert pickle.loads(pickle.dumps(found)) == found  # noqa: S301  made just now
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from penstock.simulate.recommend import Recommendation
 
 DAY = 86_400.0
-GOOD = ("person", "office", "importer", "crawler")
-BAD = ("scraper", "guesser", "storm")
 
 
 class Traffic:
