@@ -159,9 +159,9 @@ def test_unlimited_part_has_no_fields(make_limiter: MakeLimiter) -> None:
     assert limiter.spend("Free", "ada").headers(["ietf", "github"]) == {}
 
 
-def test_denial_in_shadow_mode_has_no_retry_after(clock: penstock.ManualClock) -> None:
+def test_denial_in_shadow_mode_has_no_retry_after(make_limiter: MakeLimiter) -> None:
     limits = penstock.Limits.parse("Watched: {burst: 1, count: 1, period: 1m, mode: shadow}")
-    limiter = penstock.Limiter(limits, clock=clock)
+    limiter = make_limiter(limits)
     *_, decision = [limiter.spend("Watched", "ada") for _ in range(2)]
     assert decision.would_deny
     assert decision.headers(["ietf", "sharkey"]) == {
@@ -172,12 +172,12 @@ def test_denial_in_shadow_mode_has_no_retry_after(clock: penstock.ManualClock) -
     }
 
 
-def test_fields_of_shadow_limits_describe_the_strictest(clock: penstock.ManualClock) -> None:
+def test_fields_of_shadow_limits_describe_the_strictest(make_limiter: MakeLimiter) -> None:
     limits = penstock.Limits.parse(
         "One: {burst: 5, count: 1, period: 1m, mode: shadow}\n"
         "Two: {burst: 2, count: 1, period: 1m, mode: shadow}"
     )
-    decision = penstock.Limiter(limits, clock=clock).spend_all([("One", "ada"), ("Two", "ada")])
+    decision = make_limiter(limits).spend_all([("One", "ada"), ("Two", "ada")])
     assert decision.unlimited
     assert decision.headers("draft-07") == {
         "RateLimit-Policy": "5;w=300, 2;w=120",
@@ -260,12 +260,12 @@ def test_full_bucket_has_no_next_token(make_limiter: MakeLimiter) -> None:
     assert limiter.check("Orders", "ada", 0).headers()["RateLimit"] == '"Orders";r=3'
 
 
-def test_override_has_its_own_policy_line(clock: penstock.ManualClock) -> None:
+def test_override_has_its_own_policy_line(make_limiter: MakeLimiter) -> None:
     limits = penstock.Limits.parse(
         "Orders: {burst: 3, count: 1, period: 10s}",
         "- Orders: {burst: 30, count: 1, period: 10s, ids: [grace]}",
     )
-    limiter = penstock.Limiter(limits, clock=clock)
+    limiter = make_limiter(limits)
     assert limiter.spend("Orders", "ada").headers()["RateLimit-Policy"] == '"Orders";q=3;w=30'
     assert limiter.spend("Orders", "grace").headers()["RateLimit-Policy"] == '"Orders";q=30;w=300'
 

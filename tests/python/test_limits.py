@@ -188,36 +188,6 @@ def test_explanation_has_descriptions_and_comments(working: Limits) -> None:
     assert (missing.rule, missing.file, missing.line) == ("no default: unlimited", None, None)
 
 
-def test_longest_prefix_goes_before_a_shorter_and_the_account_after_the_whole_id() -> None:
-    networks = Limits.parse(
-        "Signups: {burst: 1, count: 1, period: 1s, id: ipAddress}",
-        """
-        - Signups: {burst: 8, count: 1, period: 1s, ids: [10.0.0.0/8]}
-        - Signups: {burst: 24, count: 1, period: 1s, ids: [10.1.2.0/24]}
-        - Signups: {burst: 16, count: 1, period: 1s, ids: [10.1.0.0/16]}
-        - Signups: {burst: 32, count: 1, period: 1s, ids: [10.1.2.3]}
-        """,
-    )
-    addresses = ("10.1.2.3", "10.1.2.4", "10.1.3.3", "10.2.2.3", "11.1.2.3", "::ffff:10.1.2.3")
-    found = [networks.resolve("Signups", address).burst for address in addresses]
-    assert found == [32, 24, 16, 8, 1, 32]
-    accounts = Limits.parse(
-        "Fails: {burst: 1, count: 1, period: 1s, id: 'regId:identValue'}",
-        """
-        - Fails: {burst: 2, count: 1, period: 1s, ids: [77]}
-        - Fails: {burst: 3, count: 1, period: 1s, ids: ['77:Example.com']}
-        """,
-    )
-    ids = (
-        "77:example.com",
-        "077:EXAMPLE.com",
-        "77:example.net",
-        "77:2001:db8::1",
-        "78:example.com",
-    )
-    assert [accounts.resolve("Fails", id).burst for id in ids] == [3, 3, 2, 2, 1]
-
-
 @pytest.mark.parametrize("method", ["resolve", "explain"])
 def test_unknown_name_and_foreign_id_are_errors(working: Limits, method: str) -> None:
     ask = getattr(working, method)

@@ -74,6 +74,11 @@ class Load:
                     self.denied += 1
                 self._changed.notify_all()
 
+    @property
+    def lost(self) -> int:
+        """The calls that failed."""
+        return self.errors.total()
+
     def wait_for(self, what: Callable[[], bool]) -> None:
         """Wait until the load has had this effect."""
         with self._changed:
@@ -86,8 +91,8 @@ class Load:
 
     def wait_for_errors(self, count: int) -> None:
         """Wait until this many more calls have failed."""
-        failed = self.errors.total()
-        self.wait_for(lambda: self.errors.total() >= failed + count)
+        failed = self.lost
+        self.wait_for(lambda: self.lost >= failed + count)
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -134,8 +139,8 @@ def test_killed_server_without_persistence_costs_one_burst(start_server: StartSe
         load.wait_for_errors(20)
         server.start()
         load.wait_for_more(BURST // 4)
-        assert set(load.errors) <= {penstock.StoreUnavailable, penstock.StoreTimeout}
         total = load.spend_the_rest()
+    assert set(load.errors) <= {penstock.StoreUnavailable, penstock.StoreTimeout}
     assert BURST < total <= 2 * BURST
     # Much more than the deadline, for a loaded machine; a hang would be endless.
     assert load.longest < DEADLINE + 5
@@ -151,9 +156,8 @@ def test_killed_server_with_an_append_only_file_forgets_nothing(start_server: St
         load.wait_for_errors(5)
         server.start()
         load.wait_for_more(20)
-        lost = load.errors.total()
         total = load.spend_the_rest()
-    assert burst - lost <= total <= burst
+    assert burst - load.lost <= total <= burst
 
 
 @pytest.mark.parametrize("how", ["SIGSTOP", "DEBUG SLEEP"])
@@ -169,11 +173,11 @@ def test_stalled_server_delays_no_call_beyond_the_deadline(
             server.resume()
         else:
             # Again if a loaded machine made fewer calls during the sleep.
-            while load.errors.total() < 20:
+            while load.lost < 20:
                 server.command("DEBUG", "SLEEP", "1.5")
         load.wait_for_more(100)
-        timeouts = load.errors[penstock.StoreTimeout]
         total = load.spend_the_rest()
+    timeouts = load.errors[penstock.StoreTimeout]
     assert load.longest < DEADLINE + 5
     assert timeouts >= 1
     # A lost reply may have taken a token.
@@ -185,8 +189,8 @@ def test_flushed_scripts_cost_no_tokens(start_server: StartServer) -> None:
     with opened(f"{server.url}?{PATIENT}") as limiter, Load(limiter) as load:
         while load.allowed < BURST // 2:
             server.command("SCRIPT", "FLUSH")
-        assert not load.errors
         assert load.spend_the_rest() == BURST
+    assert not load.errors
 
 
 def test_connection_cut_before_the_server_costs_nothing(start_server: StartServer) -> None:
@@ -229,10 +233,9 @@ def test_connections_cut_under_load_admit_no_more(start_server: StartServer) -> 
             proxy.cut(fault)
             load.wait_for(lambda before=cuts: proxy.cuts > before)  # type: ignore[misc]
         load.wait_for_more(20)
-        lost = load.errors.total()
         total = load.spend_the_rest()
-    assert lost >= 1
-    assert BURST - lost <= total <= BURST
+    assert load.lost >= 1
+    assert BURST - load.lost <= total <= BURST
 
 
 @pytest.mark.slow
@@ -244,9 +247,8 @@ def test_promoted_replica_costs_at_most_one_burst(sentinels: SentinelSet) -> Non
         load.wait_for_errors(5)
         sentinels.wait_for_another(primary.port)
         load.wait_for_more(50)
-        lost = load.errors.total()
         total = load.spend_the_rest()
-    assert BURST - lost <= total <= 2 * BURST
+    assert BURST - load.lost <= total <= 2 * BURST
 
 
 @pytest.mark.slow
@@ -255,12 +257,10 @@ def test_replica_that_has_everything_is_promoted_at_no_cost(sentinels: SentinelS
         allowed = sum(limiter.spend("Orders", "ada").allowed for _ in range(500))
         sentinels.wait_for_replica()
         sentinels.fail_over()
-        load = Load(limiter)
-        with load:
+        with Load(limiter) as load:
             load.wait_for_more(10)
-        lost = load.errors.total()
         total = allowed + load.spend_the_rest()
-    assert BURST - lost <= total <= BURST
+    assert BURST - load.lost <= total <= BURST
 
 
 @pytest.mark.slow
@@ -274,9 +274,8 @@ def test_slot_that_moves_under_load_costs_nothing(cluster: Cluster) -> None:
                 target = (cluster.owner(slot) + 1) % 3
                 cluster.migrate(slot, target, during=lambda: load.wait_for_more(20))
                 load.wait_for_more(20)
-        lost = load.errors.total()
         total = 1 + load.spend_the_rest()
-    assert BURST - lost <= total <= BURST
+    assert BURST - load.lost <= total <= BURST
 
 
 @pytest.mark.slow
@@ -344,20 +343,6 @@ def test_slots_of_a_cluster_are_asked_at_the_same_time(cluster: Cluster, is_asyn
         assert after == [0 if n == 5 else left for n, left in enumerate(before)]
 
 
-def test_full_server_that_evicts_nothing_refuses_new_clients(start_server: StartServer) -> None:
-    server = start_server({"maxmemory": "4mb", "maxmemory-policy": "noeviction"})
-    with opened(f"{server.url}?{PATIENT}", SMALL) as limiter:
-        for _ in range(5):
-            limiter.spend("Orders", "ada")
-        fill(server)
-        with pytest.raises(penstock.StoreError):
-            limiter.spend("Orders", "grace")
-        # A client that was limited stays limited: denying writes nothing.
-        assert not limiter.spend("Orders", "ada").allowed
-        server.command("CONFIG", "SET", "maxmemory", "0")
-        assert limiter.spend("Orders", "grace").allowed
-
-
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "volatile-ttl"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_server_that_evicts_costs_one_burst_per_bucket(
@@ -374,17 +359,6 @@ def test_server_that_evicts_costs_one_burst_per_bucket(
     assert 0 < again.sum() <= evicted
 
 
-def fill(server: Server) -> None:
-    """Use up the server's memory with other keys."""
-    limit = int(server.info("maxmemory"))
-    server.command("CONFIG", "SET", "maxmemory", "0")
-    number = 0
-    while int(server.info("used_memory")) < limit + 500_000:
-        server.command("SET", f"other-{number}", "x" * 100_000)
-        number += 1
-    server.command("CONFIG", "SET", "maxmemory", str(limit))
-
-
 def test_wrong_password_is_an_error_at_the_start_without_the_password(
     start_server: StartServer,
 ) -> None:
@@ -397,19 +371,6 @@ def test_wrong_password_is_an_error_at_the_start_without_the_password(
     url = server.url.replace("redis://", "redis://limits:secret@")
     with opened(f"{url}?{PATIENT}") as limiter:
         assert limiter.spend("Orders", "ada").allowed
-
-
-def test_user_may_be_restricted_to_the_prefix(start_server: StartServer) -> None:
-    rights = "+evalsha +eval +get +set +mget +time +del +pttl +info +hello +ping +client +select"
-    server = start_server({"user": f"limits on >secret ~mine:* ~{{mine:* {rights}"})
-    url = server.url.replace("redis://", "redis://limits:secret@")
-    with opened(f"{url}?{PATIENT}&prefix=mine") as limiter:
-        assert limiter.spend("Orders", "ada").remaining == BURST - 1
-    with (
-        pytest.raises(penstock.StoreUnavailable, match=r"~\{theirs:\*"),
-        opened(f"{url}?{PATIENT}&prefix=theirs"),
-    ):
-        pass
 
 
 def test_tls_needs_a_trusted_authority(start_server: StartServer, tmp_path: Path) -> None:

@@ -76,29 +76,3 @@ def test_full_table_follows_its_overflow_policy(tmp_path: Path) -> None:
     shared = fill("share")
     assert shared.stats()["evicted"] in {0, 1, 2}
     assert shared.peek("Orders", "199").remaining <= 499
-
-
-def test_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    path.write_text("x" * 5000)
-    path.chmod(0o600)
-    with pytest.raises(penstock.StoreUnavailable, match="text"):
-        penstock.Limiter(LIMITS, store=f"shm://{path}")
-    assert path.read_text() == "x" * 5000
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "shm://",
-        "shm://a/b",
-        "shm://x?capacity=0",
-        "shm://x?size=1",
-        # The names of files beside a table.
-        "shm://x~1",
-        "shm:///tmp/x~new",
-    ],
-)
-def test_invalid_url_of_a_table_is_refused(url: str) -> None:
-    with pytest.raises(penstock.ConfigError):
-        penstock.Limiter(LIMITS, store=url)

@@ -208,22 +208,3 @@ def test_close_in_the_middle_ends_every_thread_with_a_store_error(
 
     given = together(100, work)
     assert 50 * THREADS <= given.count(True) < 51 * THREADS
-
-
-def test_forgetting_admits_no_more_than_the_limit() -> None:
-    # Buckets of one moment are forgotten as those of the next come, on a clock that goes on.
-    clock = ManualClock(1)
-    limiter = Limiter({"Orders": Limit.token_bucket(burst=2, count=2, period="1ms")}, clock=clock)
-    orders = limiter.limit("Orders")
-
-    def work(number: int, turn: int) -> int:
-        if number == 0:
-            clock.advance_ns(100_000)
-            return 0
-        orders.spend_each([f"{number}-{turn}-{index}" for index in range(20)])
-        return int(orders.spend("ada").allowed)
-
-    admitted = sum(together(200, work))
-    assert (limiter.stats()["forgotten"] or 0) > 10_000
-    # 2 at once and 2 in each of the 20 milliseconds, of which the first 100 us may pass unused.
-    assert 41 <= admitted + orders.check("ada", 0).remaining <= 42

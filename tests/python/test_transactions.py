@@ -118,25 +118,36 @@ def test_one_bucket_twice_is_an_error_and_nothing_is_spent(
     assert limiter.spend_all([("Orders", "ada"), ("Orders", "grace"), ("Mails", "ada")])
 
 
+# Arguments of no transaction, as a tuple or as an object.
+INVALID = [
+    ((), TypeError),
+    (("Orders",), TypeError),
+    ((5, "grace"), TypeError),
+    (("Orders", True), TypeError),
+    (("Orders", None), TypeError),
+    (("Orders", 1.5), TypeError),
+    (("Orders", "grace", True), TypeError),
+    (("Orders", "grace", 1.0), TypeError),
+    (("Orders", "grace", None), TypeError),
+    (("Orders", "grace", 1, "take"), ValueError),
+    (("Orders", "grace", 1, ""), ValueError),
+    (("Orders", "grace", 1, None), TypeError),
+    (("Orders", "grace", 1, 5), TypeError),
+    (("Orders", "grace", 1, "spend", True), TypeError),
+]
+
+
 @pytest.mark.parametrize(
     ("member", "problem"),
     [
+        *INVALID,
         (("Nothing", "ada"), penstock.UnknownLimit),
         (("Accounts", "ada"), penstock.InvalidId),
         (("Orders", ""), penstock.InvalidId),
         (("Orders", b"\xff"), penstock.InvalidId),
-        (("Orders", True), TypeError),
         (("Orders", "grace", -1), penstock.CostNegative),
         (("Orders", "grace", 5), penstock.CostTooHigh),
-        (("Orders", "grace", True), TypeError),
-        (("Orders", "grace", None), TypeError),
-        (("Orders", "grace", 1, "take"), ValueError),
-        (("Orders", "grace", 1, ""), ValueError),
-        (("Orders", "grace", 1, None), TypeError),
-        ((5, "grace"), TypeError),
-        ((), TypeError),
-        (("Orders",), TypeError),
-        (("Orders", "grace", 1, "spend", True), TypeError),
+        # A factor and tokens to keep need an object.
         (("Orders", "grace", 1, "spend", None, None), TypeError),
         (("Orders", "grace", 1, "spend", None, 0, 0), TypeError),
         (["Orders", "grace"], TypeError),
@@ -247,22 +258,7 @@ def test_transaction_survives_pickle_and_copy() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
-    [
-        ((), TypeError),
-        (("Orders",), TypeError),
-        ((5, "ada"), TypeError),
-        (("Orders", "ada", True), TypeError),
-        (("Orders", "ada", 1.0), TypeError),
-        (("Orders", "ada", None), TypeError),
-        (("Orders", "ada", 1, "take"), ValueError),
-        (("Orders", "ada", 1, None), TypeError),
-        (("Orders", "ada", 1, 5), TypeError),
-        (("Orders", True), TypeError),
-        (("Orders", None), TypeError),
-        (("Orders", 1.5), TypeError),
-        (("Orders", "ada", 1, "spend", True), TypeError),
-        (("Orders", "ada", 1, "spend", "half"), penstock.LimitError),
-    ],
+    [*INVALID, (("Orders", "ada", 1, "spend", "half"), penstock.LimitError)],
     ids=repr,
 )
 def test_invalid_transaction_is_refused_at_creation(
