@@ -194,17 +194,6 @@ def test_an_open_window_ends_as_before_a_reload(any_store: str, other: str) -> N
     assert (decision.remaining, decision.reset_after) == (4, left * 3600)
 
 
-def test_a_clock_set_back_adds_no_tokens(any_store: str) -> None:
-    noon = instant("Europe/Berlin", 2026, 7, 2, 12)
-    clock = ManualClock(noon)
-    limits = {"Calls": "5 per calendar day, Europe/Berlin"}
-    limiter = Limiter(limits, store=any_store, clock=clock)
-    limiter.spend("Calls", "ada", 5)
-    clock.set_ns((noon - DAY) * SECOND, allow_backwards=True)
-    decision = limiter.spend("Calls", "ada")
-    assert (decision.allowed, decision.retry_after) == (False, 36 * 3600)
-
-
 def test_the_worst_interval_is_that_of_the_zone() -> None:
     berlin = Limit.calendar_window(count=10, period="day", zone="Europe/Berlin")
     utc = Limit.calendar_window(count=10, period="day")

@@ -99,22 +99,6 @@ def test_policy_of_a_rule_overrides_the_guards(limiter: Limiter) -> None:
     assert ask(request()).refusal is None
 
 
-@pytest.mark.parametrize("policy", ["deny", "local"])
-def test_shadow_limit_refuses_nothing_when_the_store_fails(
-    limiter: Limiter, policy: StorePolicy
-) -> None:
-    ask = asks(Guard(limiter), "Logins", mode="shadow", on_store_error=policy)
-    limiter.close()
-    assert [ask(request()).refusal for _ in range(3)] == [None, None, None]
-
-
-def test_share_smaller_than_a_cost_spends_its_tokens(limiter: Limiter) -> None:
-    guard = Guard(limiter, on_store_error="local", expected_processes=4)
-    ask = asks(guard, "Orders", cost=4)
-    limiter.close()
-    assert [ask(request()).refusal for _ in range(2)] == [None, "denied"]
-
-
 @pytest.mark.parametrize("policy", ["allow", "local"])
 def test_request_is_settled_and_refunded_although_the_store_fails(
     limiter: Limiter, policy: StorePolicy

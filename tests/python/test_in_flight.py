@@ -20,6 +20,8 @@ from penstock import AsyncLimiter, AsyncReservation, Limiter, ManualClock, Trans
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.types import AnyTransaction
+
 LIMITS = {
     "Requests": "3/minute, fixed window",
     "Tokens": "1000/minute",
@@ -64,12 +66,8 @@ def test_a_slot_is_given_back_if_the_body_raises(limiter: Limiter) -> None:
 
 def test_a_slot_is_given_back_once(limiter: Limiter) -> None:
     first, second = limiter.reserve("Calls", "ada"), limiter.reserve("Calls", "ada")
-    assert [first.release(), first.release(), first.cancel(), first.release_nowait()] == [
-        True,
-        False,
-        False,
-        False,
-    ]
+    returned = [first.release(), first.release(), first.cancel(), first.release_nowait()]
+    assert returned == [True, False, False, False]
     assert left(limiter, "Calls") == [1]
     assert second.release()
     assert left(limiter, "Calls") == [2]
@@ -85,11 +83,7 @@ def test_a_denied_reservation_takes_and_returns_nothing(limiter: Limiter) -> Non
 
 
 def test_one_decision_reserves_rates_and_slots(limiter: Limiter) -> None:
-    wanted = [
-        Transaction("Requests", "ada"),
-        Transaction("Tokens", "ada", 400),
-        Transaction("Calls", "ada"),
-    ]
+    wanted: list[AnyTransaction] = [("Requests", "ada"), ("Tokens", "ada", 400), ("Calls", "ada")]
     with limiter.reserve_all(wanted) as reservation:
         assert [part.name for part in reservation.decision.parts] == ["Requests", "Tokens", "Calls"]
         assert left(limiter, "Requests", "Tokens", "Calls") == [2, 600, 1]
@@ -102,10 +96,10 @@ def test_one_decision_reserves_rates_and_slots(limiter: Limiter) -> None:
 
 
 def test_an_exception_refunds_what_was_not_settled(limiter: Limiter) -> None:
-    wanted = [
-        Transaction("Requests", "ada"),
-        Transaction("Tokens", "ada", 400),
-        Transaction("Calls", "ada", 2),
+    wanted: list[AnyTransaction] = [
+        ("Requests", "ada"),
+        ("Tokens", "ada", 400),
+        ("Calls", "ada", 2),
     ]
     with suppress(BrokenError), limiter.reserve_all(wanted) as reservation:
         reservation.settle("Tokens", 100)

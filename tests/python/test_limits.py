@@ -219,10 +219,6 @@ def test_any_mapping_of_names_is_accepted_as_limits(mapping: Any) -> None:
     ("limits", "problem", "message"),
     [
         ({"7": TOKEN}, penstock.ConfigError, "all digits"),
-        ({"a:b": TOKEN}, penstock.ConfigError, "colon"),
-        ({"": TOKEN}, penstock.ConfigError, "empty"),
-        ({" a": TOKEN}, penstock.ConfigError, "blank"),
-        ({"a\x00b": TOKEN}, penstock.ConfigError, "control"),
         ({"<<": TOKEN}, penstock.ConfigError, "<<"),
         # An odd name is in quotes.
         ({"a:": TOKEN}, penstock.ConfigError, '^"a:": '),
