@@ -332,21 +332,32 @@ def test_a_coroutine_reserves_without_a_thread(limiter: Limiter) -> None:
 
 
 class Queue(Crowd):
-    """Coroutines that wait for slots of `ada`."""
+    """Coroutines that wait for slots of `ada`: by themselves, or together with a token."""
 
     idle = "Exports"
 
-    async def ask(self, cost: int = 1, name: str = "Calls", **options: Any) -> AsyncReservation:
-        return await self.calls.reserve(name, "ada", cost, **{"timeout": 10_000, **options})
+    def __init__(self, limiter: Limiter, *, is_joint: bool = False) -> None:
+        super().__init__(limiter)
+        self.is_joint = is_joint
+
+    async def ask(self, cost: int = 1, **options: Any) -> AsyncReservation:
+        return await self.call(cost, **options)
+
+    def call(self, cost: int, keep: int = 0, timeout: float | None = 10_000) -> AsyncReservation:
+        """Return the call for which a task waits."""
+        if self.is_joint:
+            both = [Transaction("Tokens", "ada"), Transaction("Calls", "ada", cost, keep=keep)]
+            return self.calls.reserve_all(both, timeout=timeout)
+        return self.calls.reserve("Calls", "ada", cost, keep=keep, timeout=timeout)
 
     def taken(self) -> list[tuple[str, float | str]]:
         return [(who, at if isinstance(at, str) else "served") for who, at in super().taken()]
 
 
-@pytest.fixture
-def queue(limiter: Limiter) -> Iterator[Queue]:
+@pytest.fixture(params=[False, True], ids=["alone", "joint"])
+def queue(request: pytest.FixtureRequest, limiter: Limiter) -> Iterator[Queue]:
     """Waiters that leave no slot behind."""
-    queue = Queue(limiter)
+    queue = Queue(limiter, is_joint=request.param)
     yield queue
     queue.close()
     assert left(limiter, "Calls") == [2]
@@ -439,6 +450,7 @@ def test_a_slot_returned_by_another_process_is_found(
     other.close()
 
 
+@pytest.mark.parametrize("queue", [False], indirect=True)
 def test_a_busy_process_leaves_slots_to_others(queue: Queue, limiter: Limiter) -> None:
     queue.send("0", 2)
     for index in range(1, 61):
@@ -480,8 +492,9 @@ def test_changes_of_the_limit_wake_waiters(queue: Queue, limiter: Limiter, way: 
     limiter.reload(LIMITS)
 
 
-def test_closing_raises_in_waiters_for_slots(limiter: Limiter) -> None:
-    queue = Queue(limiter)
+@pytest.mark.parametrize("is_joint", [False, True])
+def test_closing_raises_in_waiters_for_slots(limiter: Limiter, is_joint: bool) -> None:
+    queue = Queue(limiter, is_joint=is_joint)
     queue.send("both", 2)
     queue.send("a")
     limiter.close()
@@ -491,21 +504,28 @@ def test_closing_raises_in_waiters_for_slots(limiter: Limiter) -> None:
     queue.loop.close()
 
 
-def test_reservations_of_rates_wait_as_acquire_does(queue: Queue, limiter: Limiter) -> None:
+def test_reservations_of_rates_wait_as_acquire_does(limiter: Limiter) -> None:
+    queue = Queue(limiter)
     limiter.spend("Tokens", "ada", 1000)
     with pytest.raises(penstock.RateLimited) as caught:
         limiter.reserve("Tokens", "ada", 100, timeout=5.9)
     assert caught.value.decision.retry_after == 6.0
-    queue.send("a", 100, "Tokens")
+
+    async def reserve() -> penstock.Decision:
+        async with queue.calls.reserve("Tokens", "ada", 100, timeout="1m") as reservation:
+            await reservation.settle(80)
+            return reservation.decision
+
+    reserving = queue.loop.create_task(reserve())
+    queue.run()
     acquiring = queue.loop.create_task(queue.calls.acquire("Tokens", "ada", 50))
     queue.run()
     queue.advance(60)
-    assert queue.taken() == [("a", "served")]
-    reservation = queue.held.pop("a")
-    assert queue.seconds(reservation.decision) >= 6
-    reservation.settle(80)
+    queue.run_until_done(asyncio.wait([reserving, acquiring]))
+    assert queue.seconds(reserving.result()) >= 6
     assert acquiring.result().allowed
     assert left(limiter, "Tokens") == [870]
+    queue.close()
 
 
 def test_what_changes_the_limit_of_a_call_cannot_wait(limiter: Limiter) -> None:
@@ -570,7 +590,7 @@ def test_a_storm_of_cancellations_leaves_no_slot(queue: Queue, timeout: int | No
     choose = random.Random(7)  # noqa: S311  one that can be repeated
 
     async def hold(turns: int) -> None:
-        async with queue.calls.reserve("Calls", "ada", timeout=timeout):
+        async with queue.call(1, timeout=timeout):
             await turn_over(turns)
 
     async def storm() -> None:
