@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -141,24 +139,6 @@ async def test_call_is_awaited_once(limiter: AsyncLimiter) -> None:
         await spend
     limiter.spend("Tokens", "ada").close()
     assert (await limiter.peek("Tokens", "ada")).remaining == 9
-
-
-@pytest.mark.parametrize("name", ["hit", "try_acquire", "wait"])
-def test_verbs_of_other_libraries_name_ours(limiter: AsyncLimiter, name: str) -> None:
-    for verbs in (limiter, limiter.limit("Tokens")):
-        with pytest.raises(AttributeError) as theirs:
-            getattr(verbs, name)
-        with pytest.raises(AttributeError) as plain:
-            getattr(limiter.limiter, name)
-        expected = str(plain.value).replace("Limiter", type(verbs).__name__)
-        assert str(theirs.value) == expected
-
-
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_it_cannot_be_copied_either(limiter: AsyncLimiter, copied: Callable[[Any], Any]) -> None:
-    for verbs in (limiter, limiter.limit("Tokens")):
-        with pytest.raises(TypeError, match=type(verbs).__name__):
-            copied(verbs)
 
 
 @pytest.mark.parametrize(

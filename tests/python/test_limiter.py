@@ -232,19 +232,26 @@ def test_reset_all_clears_buckets_or_none(make_limiter: MakeLimiter) -> None:
     assert limiter.counts()["A"]["checks"]["allowed"] == 0
 
 
-@pytest.mark.parametrize("name", ["hit", "allow", "consume", "test", "wait"])
-def test_names_of_other_libraries_lead_to_ours(make_limiter: MakeLimiter, name: str) -> None:
+@pytest.fixture
+def both(make_limiter: MakeLimiter) -> list[Any]:
+    """A limiter and one of its limits, each with its coroutines."""
     limiter = make_limiter()
-    for thing in (limiter, limiter.limit("Orders"), penstock.Limiter):
-        with pytest.raises(AttributeError, match=r"use (spend|check|acquire)\(\)"):
+    awaited = penstock.AsyncLimiter(limiter)
+    return [limiter, limiter.limit("Orders"), awaited, awaited.limit("Orders")]
+
+
+@pytest.mark.parametrize("name", ["hit", "allow", "consume", "test", "wait", "try_acquire"])
+def test_names_of_other_libraries_lead_to_ours(both: list[Any], name: str) -> None:
+    for thing in (*both, penstock.Limiter):
+        owner = thing if isinstance(thing, type) else type(thing)
+        message = rf"{owner.__name__}.*use (spend|check|acquire)\(\)"
+        with pytest.raises(AttributeError, match=message):
             getattr(thing, name)
         assert not hasattr(thing, name)
 
 
-def test_completion_offers_only_what_works(make_limiter: MakeLimiter) -> None:
-    limiter = make_limiter()
-    many = penstock.AsyncLimiter(limiter)
-    for thing in (limiter, limiter.limit("Orders"), many, many.limit("Orders")):
+def test_completion_offers_only_what_works(both: list[Any]) -> None:
+    for thing in both:
         names = [name for name in dir(thing) if not name.startswith("__")]
         assert {"spend", "acquire"} <= set(names)
         assert [name for name in names if not hasattr(thing, name)] == []
@@ -252,11 +259,10 @@ def test_completion_offers_only_what_works(make_limiter: MakeLimiter) -> None:
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_objects_that_cannot_be_pickled_suggest_an_alternative(
-    make_limiter: MakeLimiter, copied: Callable[[object], object]
+    both: list[Any], copied: Callable[[object], object]
 ) -> None:
-    limiter = make_limiter()
-    with limiter.reserve("Orders", "ada") as reservation:
-        for thing in (limiter, limiter.limit("Orders"), reservation, ManualClock()):
+    with both[0].reserve("Orders", "ada") as reservation:
+        for thing in (*both, reservation, ManualClock()):
             with pytest.raises(TypeError, match=type(thing).__name__):
                 copied(thing)
     assert copied(penstock.SystemClock())
