@@ -6,7 +6,9 @@ use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::queue::{Demand, Estimate, Pace, Placing};
-use crate::limiter::{AnsweredAll, BoundLimit, Call, Decided, Failure, Limiter, Transaction};
+use crate::limiter::{
+    AnsweredAll, BoundLimit, Call, Decided, Failure, Limiter, Timing, Transaction,
+};
 use crate::store::{Store, Wait};
 
 impl<S: Store, C: Clock> Limiter<S, C> {
@@ -70,7 +72,13 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         verb: Verb,
         transactions: &[Transaction],
     ) -> Result<AnsweredAll, Failure> {
-        self.ask_all(verb, transactions, None, |allowed| allowed.then_some(verb), Wait::Allowed)
+        self.ask_all(
+            verb,
+            transactions,
+            Timing::None,
+            |allowed| allowed.then_some(verb),
+            Wait::Allowed,
+        )
     }
 
     /// Checks a call of a waiter about several buckets that leaves without it, and counts each decision as
@@ -83,7 +91,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         verb: Verb,
         transactions: &[Transaction],
     ) -> Result<AnsweredAll, Failure> {
-        self.ask_all(Verb::Check, transactions, None, |_| Some(verb), Wait::Allowed)
+        self.ask_all(Verb::Check, transactions, Timing::None, |_| Some(verb), Wait::Allowed)
     }
 
     /// Estimates when the last of `demands` will be served, if each is spent as soon as possible and no

@@ -105,6 +105,22 @@ impl Stripe {
     }
 }
 
+/// The index of the stripe in which a call counts, for all of its limits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StripeIndex(usize);
+
+impl StripeIndex {
+    /// Chooses a stripe for a call of this thread. Two choices of one call may differ.
+    #[inline(always)]
+    pub(super) fn choose() -> StripeIndex {
+        // The place of its stack tells threads apart without a look-up.
+        let here = 0_u8;
+        let megabyte = (std::ptr::from_ref(&here).addr() >> 20) as u64;
+        let mixed = megabyte.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        StripeIndex(mixed as usize)
+    }
+}
+
 /// The counters of one limit.
 #[derive(Debug)]
 pub struct Counters {
@@ -129,17 +145,13 @@ impl Counters {
         }
     }
 
-    /// Returns the stripe in which this thread counts.
+    /// Returns a stripe.
     #[inline(always)]
-    pub(super) fn stripe(&self) -> &Stripe {
-        // The place of its stack tells threads apart without a look-up.
-        let here = 0_u8;
-        let megabyte = (std::ptr::from_ref(&here).addr() >> 20) as u64;
-        let mixed = megabyte.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.stripes[mixed as usize % STRIPES]
+    pub(super) fn stripe(&self, index: StripeIndex) -> &Stripe {
+        &self.stripes[index.0 % STRIPES]
     }
 
-    /// Counts a decision on a canonical id in this thread's stripe.
+    /// Counts a decision on a canonical id.
     #[inline(always)]
     pub(super) fn count(&self, stripe: &Stripe, verb: Verb, allowed: bool, shadow: bool, id: &str) {
         let first = match verb {

@@ -34,7 +34,7 @@ pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 use smallvec::SmallVec;
 
 use bound::Resolved;
-use counters::{CountersByName, Stripe};
+use counters::{CountersByName, Stripe, StripeIndex};
 use store_ops::Members;
 
 use crate::clock::{Clock, Stopwatch};
@@ -179,6 +179,17 @@ impl AnsweredAll {
     }
 }
 
+/// Whether a call about several buckets is timed.
+#[derive(Clone, Copy, Debug)]
+enum Timing {
+    /// Some calls are timed.
+    Sampled,
+    /// It is, and has already begun.
+    Since(Stopwatch),
+    /// It is not, because it may be part of a longer wait.
+    None,
+}
+
 /// Limits, a store and a clock.
 #[derive(Debug)]
 pub struct Limiter<S: Store, C: Clock> {
@@ -320,7 +331,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         bound: &'a BoundLimit,
         call: Call<'a>,
     ) -> Result<Prepared<'a>, Failure> {
-        let stripe = self.stripe(bound);
+        let stripe = bound.counters.stripe(StripeIndex::choose());
         let stopwatch = stripe.stopwatch();
         let resolved = bound.resolve(call)?;
         Ok(Prepared { bound, stripe, stopwatch, call, resolved })
@@ -463,8 +474,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         transactions: &[Transaction],
         wait: Wait,
     ) -> Result<AnsweredAll, Failure> {
-        let stopwatch = self.stopwatch(transactions);
-        self.ask_all(verb, transactions, stopwatch, |_| Some(verb), wait)
+        self.ask_all(verb, transactions, Timing::Sampled, |_| Some(verb), wait)
     }
 
     /// Decides several transactions, and counts them as the operation that `counted_as` returns for
@@ -473,11 +483,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self,
         verb: Verb,
         transactions: &[Transaction],
-        stopwatch: Option<Stopwatch>,
+        timing: Timing,
         counted_as: impl FnOnce(bool) -> Option<Verb>,
         wait: Wait,
     ) -> Result<AnsweredAll, Failure> {
-        self.answer_all_by(verb, transactions, stopwatch, counted_as, |buckets, batch, now| {
+        self.answer_all_by(verb, transactions, timing, counted_as, |buckets, batch, now| {
             let answers = self.store.update_all(buckets, batch, now, &self.clock, wait);
             answers.map_err(|error| record::store_failed(transactions, error))
         })
@@ -500,10 +510,20 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self,
         verb: Verb,
         transactions: &[Transaction],
-        stopwatch: Option<Stopwatch>,
+        timing: Timing,
         counted_as: impl FnOnce(bool) -> Option<Verb>,
         ask: impl FnOnce(&[Bucket<'_>], &Members<'_>, Timestamp) -> Result<Answers, Failure>,
     ) -> Result<AnsweredAll, Failure> {
+        let stripe = StripeIndex::choose();
+        let stopwatch = match timing {
+            // The sampling of the first limit decides.
+            Timing::Sampled => {
+                let first = transactions.first().map(|first| first.limit.counters.stripe(stripe));
+                first.and_then(Stripe::stopwatch)
+            }
+            Timing::Since(stopwatch) => Some(stopwatch),
+            Timing::None => None,
+        };
         self.with_batch(verb, transactions, |resolved, indices, buckets, batch| {
             let now = self.clock.now();
             let answers =
@@ -513,7 +533,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             };
             let allowed = !batch.0.iter().zip(&answers).any(denies);
             if let Some(verb) = counted_as(allowed) {
-                self.count_all(verb, transactions, resolved, indices.iter().zip(&answers));
+                self.count_all(verb, transactions, stripe, resolved, indices.iter().zip(&answers));
             }
             let deciding = batch.0.iter().zip(&answers);
             let deciding = deciding.map(|(member, answer)| {

@@ -5,8 +5,8 @@ use crate::engine::answer::Answer;
 use crate::engine::batch::Kind;
 use crate::engine::key::{LimitName, bucket_key};
 use crate::engine::operation::Verb;
-use crate::limiter::bound::{BoundLimit, Resolved};
-use crate::limiter::counters::{Counts, Stripe};
+use crate::limiter::bound::Resolved;
+use crate::limiter::counters::{Counts, StripeIndex};
 use crate::limiter::error::{self, Failure, unknown_limit};
 use crate::limiter::top_denied::HeavyHitter;
 use crate::limiter::{Limiter, Transaction};
@@ -52,24 +52,13 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(top_denied)
     }
 
-    /// Returns the stripe in which this thread counts.
-    #[inline(always)]
-    pub(super) fn stripe<'a>(&self, bound: &'a BoundLimit) -> &'a Stripe {
-        bound.counters.stripe()
-    }
-
-    /// Returns a running stopwatch if this batch is timed, which the sampling of its first limit
-    /// decides.
-    pub(super) fn stopwatch(&self, transactions: &[Transaction]) -> Option<Stopwatch> {
-        self.stripe(&transactions.first()?.limit).stopwatch()
-    }
-
     /// Counts the decision of each transaction. `decided` contains those with a bucket, by ascending
     /// index.
     pub(super) fn count_all<'a>(
         &self,
         verb: Verb,
         transactions: &[Transaction],
+        stripe: StripeIndex,
         resolved: &[Resolved<'_>],
         decided: impl Iterator<Item = (&'a usize, &'a Answer)>,
     ) {
@@ -81,9 +70,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 (Verb::Spend | Verb::Reserve, Kind::Check) => Verb::Check,
                 _ => verb,
             };
-            let limit = &transaction.limit;
-            let stripe = self.stripe(limit);
-            limit.counters.count(stripe, verb, allowed, one.rule.shadow, &one.id);
+            let counters = &transaction.limit.counters;
+            counters.count(counters.stripe(stripe), verb, allowed, one.rule.shadow, &one.id);
         }
     }
 }

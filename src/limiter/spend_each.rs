@@ -5,6 +5,7 @@ use crate::engine::decision::Decision;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::{Operation, Verb};
 use crate::limiter::bound::Resolved;
+use crate::limiter::counters::StripeIndex;
 use crate::limiter::{BoundLimit, Call, Failure, Limiter};
 use crate::prefetch::{DISTANCE, prefetch};
 use crate::store::{Bucket, Keyspace, Store};
@@ -84,7 +85,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         if let Some(error) = failed {
             return Err((index - 1, error));
         }
-        let (stripe, now, mut outcome) = (self.stripe(bound), self.clock().now(), Ok(()));
+        let stripe = bound.counters.stripe(StripeIndex::choose());
+        let (now, mut outcome) = (self.clock().now(), Ok(()));
         // Few at a time, which stay in the processor's cache. A store that waits gets them all at once.
         let len = if self.store().may_wait() { costs.len().max(1) } else { BLOCK };
         let mut block = Vec::with_capacity(len.min(costs.len()));

@@ -9,8 +9,10 @@ use crate::clock::{Clock, Stopwatch};
 use crate::engine::answer::Answer;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
+use crate::limiter::counters::StripeIndex;
 use crate::limiter::{
-    Answered, AnsweredAll, BoundLimit, Call, Failure, Limiter, Prepared, Transaction, record,
+    Answered, AnsweredAll, BoundLimit, Call, Failure, Limiter, Prepared, Timing, Transaction,
+    record,
 };
 use crate::store::remote::{RemoteBatch, RemoteCall, RemoteOp, RemoteStep};
 use crate::store::{Bucket, Store, StoreError};
@@ -98,7 +100,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let Submitted { bound, verb, id, cost, adjustment, stopwatch } = call;
         let (bound, stopwatch) = (&*bound, Some(stopwatch));
         let call = Call { verb, id: &id, cost, adjustment: adjustment.as_ref() };
-        let (stripe, resolved) = (self.stripe(bound), bound.resolve(call)?);
+        let stripe = bound.counters.stripe(StripeIndex::choose());
+        let resolved = bound.resolve(call)?;
         let call = Prepared { bound, stripe, stopwatch, call, resolved };
         let answer = match call.operation() {
             None => Ok(Some(Answer::new(None, self.clock.now(), true))),
@@ -143,8 +146,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Result<AnsweredAll, Failure> {
         let transactions = &call.transactions;
         let failed = |error: StoreError| record::store_failed(transactions, error);
-        let (stopwatch, counted_as) = (Some(call.stopwatch), |_| Some(call.verb));
-        self.answer_all_by(call.verb, transactions, stopwatch, counted_as, |_, batch, _| {
+        let (timing, counted_as) = (Timing::Since(call.stopwatch), |_| Some(call.verb));
+        self.answer_all_by(call.verb, transactions, timing, counted_as, |_, batch, _| {
             batch.read(&replies.map_err(failed)?).ok_or_else(|| failed(mismatched_reply()))
         })
     }
