@@ -9,13 +9,14 @@ use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::key::LimitName;
 use crate::engine::limit::Limit;
+use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::{Entry, Registry, Rule};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::limiter::call::Call;
 use crate::limiter::counters::{Counters, CountersByName};
 use crate::limiter::error::{CallError, Failure, invalid_id, store_failed, unknown_limit};
-use crate::store::{Keyspace, Store, StoreError};
+use crate::store::{Bucket, Keyspace, Store, StoreError};
 
 /// An active limit with the keyspaces of its buckets.
 // What every call reads comes first, on as few cache lines as possible.
@@ -143,7 +144,7 @@ impl BoundLimit {
             return Err(self.slots_error());
         }
         let cost = self.cost(limit, call.cost)?;
-        Ok(Resolved { id, id_hash, rule, effective_limit, cost })
+        Ok(Resolved { bound: self, id, id_hash, rule, effective_limit, cost })
     }
 
     /// Returns the error of [`BoundLimit::resolve`]. Looks up a rule only for a call that changes its
@@ -161,6 +162,7 @@ impl BoundLimit {
 /// The validated arguments of a call, and the limit that applies to them.
 #[derive(Debug)]
 pub(super) struct Resolved<'a> {
+    pub(super) bound: &'a BoundLimit,
     pub(super) id: Cow<'a, str>,
     /// The hash of the id, if the search for its rule has computed it.
     pub(super) id_hash: Option<u64>,
@@ -174,6 +176,15 @@ impl Resolved<'_> {
     #[inline(always)]
     pub(super) fn limit(&self) -> &Limit {
         self.effective_limit.as_deref().unwrap_or(&self.rule.limit)
+    }
+
+    /// Returns the bucket and the operation, or `None` if the id is not limited.
+    #[inline(always)]
+    pub(super) fn operation(&self, verb: Verb) -> Option<(Bucket<'_>, Operation<'_>)> {
+        let limit = self.limit();
+        let keyspace = self.bound.keyspace(limit)?;
+        let bucket = Bucket::of_hashed(keyspace, &self.id, self.id_hash);
+        Some((bucket, Operation { verb, limit, cost: self.cost }))
     }
 }
 

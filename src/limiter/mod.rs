@@ -146,22 +146,17 @@ pub struct DecidedAll {
 /// A validated call that has not been sent to the store yet.
 #[derive(Debug)]
 pub struct Prepared<'a> {
-    bound: &'a BoundLimit,
     stripe: &'a Stripe,
     stopwatch: Option<Stopwatch>,
     call: Call<'a>,
     resolved: Resolved<'a>,
 }
 
-impl<'a> Prepared<'a> {
+impl Prepared<'_> {
     /// Returns the bucket and the operation, or `None` if the id is not limited.
     #[inline(always)]
     fn operation(&self) -> Option<(Bucket<'_>, Operation<'_>)> {
-        let Prepared { bound, call, resolved, .. } = self;
-        let limit = resolved.limit();
-        let keyspace = bound.keyspace(limit)?;
-        let bucket = Bucket::of_hashed(keyspace, &resolved.id, resolved.id_hash);
-        Some((bucket, Operation { verb: call.verb, limit, cost: resolved.cost }))
+        self.resolved.operation(self.call.verb)
     }
 }
 
@@ -334,7 +329,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let stripe = bound.counters.stripe(StripeIndex::choose());
         let stopwatch = stripe.stopwatch();
         let resolved = bound.resolve(call)?;
-        Ok(Prepared { bound, stripe, stopwatch, call, resolved })
+        Ok(Prepared { stripe, stopwatch, call, resolved })
     }
 
     /// Asks the store. Reads the clock once.
@@ -344,7 +339,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     #[inline]
     pub fn ask(&self, call: &Prepared<'_>) -> Result<Answer, Failure> {
         let asked = self.ask_within(call, self.clock.now(), Wait::Allowed);
-        asked.map_err(|error| call.bound.store_failed(error))
+        asked.map_err(|error| call.resolved.bound.store_failed(error))
     }
 
     #[inline(always)]
@@ -363,9 +358,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// Counts the answer, and adds what the caller needs to know of the limit.
     #[inline(always)]
     pub fn conclude(&self, call: Prepared<'_>, answer: Answer, answered: &mut Answered) {
-        let Prepared { bound, stripe, stopwatch, call: Call { verb, adjustment, .. }, resolved } =
-            call;
-        let Resolved { id, rule, effective_limit, .. } = resolved;
+        let Prepared { stripe, stopwatch, call: Call { verb, adjustment, .. }, resolved } = call;
+        let Resolved { bound, id, rule, effective_limit, .. } = resolved;
         bound.counters.count(stripe, verb, answer.allowed(), rule.shadow, &id);
         if let Some(stopwatch) = stopwatch {
             bound.counters.count_latency(stopwatch);
@@ -585,17 +579,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let mut buckets = BatchVec::with_capacity(resolved.len());
         let mut members = BatchVec::with_capacity(resolved.len());
         for (index, (transaction, call)) in transactions.iter().zip(&resolved).enumerate() {
-            let limit = call.limit();
-            if let Some(keyspace) = transaction.limit.keyspace(limit) {
-                let operation = Operation { verb, limit, cost: call.cost };
-                members.push(Member {
-                    operation,
-                    kind: transaction.kind,
-                    shadow: call.rule.shadow,
-                });
-                buckets.push(Bucket::of_hashed(keyspace, &call.id, call.id_hash));
-                indices.push(index);
-            }
+            let Some((bucket, operation)) = call.operation(verb) else { continue };
+            members.push(Member { operation, kind: transaction.kind, shadow: call.rule.shadow });
+            buckets.push(bucket);
+            indices.push(index);
         }
         check_duplicates(transactions, &resolved, &indices)?;
         then(&resolved, &indices, &buckets, &Members(&members))

@@ -5,9 +5,9 @@ use std::cmp;
 use crate::clock::Clock;
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
-use crate::engine::operation::{Operation, Verb};
+use crate::engine::operation::Verb;
 use crate::limiter::{BoundLimit, Call, CallError, Decided, Failure, Limiter};
-use crate::store::{Bucket, Store, Wait};
+use crate::store::{Store, Wait};
 use crate::sync::{AtomicU8, Ordering};
 
 /// The stage of a reservation.
@@ -96,7 +96,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let source = CostError::Negative { found };
             return Err(Box::new(CallError::Cost { limit, source }));
         }
-        let resolved = bound.resolve(Call { cost: 0, ..spend })?;
+        let mut resolved = bound.resolve(Call { cost: 0, ..spend })?;
         let limit = resolved.limit();
         let more = actual - spend.cost;
         let (verb, cost) = match more.cmp(&0) {
@@ -104,16 +104,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             cmp::Ordering::Equal => (Verb::Check, Cost::ZERO),
             cmp::Ordering::Greater => (Verb::ChargePartial, limit.cost_in_parts(more)),
         };
+        resolved.cost = cost;
         let now = self.clock().now();
         let mut decision = Decision::unlimited(now);
-        if let Some(keyspace) = bound.keyspace(limit) {
-            let bucket = Bucket::of_hashed(keyspace, &resolved.id, resolved.id_hash);
-            let operation = Operation { verb, limit, cost };
-            let answer = self
-                .store()
-                .update(bucket, &operation, now, Wait::Allowed)
-                .map_err(|error| bound.store_failed(error))?;
-            decision = operation.numbers(&answer);
+        if let Some((bucket, operation)) = resolved.operation(verb) {
+            let answer = self.store().update(bucket, &operation, now, Wait::Allowed);
+            decision = operation.numbers(&answer.map_err(|error| bound.store_failed(error))?);
             decision.allowed = match verb {
                 Verb::ChargePartial => decision.allowed && cost.get() == more,
                 _ => true,

@@ -11,7 +11,7 @@ use crate::engine::answer::Answer;
 use crate::engine::batch::{Kind, Member};
 use crate::engine::cost::Cost;
 use crate::engine::factor::Adjustment;
-use crate::engine::operation::{Operation, Verb};
+use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::bound::Resolved;
 use crate::limiter::error::store_failed;
@@ -75,26 +75,27 @@ pub struct Ending {
 }
 
 impl Ending {
-    fn call(&self) -> Call<'_> {
-        let Ending { id, adjustment, verb, .. } = self;
-        Call { verb: *verb, id, cost: 0, adjustment: adjustment.as_ref() }
+    /// Returns the limit under which it is executed: slots are given back and renewed under the active one,
+    /// if there is one.
+    fn bound<'a>(&'a self, snapshot: &'a Snapshot) -> &'a BoundLimit {
+        match self.verb {
+            Verb::Release(_) | Verb::Renew(_) => {
+                snapshot.limit(self.limit.entry().name().as_str()).unwrap_or(&self.limit)
+            }
+            _ => &self.limit,
+        }
     }
 
-    /// Returns the bucket and the operation, or `None` if the id is not limited.
-    #[inline(always)]
-    fn operation<'a>(
-        &self,
-        bound: &'a BoundLimit,
-        resolved: &'a Resolved<'_>,
-    ) -> Option<(Bucket<'a>, Operation<'a>)> {
-        let (limit, verb) = (resolved.limit(), self.verb);
-        let cost = match verb {
-            Verb::ChargePartial => limit.cost_in_parts(self.cost),
+    fn resolve<'a>(&'a self, bound: &'a BoundLimit) -> Result<Resolved<'a>, Failure> {
+        let Ending { id, adjustment, verb, cost, .. } = self;
+        let call = Call { verb: *verb, id, cost: 0, adjustment: adjustment.as_ref() };
+        let mut resolved = bound.resolve(call)?;
+        resolved.cost = match verb {
+            Verb::ChargePartial => resolved.limit().cost_in_parts(*cost),
             // More than a lower limit allows since a reload.
-            _ => Cost::new(self.cost, i64::MAX).unwrap_or(Cost::ZERO),
+            _ => Cost::new(*cost, i64::MAX).unwrap_or(Cost::ZERO),
         };
-        let bucket = Bucket::of_hashed(bound.keyspace(limit)?, &resolved.id, resolved.id_hash);
-        Some((bucket, Operation { verb, limit, cost }))
+        Ok(resolved)
     }
 }
 
@@ -345,16 +346,6 @@ pub fn count_endings(endings: &[Ending], answers: &[Answer]) {
     }
 }
 
-/// Returns the limit under which slots are given back or renewed: the active one, if there is one.
-fn active<'a>(snapshot: &'a Snapshot, limit: &'a Arc<BoundLimit>, verb: Verb) -> &'a BoundLimit {
-    match verb {
-        Verb::Release(_) | Verb::Renew(_) => {
-            snapshot.limit(limit.entry().name().as_str()).unwrap_or(limit)
-        }
-        _ => limit,
-    }
-}
-
 impl<S: Store, C: Clock> Limiter<S, C> {
     fn with_endings<T>(
         &self,
@@ -362,15 +353,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         then: impl FnOnce(&[Bucket<'_>], &[Member<'_>]) -> T,
     ) -> Result<T, Failure> {
         let snapshot = self.snapshot();
-        let resolved = endings.iter().map(|ending| {
-            let limit = active(&snapshot, &ending.limit, ending.verb);
-            Ok((limit, limit.resolve(ending.call())?))
-        });
-        let resolved: BatchVec<(&BoundLimit, Resolved<'_>)> =
-            resolved.collect::<Result<_, Failure>>()?;
+        let resolved = endings.iter().map(|ending| ending.resolve(ending.bound(&snapshot)));
+        let resolved: BatchVec<Resolved<'_>> = resolved.collect::<Result<_, Failure>>()?;
         let (mut buckets, mut members) = (BatchVec::new(), BatchVec::new());
-        for (ending, (bound, one)) in endings.iter().zip(&resolved) {
-            let Some((bucket, operation)) = ending.operation(bound, one) else { continue };
+        for (ending, one) in endings.iter().zip(&resolved) {
+            let Some((bucket, operation)) = one.operation(ending.verb) else { continue };
             members.push(Member { operation, kind: Kind::Spend, shadow: false });
             buckets.push(bucket);
         }
@@ -453,11 +440,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         // Few limits are replaced while slots are held; the others need no look-up.
         let is_active = ending.limit.generation == self.generation();
         let snapshot = (!is_active).then(|| self.snapshot());
-        let bound = snapshot
-            .as_ref()
-            .map_or(&*ending.limit, |snapshot| active(snapshot, &ending.limit, ending.verb));
-        let resolved = bound.resolve(ending.call())?;
-        if let Some((bucket, operation)) = ending.operation(bound, &resolved) {
+        let bound = snapshot.as_ref().map_or(&*ending.limit, |snapshot| ending.bound(snapshot));
+        let resolved = ending.resolve(bound)?;
+        if let Some((bucket, operation)) = resolved.operation(ending.verb) {
             let answer = self.store().update(bucket, &operation, self.clock().now(), wait);
             let answer = answer.map_err(store_failed)?;
             count_endings(std::slice::from_ref(ending), &[answer]);
@@ -522,33 +507,28 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let now = self.clock().now();
         let begun = block.iter().filter_map(|(_, key)| Some((*key, slots.begin_renewal(*key)?)));
         let begun: Vec<_> = begun.collect();
-        let renewals = begun.iter().map(|(_, slot)| {
-            let bound = active(&snapshot, &slot.limit, slot.verb);
-            let resolved = bound.resolve(Call::new(slot.verb, &slot.id, 0)).ok();
-            (slot, bound, resolved)
-        });
-        let renewals: Vec<_> = renewals.collect();
-        let mut renewed = vec![None; renewals.len()];
-        let calls = renewals.iter().enumerate().filter_map(|(index, (slot, bound, one))| {
-            let one = one.as_ref()?;
-            let keyspace = bound.keyspace(one.limit())?;
-            let cost = Cost::new(slot.cost, i64::MAX).ok()?;
-            let operation = Operation { verb: slot.verb, limit: one.limit(), cost };
-            Some((index, Bucket::of_hashed(keyspace, &one.id, one.id_hash), operation))
-        });
+        let resolved = begun.iter().map(|(_, slot)| slot.resolve(slot.bound(&snapshot)).ok());
+        let resolved: Vec<_> = resolved.collect();
+        let mut renewed = vec![None; begun.len()];
+        let calls =
+            begun.iter().zip(&resolved).enumerate().filter_map(|(index, ((_, slot), one))| {
+                let one = one.as_ref()?;
+                let (bucket, operation) = one.operation(slot.verb)?;
+                Some((index, one.bound, bucket, operation))
+            });
         let calls: Vec<_> = calls.collect();
         let mut has_answered = true;
         self.store().update_each(
             calls.len(),
-            |at| (calls[at].1, calls[at].2),
+            |at| (calls[at].2, calls[at].3),
             now,
             |at, answer| {
-                let (index, _, operation) = &calls[at];
+                let (index, bound, _, operation) = &calls[at];
                 match answer {
                     Ok(answer) => {
                         renewed[*index] = operation.lease(answer);
                         if !answer.allowed() {
-                            renewals[*index].1.counters.count_renewed_late();
+                            bound.counters.count_renewed_late();
                         }
                     }
                     Err(_) => has_answered = false,

@@ -102,7 +102,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let call = Call { verb, id: &id, cost, adjustment: adjustment.as_ref() };
         let stripe = bound.counters.stripe(StripeIndex::choose());
         let resolved = bound.resolve(call)?;
-        let call = Prepared { bound, stripe, stopwatch, call, resolved };
+        let call = Prepared { stripe, stopwatch, call, resolved };
         let answer = match call.operation() {
             None => Ok(Some(Answer::new(None, self.clock.now(), true))),
             Some((_, step)) => replies.map(|replies| {
