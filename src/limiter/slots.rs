@@ -17,8 +17,8 @@ use crate::limiter::bound::Resolved;
 use crate::limiter::error::store_failed;
 use crate::limiter::store_ops::Members;
 use crate::limiter::{Answered, BatchVec, BoundLimit, Call, CallError, Failure, Limiter, Snapshot};
-use crate::store::remote::{RemoteBatch, RemoteCall};
-use crate::store::{Answers, Bucket, Store, StoreError, Wait};
+use crate::store::remote::RemoteCall;
+use crate::store::{Answers, Batch, Bucket, Store, StoreError, Wait};
 use crate::sync::{TryLock, TryLockGuard, forks};
 
 /// The number of slots that are renewed at a time.

@@ -1,4 +1,4 @@
-//! The engine's operations as steps for local stores and as messages for remote ones.
+//! The engine's operations as the steps and batches of stores.
 
 use smallvec::smallvec;
 
@@ -7,7 +7,7 @@ use crate::engine::batch::{self, Kind, Member};
 use crate::engine::operation::Operation;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
-use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep};
+use crate::store::remote::RemoteOp;
 use crate::store::{Answers, Batch, StoreStep, Write};
 
 impl StoreStep for Operation<'_> {
@@ -15,11 +15,9 @@ impl StoreStep for Operation<'_> {
     fn apply(&self, found: Option<State>, now: Timestamp) -> (bool, Write) {
         Operation::apply(self, found, now)
     }
-}
 
-impl RemoteStep for Operation<'_> {
     fn call(&self) -> RemoteOp {
-        remote_op(self, Kind::Spend, false)
+        RemoteOp::of(&Member { operation: *self, kind: Kind::Spend, shadow: false })
     }
 }
 
@@ -40,6 +38,10 @@ impl Batch for Members<'_> {
         answers
     }
 
+    fn calls(&self) -> Vec<RemoteOp> {
+        self.0.iter().map(RemoteOp::of).collect()
+    }
+
     fn give_back(&self, index: usize, charged: State, found: State, now: Timestamp) -> Write {
         let Operation { limit, cost, .. } = self.0[index].operation;
         match limit.give_back(cost, charged, found, now) {
@@ -48,16 +50,4 @@ impl Batch for Members<'_> {
             Some(state) => Write::Put(state, Lifetime::INSTANT),
         }
     }
-}
-
-impl RemoteBatch for Members<'_> {
-    fn calls(&self) -> Vec<RemoteOp> {
-        let members = self.0.iter();
-        members.map(|member| remote_op(&member.operation, member.kind, member.shadow)).collect()
-    }
-}
-
-fn remote_op(operation: &Operation<'_>, kind: Kind, shadow: bool) -> RemoteOp {
-    let Operation { verb, limit, cost } = *operation;
-    RemoteOp { verb, kind, shadow, cost, limit: *limit }
 }

@@ -14,8 +14,8 @@ use crate::limiter::{
     Answered, AnsweredAll, BoundLimit, Call, Failure, Limiter, Prepared, Timing, Transaction,
     record,
 };
-use crate::store::remote::{RemoteBatch, RemoteCall, RemoteOp, RemoteStep};
-use crate::store::{Bucket, Store, StoreError};
+use crate::store::remote::{RemoteCall, RemoteOp};
+use crate::store::{Batch, Bucket, Store, StoreError, StoreStep};
 
 /// A call on one bucket that awaits the server's reply.
 #[derive(Debug)]

@@ -11,11 +11,11 @@ use crate::store::memory::MemoryStore;
 use crate::store::memory::Overflow;
 #[cfg(feature = "redis")]
 use crate::store::redis::{Health, RedisStore, RedisUrl, StoreEvent};
-use crate::store::remote::{RemoteBatch, RemoteStep, RemoteStore};
+use crate::store::remote::RemoteStore;
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
 use crate::store::url::StoreUrl;
-use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError, Wait};
+use crate::store::{Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait};
 
 /// A store that is chosen at run time.
 ///
@@ -133,7 +133,7 @@ impl Store for AnyStore {
     }
 
     #[inline(always)]
-    fn update<S: RemoteStep>(
+    fn update<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
@@ -143,7 +143,7 @@ impl Store for AnyStore {
         each_store!(self, store => Ok(store.update(bucket, step, now, wait)?))
     }
 
-    fn update_all<B: RemoteBatch>(
+    fn update_all<B: Batch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
@@ -155,7 +155,7 @@ impl Store for AnyStore {
     }
 
     #[inline(always)]
-    fn update_each<'a, S: RemoteStep>(
+    fn update_each<'a, S: StoreStep>(
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),

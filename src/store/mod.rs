@@ -13,7 +13,7 @@ pub mod url_parts;
 
 use std::convert::Infallible;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
@@ -22,7 +22,7 @@ pub use crate::engine::state::Write;
 use crate::engine::state::{Lifetime, State, StateKind};
 use crate::engine::time::Timestamp;
 use crate::hash::HashKey;
-use crate::store::remote::{RemoteBatch, RemoteStep};
+use crate::store::remote::RemoteOp;
 
 /// The number of calls of `update_each` that share the work of tidying.
 pub(crate) const TIDIED_EVERY: usize = 256;
@@ -35,12 +35,20 @@ pub trait StoreStep {
     /// Decides.
     fn apply(&self, found: Option<State>, now: Timestamp) -> (bool, Write);
 
+    /// Returns the same as a message, for a store whose server decides.
+    fn call(&self) -> RemoteOp;
+
     /// Decides, and records what was found.
     #[inline(always)]
     fn run(&self, found: Option<State>, now: Timestamp, answer: &mut Answer) -> Write {
         let (allowed, write) = self.apply(found, now);
         *answer = Answer::new(found, now, allowed);
         write
+    }
+
+    /// Returns whether this decides what a server has answered as the server did.
+    fn agrees(&self, reply: &Answer) -> bool {
+        self.apply(reply.found, reply.now).0 == reply.allowed()
     }
 }
 
@@ -60,12 +68,27 @@ pub trait Batch {
         writes: &mut [Write],
     ) -> Answers;
 
+    /// Returns the same as messages, in the order of the buckets, for a store whose server decides.
+    fn calls(&self) -> Vec<RemoteOp>;
+
     /// Undoes the charge of bucket `index` because the batch was denied. The charge wrote the state
     /// `charged`; the bucket now has the state `found`.
     ///
     /// Only called by stores that charge one bucket after another. `now` must have been read after
     /// `found`, because tokens that have refilled since the charge must not be returned.
     fn give_back(&self, index: usize, charged: State, found: State, now: Timestamp) -> Write;
+
+    /// Returns the answers to the batch from a server's replies, which tell about each bucket on its
+    /// own; `None` if an outcome differs.
+    fn read(&self, replies: &[Answer]) -> Option<Answers> {
+        let now = replies.first()?.now;
+        let found: SmallVec<[Option<State>; 4]> = replies.iter().map(|reply| reply.found).collect();
+        let mut writes: SmallVec<[Write; 4]> = smallvec![Write::Keep; replies.len()];
+        let answers = self.apply(&found, &[], now, &mut writes);
+        let agree = answers.len() == replies.len()
+            && answers.iter().zip(replies).all(|(one, reply)| one.allowed() == reply.allowed());
+        agree.then_some(answers)
+    }
 }
 
 /// Why a store did not answer.
@@ -272,7 +295,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`Store::Error`] if the store does not answer, or would have to wait and `wait` forbids it.
-    fn update<S: RemoteStep>(
+    fn update<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
@@ -284,7 +307,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// As [`Store::update`].
-    fn update_all<B: RemoteBatch>(
+    fn update_all<B: Batch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
@@ -297,7 +320,7 @@ pub trait Store: Send + Sync {
     /// `each` receives every answer with its index. May wait. The store chooses how many it handles at
     /// a time, and makes no further calls after an error.
     #[inline(always)]
-    fn update_each<'a, S: RemoteStep>(
+    fn update_each<'a, S: StoreStep>(
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),

@@ -4,16 +4,13 @@
 //! runs the same step on the state and compares the outcomes, so that any disagreement between the two
 //! implementations is detected.
 
-use smallvec::{SmallVec, smallvec};
-
 use crate::engine::answer::Answer;
-use crate::engine::batch::Kind;
+use crate::engine::batch::{Kind, Member};
 use crate::engine::cost::Cost;
 use crate::engine::limit::Limit;
-use crate::engine::operation::Verb;
-use crate::engine::state::State;
+use crate::engine::operation::{Operation, Verb};
 use crate::engine::time::Timestamp;
-use crate::store::{Answers, Batch, StoreError, StoreStep, Write};
+use crate::store::StoreError;
 
 /// One operation on one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,38 +28,21 @@ pub struct RemoteOp {
 }
 
 impl RemoteOp {
+    /// Returns the message for a transaction of a batch.
+    pub fn of(member: &Member<'_>) -> RemoteOp {
+        let &Member { operation: Operation { verb, limit, cost }, kind, shadow } = member;
+        RemoteOp { verb, kind, shadow, cost, limit: *limit }
+    }
+
+    /// Returns the transaction.
+    pub fn member(&self) -> Member<'_> {
+        let &RemoteOp { verb, kind, shadow, cost, ref limit } = self;
+        Member { operation: Operation { verb, limit, cost }, kind, shadow }
+    }
+
     /// Returns whether its denial denies the batch.
     pub fn decides(&self) -> bool {
-        self.verb.decides() && self.kind != Kind::SpendOnly && !self.shadow
-    }
-}
-
-/// A step that can be sent to a server.
-pub trait RemoteStep: StoreStep {
-    /// The operation to send.
-    fn call(&self) -> RemoteOp;
-
-    /// Returns whether the engine decides what a server has answered as the server did.
-    fn agrees(&self, reply: &Answer) -> bool {
-        self.apply(reply.found, reply.now).0 == reply.allowed()
-    }
-}
-
-/// A batch that can be sent to a server.
-pub trait RemoteBatch: Batch {
-    /// The operations to send, in the order of the buckets.
-    fn calls(&self) -> Vec<RemoteOp>;
-
-    /// Returns the answers to a batch from the server's replies, which tell about each bucket on its
-    /// own; `None` if an outcome differs.
-    fn read(&self, replies: &[Answer]) -> Option<Answers> {
-        let now = replies.first()?.now;
-        let found: SmallVec<[Option<State>; 4]> = replies.iter().map(|reply| reply.found).collect();
-        let mut writes: SmallVec<[Write; 4]> = smallvec![Write::Keep; replies.len()];
-        let answers = self.apply(&found, &[], now, &mut writes);
-        let agree = answers.len() == replies.len()
-            && answers.iter().zip(replies).all(|(one, reply)| one.allowed() == reply.allowed());
-        agree.then_some(answers)
+        self.verb.decides() && self.member().decides()
     }
 }
 

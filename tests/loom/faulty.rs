@@ -11,8 +11,7 @@ use penstock::engine::answer::Answer;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
-use penstock::store::remote::{RemoteBatch, RemoteStep};
-use penstock::store::{Answers, Bucket, Keyspace, Stats, Store, Wait, Write};
+use penstock::store::{Answers, Batch, Bucket, Keyspace, Stats, Store, StoreStep, Wait, Write};
 
 /// The bug of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +94,7 @@ impl Store for Faulty {
         self.keyspaces.keyspace(algorithm, prefix)
     }
 
-    fn update<S: RemoteStep>(
+    fn update<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
@@ -124,7 +123,7 @@ impl Store for Faulty {
         Ok(Answer::new(state, now, allowed))
     }
 
-    fn update_all<B: RemoteBatch>(
+    fn update_all<B: Batch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,

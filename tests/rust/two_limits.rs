@@ -8,7 +8,7 @@ use penstock::engine::limit::Limit;
 use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::{Nanos, Timestamp};
-use penstock::store::remote::{RemoteOp, RemoteStep};
+use penstock::store::remote::RemoteOp;
 use penstock::store::{Bucket, Keyspace, Store, StoreStep, Wait, Write};
 
 use crate::stores::{at, memory, on_every_store};
@@ -57,7 +57,7 @@ const ORDERS: [(&str, Turns); 4] = [
 ];
 
 /// Counts the calls that are admitted under each limit.
-fn admitted<S: Store, T: RemoteStep>(
+fn admitted<S: Store, T: StoreStep>(
     store: &S,
     keyspace: &Keyspace,
     id: &str,
@@ -72,7 +72,7 @@ fn admitted<S: Store, T: RemoteStep>(
     admitted
 }
 
-fn check_all_orders<'a, S: Store, T: RemoteStep>(
+fn check_all_orders<'a, S: Store, T: StoreStep>(
     store: &S,
     limits: &'a [[Limit; 2]],
     step: fn(&'a Limit) -> T,
@@ -133,9 +133,7 @@ impl StoreStep for Clamped<'_> {
             decided => decided,
         }
     }
-}
 
-impl RemoteStep for Clamped<'_> {
     fn call(&self) -> RemoteOp {
         self.0.call()
     }

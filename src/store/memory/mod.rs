@@ -16,7 +16,6 @@ use crate::hash::HashKey;
 use crate::prefetch::DISTANCE;
 use crate::store::memory::shard::{Access, Shard};
 use crate::store::memory::table::{Table, Tag, free_slots};
-use crate::store::remote::{RemoteBatch, RemoteStep};
 use crate::store::{
     Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, TIDIED_EVERY, Wait,
     Write,
@@ -367,7 +366,7 @@ impl Store for MemoryStore {
     }
 
     #[inline(always)]
-    fn update<S: RemoteStep>(
+    fn update<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
@@ -384,7 +383,7 @@ impl Store for MemoryStore {
     /// With many buckets most of a call is spent waiting for memory, so their slots are requested
     /// ahead.
     #[inline(always)]
-    fn update_each<'a, S: RemoteStep>(
+    fn update_each<'a, S: StoreStep>(
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),
@@ -413,7 +412,7 @@ impl Store for MemoryStore {
         }
     }
 
-    fn update_all<B: RemoteBatch>(
+    fn update_all<B: Batch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,

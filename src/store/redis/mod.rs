@@ -31,7 +31,6 @@ use crate::clock::{Clock, Stopwatch};
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::{Answer, Outcome};
 use crate::engine::batch::Kind;
-use crate::engine::operation::Operation;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::hash::HashKey;
 use crate::latencies::Latencies;
@@ -39,10 +38,10 @@ use crate::store::redis::client::{Client, Engine};
 use crate::store::redis::codec::{Held, Unit};
 use crate::store::redis::deny_cache::may_deny;
 use crate::store::redis::metrics::Metrics;
-use crate::store::remote::{
-    Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore,
+use crate::store::remote::{Completion, RemoteCall, RemoteOp, RemoteStore};
+use crate::store::{
+    Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait, Write,
 };
-use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait, Write};
 
 /// The time that a value is kept after its bucket is full. One that expires early would be
 /// refilled.
@@ -132,7 +131,7 @@ impl RedisStore {
     }
 
     /// Answers a call that is denied by the cached state of its bucket.
-    fn deny<S: RemoteStep>(
+    fn deny<S: StoreStep>(
         &self,
         engine: &Engine,
         bucket: Bucket<'_>,
@@ -223,7 +222,7 @@ impl RedisStore {
 
     /// Asks about all groups of buckets at the same time, and returns the charges if one denies or does
     /// not answer. Each group is decided at the time of its node.
-    fn ask_each_group<B: RemoteBatch>(
+    fn ask_each_group<B: Batch>(
         &self,
         engine: &Engine,
         buckets: &[Bucket<'_>],
@@ -266,7 +265,8 @@ impl RedisStore {
         }
         let mut answers: Answers = found.into_iter().flatten().collect();
         for (operation, answer) in operations.iter().zip(&mut answers) {
-            if !agrees(operation, answer) {
+            let (allowed, _) = operation.member().operation.apply(answer.found, answer.now);
+            if allowed != answer.allowed() {
                 return Err(disagreed());
             }
             if is_denied && operation.kind != Kind::Check && answer.allowed() {
@@ -278,7 +278,7 @@ impl RedisStore {
 
     /// Undoes the charges of a batch, within the deadline of one decision. A charge that cannot be
     /// returned counts against the client until it expires.
-    fn give_back<B: RemoteBatch>(
+    fn give_back<B: Batch>(
         &self,
         engine: &Engine,
         buckets: &[Bucket<'_>],
@@ -393,12 +393,6 @@ fn eviction_policy(engine: &Engine) -> Option<String> {
     (field("maxmemory")? != "0").then(|| field("maxmemory_policy").map(str::to_owned))?
 }
 
-/// Returns whether the engine decides an operation on its own as the server did.
-fn agrees(operation: &RemoteOp, reply: &Answer) -> bool {
-    let RemoteOp { verb, cost, ref limit, .. } = *operation;
-    Operation { verb, limit, cost }.apply(reply.found, reply.now).0 == reply.allowed()
-}
-
 /// Returns the replies for the buckets with these keys.
 fn replies<K: AsRef<[u8]>>(
     metrics: &Metrics,
@@ -488,7 +482,7 @@ impl Store for RedisStore {
 
     #[cold]
     #[inline(never)]
-    fn update<S: RemoteStep>(
+    fn update<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
@@ -514,7 +508,7 @@ impl Store for RedisStore {
         reply
     }
 
-    fn update_all<B: RemoteBatch>(
+    fn update_all<B: Batch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
@@ -545,7 +539,7 @@ impl Store for RedisStore {
 
     #[cold]
     #[inline(never)]
-    fn update_each<'a, S: RemoteStep>(
+    fn update_each<'a, S: StoreStep>(
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),

@@ -30,9 +30,8 @@ use crate::engine::time::Timestamp;
 use crate::hash::HashKey;
 use crate::prefetch::DISTANCE;
 use crate::store::memory::Overflow;
-use crate::store::remote::{RemoteBatch, RemoteStep};
 use crate::store::url::SharedPlace;
-use crate::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError, Wait};
+use crate::store::{Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait};
 use table::{SharedTable, SlotAddress};
 
 /// The id of the overflow bucket, which new ids of a limit share while their windows are full. It
@@ -84,7 +83,7 @@ impl<M: TableMemory> SharedStore<M> {
 
     /// Runs a step on one bucket.
     #[inline(always)]
-    fn update_one<S: RemoteStep>(
+    fn update_one<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
@@ -116,7 +115,7 @@ impl<M: TableMemory> Store for SharedStore<M> {
 
     // Not inlined, as for servers, because it would slow down the memory store in the same match.
     #[inline(never)]
-    fn update<S: RemoteStep>(
+    fn update<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
@@ -127,7 +126,7 @@ impl<M: TableMemory> Store for SharedStore<M> {
     }
 
     #[inline(always)]
-    fn update_each<'a, S: RemoteStep>(
+    fn update_each<'a, S: StoreStep>(
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),
@@ -148,7 +147,7 @@ impl<M: TableMemory> Store for SharedStore<M> {
         }
     }
 
-    fn update_all<B: RemoteBatch>(
+    fn update_all<B: Batch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,

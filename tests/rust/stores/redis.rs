@@ -10,16 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use penstock::clock::Clock;
 use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::answer::Answer;
-use penstock::engine::state::State;
 use penstock::engine::time::Timestamp;
 use penstock::store::redis::{RedisStore, RedisUrl};
-use penstock::store::remote::{RemoteBatch, RemoteStep};
 use penstock::store::url::StoreUrl;
 use penstock::store::{
-    Answers, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait, Write,
+    Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait, Write,
 };
 
-use super::toy::is_toy;
+use super::toy::{Toy, is_toy};
 
 /// A Redis server for tests. It is killed when the process that started it ends, even after a crash.
 pub struct Server {
@@ -168,15 +166,6 @@ impl Drop for Redis {
     }
 }
 
-/// A step that reads a bucket or writes it.
-struct Direct(Option<Write>);
-
-impl StoreStep for Direct {
-    fn apply(&self, _: Option<State>, _: Timestamp) -> (bool, Write) {
-        (true, self.0.unwrap_or(Write::Keep))
-    }
-}
-
 impl Store for Redis {
     type Error = StoreError;
 
@@ -184,7 +173,7 @@ impl Store for Redis {
         self.store.keyspace(algorithm, prefix)
     }
 
-    fn update<S: RemoteStep>(
+    fn update<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
@@ -199,7 +188,7 @@ impl Store for Redis {
         }
     }
 
-    fn update_all<B: RemoteBatch>(
+    fn update_all<B: Batch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
@@ -213,17 +202,19 @@ impl Store for Redis {
         let _guard = self.toys.lock().unwrap_or_else(|broken| broken.into_inner());
         let mut states = vec![None; buckets.len()];
         for (&bucket, state) in buckets.iter().zip(&mut states) {
-            *state = self.store.update_here(bucket, &Direct(None), now)?.found;
+            *state = self.store.update_here(bucket, &Toy::Look, now)?.found;
         }
         let mut writes = vec![Write::Keep; buckets.len()];
         let answers = batch.apply(&states, &[], now, &mut writes);
         for (&bucket, &write) in buckets.iter().zip(&writes) {
-            self.store.update_here(bucket, &Direct(Some(write)), now)?;
+            if let Some((state, lifetime)) = write.state() {
+                self.store.update_here(bucket, &Toy::Put(state.word(), lifetime), now)?;
+            }
         }
         Ok(answers)
     }
 
-    fn update_each<'a, S: RemoteStep>(
+    fn update_each<'a, S: StoreStep>(
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),

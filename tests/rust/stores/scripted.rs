@@ -12,10 +12,10 @@ use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
-use penstock::store::remote::{
-    Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore,
+use penstock::store::remote::{Completion, RemoteCall, RemoteOp, RemoteStore};
+use penstock::store::{
+    Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait, Write,
 };
-use penstock::store::{Answers, Bucket, Keyspace, Stats, Store, StoreError, Wait, Write};
 
 use super::toy::is_toy;
 
@@ -151,7 +151,7 @@ impl Store for Scripted {
         self.keyspaces.keyspace(algorithm, prefix)
     }
 
-    fn update<S: RemoteStep>(
+    fn update<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
@@ -176,7 +176,7 @@ impl Store for Scripted {
         Ok(replies[0])
     }
 
-    fn update_all<B: RemoteBatch>(
+    fn update_all<B: Batch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
@@ -217,7 +217,7 @@ impl Store for Scripted {
 
 /// Decides several operations together, as the server does.
 fn decide(ops: &[RemoteOp], states: &[Option<State>], now: Timestamp) -> Vec<Step> {
-    let members: Vec<Member<'_>> = ops.iter().map(member).collect();
+    let members: Vec<Member<'_>> = ops.iter().map(RemoteOp::member).collect();
     let mut steps = Vec::new();
     match *members {
         [Member { operation, kind: Kind::Spend, .. }] => steps.push(operation.step(states[0], now)),
@@ -229,11 +229,6 @@ fn decide(ops: &[RemoteOp], states: &[Option<State>], now: Timestamp) -> Vec<Ste
         }
     }
     steps
-}
-
-fn member(op: &RemoteOp) -> Member<'_> {
-    let &RemoteOp { verb, kind, shadow, cost, ref limit } = op;
-    Member { operation: Operation { verb, limit, cost }, kind, shadow }
 }
 
 fn written(step: &Step) -> Write {

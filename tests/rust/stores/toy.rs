@@ -7,7 +7,7 @@ use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
-use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep};
+use penstock::store::remote::RemoteOp;
 use penstock::store::{Answers, Batch, StoreStep, Write};
 
 /// An operation on a number.
@@ -62,9 +62,7 @@ impl StoreStep for Toy {
         };
         (true, write)
     }
-}
 
-impl RemoteStep for Toy {
     fn call(&self) -> RemoteOp {
         let (verb, kind, cost) = (Verb::Spend, Kind::Spend, Cost::ZERO);
         RemoteOp { verb, kind, shadow: false, cost, limit: Limit::Unlimited }
@@ -101,10 +99,8 @@ impl Batch for Toys {
     fn give_back(&self, _: usize, _: State, _: State, _: Timestamp) -> Write {
         unreachable!("no toy denies")
     }
-}
 
-impl RemoteBatch for Toys {
     fn calls(&self) -> Vec<RemoteOp> {
-        self.0.iter().map(RemoteStep::call).collect()
+        self.0.iter().map(StoreStep::call).collect()
     }
 }

@@ -9,7 +9,7 @@ use penstock::engine::answer::Answer;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
-use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep};
+use penstock::store::remote::RemoteOp;
 use penstock::store::{Answers, Batch, Bucket, Keyspace, Stats, Store, StoreStep, Wait, Write};
 
 /// Runs a step or a batch at an instant, and returns its writes.
@@ -59,9 +59,7 @@ impl<S: StoreStep, A: Around> StoreStep for Inside<'_, S, A> {
         let write = self.around.decide(self.buckets, now, self.asked, &mut run)[0];
         (allowed, write)
     }
-}
 
-impl<S: RemoteStep, A: Around> RemoteStep for Inside<'_, S, A> {
     fn call(&self) -> RemoteOp {
         self.inner.call()
     }
@@ -88,9 +86,7 @@ impl<B: Batch, A: Around> Batch for Inside<'_, B, A> {
     fn give_back(&self, index: usize, charged: State, found: State, now: Timestamp) -> Write {
         self.inner.give_back(index, charged, found, now)
     }
-}
 
-impl<B: RemoteBatch, A: Around> RemoteBatch for Inside<'_, B, A> {
     fn calls(&self) -> Vec<RemoteOp> {
         self.inner.calls()
     }
@@ -103,7 +99,7 @@ impl<A: Around> Store for Wrapped<A> {
         self.store.keyspace(algorithm, prefix)
     }
 
-    fn update<S: RemoteStep>(
+    fn update<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
@@ -114,7 +110,7 @@ impl<A: Around> Store for Wrapped<A> {
         self.around.call(&[bucket], || self.store.update(bucket, &step, now, wait))
     }
 
-    fn update_all<B: RemoteBatch>(
+    fn update_all<B: Batch>(
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,

@@ -151,14 +151,14 @@ const LAYERS: &[Layer] = &[
         internal: &[
             "engine::answer",
             "engine::batch::Kind",
+            "engine::batch::Member",
             "engine::cost",
             "engine::limit::Limit",
-            "engine::operation::Verb",
-            "engine::state",
+            "engine::operation",
             "engine::time",
             "store",
         ],
-        external: &["smallvec"],
+        external: &[],
     },
     Layer {
         path: "store/",
