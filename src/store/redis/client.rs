@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::thread;
 
 use futures_util::future::join_all;
-use once_cell::race::OnceBox;
 use redis::{Cmd, Value};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
@@ -35,7 +34,7 @@ use crate::store::redis::{SLACK, handoff, replies};
 use crate::store::remote::RemoteOp;
 #[cfg(unix)]
 use crate::sync::count_forks;
-use crate::sync::{AtomicBool, Ordering, forks};
+use crate::sync::{AppendList, AtomicBool, Ordering, forks};
 
 /// Receives the server's reply.
 pub(super) type Done = Box<dyn FnOnce(Result<Value, StoreError>) + Send>;
@@ -46,15 +45,8 @@ pub(super) struct Client {
     url: RedisUrl,
     seed: u64,
     /// Those of this process's ancestors and its own, oldest first.
-    first: OnceBox<Generation>,
+    engines: AppendList<Engine>,
     is_closed: AtomicBool,
-}
-
-/// The engine of one process, and the generation of its child processes.
-#[derive(Debug)]
-struct Generation {
-    engine: Engine,
-    next: OnceBox<Generation>,
 }
 
 impl Client {
@@ -62,7 +54,7 @@ impl Client {
     pub(super) fn new(url: RedisUrl, seed: u64) -> Client {
         #[cfg(unix)]
         count_forks();
-        Client { url, seed, first: OnceBox::new(), is_closed: AtomicBool::new(false) }
+        Client { url, seed, engines: AppendList::new(), is_closed: AtomicBool::new(false) }
     }
 
     /// The URL.
@@ -80,32 +72,17 @@ impl Client {
             return Err(StoreError::Closed);
         }
         let forks = forks();
-        let mut link = &self.first;
-        loop {
-            let generation = match link.get() {
-                Some(generation) => generation,
-                None => {
-                    let seed = self.seed ^ u64::from(process::id());
-                    let engine = Engine::new(forks, &self.url, seed)?;
-                    link.get_or_init(|| Box::new(Generation { engine, next: OnceBox::new() }))
-                }
-            };
-            if generation.engine.forks == forks {
-                return Ok(&generation.engine);
-            }
-            link = &generation.next;
-        }
+        self.engines.find_or_push(
+            |engine| engine.forks == forks,
+            || Engine::new(forks, &self.url, self.seed ^ u64::from(process::id())),
+        )
     }
 
     /// Refuses calls from now on.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
-        let mut link = self.first.get();
-        while let Some(generation) = link {
-            if generation.engine.forks == forks() {
-                generation.engine.shared.link.close();
-            }
-            link = generation.next.get();
+        for engine in self.engines.iter().filter(|engine| engine.forks == forks()) {
+            engine.shared.link.close();
         }
     }
 }

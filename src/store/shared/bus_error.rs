@@ -9,6 +9,7 @@
 //!
 //! [`TableMemory::is_truncated`]: crate::store::shared::table_memory::TableMemory::is_truncated
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::mem::{self, MaybeUninit};
 use std::ops::Range;
@@ -18,7 +19,8 @@ use std::ptr;
 use libc::{c_int, c_void};
 use memmap2::MmapRaw;
 
-use crate::sync::counting::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use crate::sync::AppendList;
+use crate::sync::counting::{AtomicBool, AtomicUsize, Ordering};
 
 /// A mapped table.
 #[derive(Debug)]
@@ -59,11 +61,10 @@ struct MappedRegion {
     descriptor: RawFd,
     identity: (u64, u64),
     is_mapped: AtomicBool,
-    next: Option<&'static MappedRegion>,
 }
 
-/// The region that was added last.
-static LAST: AtomicPtr<MappedRegion> = AtomicPtr::new(ptr::null_mut());
+/// The regions of all tables that are or were mapped.
+static REGIONS: AppendList<MappedRegion> = AppendList::new();
 
 impl MappedRegion {
     /// Returns the region of a table that was mapped. Only under the process's lock.
@@ -72,37 +73,21 @@ impl MappedRegion {
         descriptor: RawFd,
         identity: (u64, u64),
     ) -> &'static MappedRegion {
-        let is_same = |region: &&MappedRegion| {
+        let is_same = |region: &MappedRegion| {
             (&region.addresses, region.descriptor, region.identity)
                 == (&addresses, descriptor, identity)
         };
-        if let Some(region) = MappedRegion::all().find(is_same) {
-            region.is_mapped.store(true, Ordering::Release);
-            return region;
-        }
-        let is_mapped = AtomicBool::new(true);
-        let next = MappedRegion::last();
-        let region =
-            Box::leak(Box::new(MappedRegion { addresses, descriptor, identity, is_mapped, next }));
-        LAST.store(region, Ordering::Release);
+        let Ok(region) = REGIONS.find_or_push(is_same, || {
+            let (addresses, is_mapped) = (addresses.clone(), AtomicBool::new(true));
+            Ok::<_, Infallible>(MappedRegion { addresses, descriptor, identity, is_mapped })
+        });
+        region.is_mapped.store(true, Ordering::Release);
         region
-    }
-
-    /// Returns the region that was added last.
-    fn last() -> Option<&'static MappedRegion> {
-        // SAFETY: a pointer that is not null came from a box that was leaked. Acquire pairs with
-        // the Release in `register`.
-        unsafe { LAST.load(Ordering::Acquire).as_ref() }
-    }
-
-    /// Returns the regions of all tables that are or were mapped.
-    fn all() -> impl Iterator<Item = &'static MappedRegion> {
-        std::iter::successors(MappedRegion::last(), |region| region.next)
     }
 
     /// Returns the regions of the mapped tables.
     fn mapped() -> impl Iterator<Item = &'static MappedRegion> {
-        MappedRegion::all().filter(|region| region.is_mapped.load(Ordering::Acquire))
+        REGIONS.iter().filter(|region| region.is_mapped.load(Ordering::Acquire))
     }
 
     /// Returns whether the table's file is known to be shorter than its map.
@@ -129,65 +114,49 @@ impl MappedRegion {
     }
 }
 
-/// A handler of SIGBUS that this one replaced. It is never freed, because a handler may be reading
-/// it.
-struct ReplacedHandler {
-    action: libc::sigaction,
-    earlier: Option<&'static ReplacedHandler>,
-}
-
-/// The handler that was replaced last.
-static REPLACED: AtomicPtr<ReplacedHandler> = AtomicPtr::new(ptr::null_mut());
+/// The handlers of SIGBUS that this one has replaced, in order.
+static REPLACED: AppendList<libc::sigaction> = AppendList::new();
 /// The depth of nested calls of [`hand_on`].
 static HANDING_ON: AtomicUsize = AtomicUsize::new(0);
-
-impl ReplacedHandler {
-    /// Returns the handler that was replaced last.
-    fn last() -> Option<&'static ReplacedHandler> {
-        // SAFETY: a pointer that is not null came from a box that was leaked. Acquire pairs with
-        // the Release in `install`.
-        unsafe { REPLACED.load(Ordering::Acquire).as_ref() }
-    }
-}
 
 /// Returns the address of the handler.
 fn handler() -> libc::sighandler_t {
     on_bus_error as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as libc::sighandler_t
 }
 
+/// Returns the handler of SIGBUS, and replaces it by `new` if there is one.
+fn exchange(new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    let mut found = MaybeUninit::uninit();
+    let new = new.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: `new` is null or a whole action, whose handler keeps to what a handler may do. The kernel
+    // has written the action that it returns if the call succeeds.
+    unsafe {
+        let outcome = libc::sigaction(libc::SIGBUS, new, found.as_mut_ptr());
+        (outcome == 0).then(|| found.assume_init())
+    }
+}
+
 /// Installs the handler, unless it is the current one. Only under the process's lock.
 fn install() {
-    let mut current = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: the kernel writes the action that it returns, and reads none.
-    let outcome = unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), current.as_mut_ptr()) };
-    if outcome != 0 {
+    let Some(current) = exchange(None).filter(|found| found.sa_sigaction != handler()) else {
         return;
-    }
-    // SAFETY: the call has succeeded.
-    let current = unsafe { current.assume_init() };
-    if current.sa_sigaction == handler() {
-        return;
-    }
+    };
     // With the flags and the mask that the previous handler asked for.
     let mut action = current;
     action.sa_sigaction = handler();
     action.sa_flags =
         (current.sa_flags | libc::SA_SIGINFO | libc::SA_ONSTACK) & !libc::SA_RESETHAND;
     // Before the handler may run.
-    let replaced =
-        Box::leak(Box::new(ReplacedHandler { action: current, earlier: ReplacedHandler::last() }));
-    REPLACED.store(replaced, Ordering::Release);
-    // SAFETY: `action` is a whole action, and its handler keeps to what a handler may do.
-    unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
+    REPLACED.push(current);
+    exchange(Some(&action));
 }
 
 /// Replaces the table in which a fault occurred, or hands the signal on.
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel hands a handler with SA_SIGINFO a valid description.
-    let is_fault = unsafe { (*info).si_code > 0 };
+    // SAFETY: the kernel hands a handler with SA_SIGINFO a valid description. It has an address only if
+    // it is one of a fault, and other data in its place otherwise.
+    let (is_fault, address) = unsafe { ((*info).si_code > 0, (*info).si_addr() as usize) };
     let is_replaced = if is_fault {
-        // SAFETY: the description of a fault has its address.
-        let address = unsafe { (*info).si_addr() } as usize;
         let mut regions = MappedRegion::mapped();
         regions
             .find(|region| region.addresses.contains(&address))
@@ -212,23 +181,22 @@ fn hand_on(signal: c_int, is_fault: bool, info: *mut libc::siginfo_t, context: *
     // to this one. A nested call then uses an earlier handler, so that the signal does not
     // circulate.
     let depth = HANDING_ON.fetch_add(1, Ordering::Relaxed);
-    let replaced =
-        std::iter::successors(ReplacedHandler::last(), |replaced| replaced.earlier).nth(depth);
+    let last = REPLACED.iter().count().checked_sub(1 + depth);
+    let replaced = last.and_then(|index| REPLACED.iter().nth(index));
     call(replaced, signal, is_fault, info, context);
     HANDING_ON.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Calls a replaced handler, or does what the kernel does by default if there is none.
 fn call(
-    replaced: Option<&ReplacedHandler>,
+    replaced: Option<&libc::sigaction>,
     signal: c_int,
     is_fault: bool,
     info: *mut libc::siginfo_t,
     context: *mut c_void,
 ) {
-    let (previous, flags) = replaced.map_or((libc::SIG_DFL, 0), |replaced| {
-        (replaced.action.sa_sigaction, replaced.action.sa_flags)
-    });
+    let (previous, flags) =
+        replaced.map_or((libc::SIG_DFL, 0), |replaced| (replaced.sa_sigaction, replaced.sa_flags));
     match previous {
         // The kernel does not let a fault be ignored.
         libc::SIG_IGN if !is_fault => {}

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::ptr;
 
 use smallvec::smallvec;
 
@@ -12,13 +11,12 @@ use crate::hash::HashKey;
 use crate::store::shared::build::{self, MappedTable, MappedTables};
 use crate::store::shared::bus_error::TableMap;
 use crate::store::shared::deadline::Deadline;
-use crate::store::shared::header::{COUNTERS_AT, HEADER_BYTES, Header, WINDOW};
+use crate::store::shared::header::{FirstPage, HEADER_BYTES, Header, WINDOW};
 use crate::store::shared::lock::{self, LinesGuard, ProcessLock, WindowGuard};
 use crate::store::shared::slot::SharedSlot;
 use crate::store::shared::table_memory::{FaultPoint, Faults, TableCounters, TableMemory};
 use crate::store::shared::{SharedError, TableOpenError};
-use crate::sync::counting::{self, AtomicU64, AtomicUsize};
-use crate::sync::{AtomicPtr, Ordering};
+use crate::sync::counting::{self, AtomicUsize, OnceBox};
 
 /// A table in a mapped file.
 #[derive(Debug)]
@@ -35,9 +33,8 @@ pub struct MappedFile<F = ()> {
     /// The path of the newest table.
     path: PathBuf,
     older: Option<Box<MappedFile<F>>>,
-    /// Null, or a box that this table owns. It is set once, and without a lock, for which a child
-    /// process that is forked at that moment would wait forever.
-    successor: AtomicPtr<MappedFile<F>>,
+    /// The table that replaces this one.
+    successor: OnceBox<MappedFile<F>>,
     swept: AtomicUsize,
     faults: F,
 }
@@ -96,7 +93,7 @@ impl<F: Faults> MappedFile<F> {
             place,
             path: path.to_owned(),
             older,
-            successor: AtomicPtr::new(ptr::null_mut()),
+            successor: OnceBox::new(),
             swept: AtomicUsize::new(0),
             faults: faults.clone(),
         }
@@ -121,6 +118,14 @@ impl<F: Faults> MappedFile<F> {
     /// Returns the path of the newest table.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the first page of the file.
+    #[inline(always)]
+    fn first_page(&self) -> &FirstPage {
+        // SAFETY: the map begins with it, as `open` has checked. It has atomic words only, for which any
+        // bytes are valid, and a page's start is aligned for them.
+        unsafe { &*self.map.as_ptr().cast::<FirstPage>() }
     }
 
     /// Locks lines of this table unless another process holds one of their locks.
@@ -154,12 +159,6 @@ fn assembled<F: Faults>(tables: MappedTables, path: &Path, faults: &F) -> Mapped
 
 impl<F> Drop for MappedFile<F> {
     fn drop(&mut self) {
-        let successor = self.successor.load(Ordering::Acquire);
-        if !successor.is_null() {
-            // SAFETY: it was made from a box, nothing else frees it, and no reference to it
-            // outlives this table.
-            drop(unsafe { Box::from_raw(successor) });
-        }
         // Closing the file releases the locks of other threads on it, so it waits for them. If that
         // fails, it is closed nevertheless.
         let _process = ProcessLock::take();
@@ -194,9 +193,7 @@ impl<F: Faults> TableMemory for MappedFile<F> {
 
     #[inline(always)]
     fn counters(&self) -> &TableCounters {
-        // SAFETY: the header is longer than this, and the words are atomics, aligned to 64 bytes
-        // as the offset is.
-        unsafe { &*self.map.as_ptr().add(COUNTERS_AT).cast::<TableCounters>() }
+        &self.first_page().counters
     }
 
     fn lock_lines(
@@ -230,10 +227,7 @@ impl<F: Faults> TableMemory for MappedFile<F> {
 
     #[inline(always)]
     fn successor(&self) -> Option<&MappedFile<F>> {
-        // Acquire pairs with the exchange in `open_successor`.
-        let successor = self.successor.load(Ordering::Acquire);
-        // SAFETY: a pointer that is not null came from a box, which lives as long as this table.
-        unsafe { successor.as_ref() }
+        self.successor.get()
     }
 
     fn open_successor(&self) -> Result<(), SharedError> {
@@ -247,29 +241,16 @@ impl<F: Faults> TableMemory for MappedFile<F> {
         let assemble = |tables| assembled(tables, &self.path, &self.faults);
         let opened = build::open_existing(&self.path, is_newer, assemble);
         let opened = Box::new(opened.map_err(SharedError::Open)?.ok_or(SharedError::Replaced)?);
-        let opened = Box::into_raw(opened);
-        // Release pairs with the reading above.
-        let exchanged = self.successor.compare_exchange(
-            ptr::null_mut(),
-            opened,
-            Ordering::Release,
-            Ordering::Relaxed,
-        );
-        if exchanged.is_err() {
-            // Another thread has opened it in the meantime.
-            // SAFETY: only this thread has seen this pointer.
-            drop(unsafe { Box::from_raw(opened) });
-        }
+        // Another thread may have opened it in the meantime.
+        let _: Result<(), Box<_>> = self.successor.set(opened);
         Ok(())
     }
 
     fn is_truncated(&self) -> bool {
-        // SAFETY: this word is at the start of the header, which is the start of a page.
-        let first = unsafe { &*self.map.as_ptr().cast::<AtomicU64>() };
         // Must not be read before the words that the caller has read: they may be from the zero
         // pages with which another thread has replaced the table in the meantime.
         counting::fence(counting::Ordering::Acquire);
-        first.load(counting::Ordering::Relaxed) == 0
+        self.first_page().magic.load(counting::Ordering::Relaxed) == 0
     }
 
     fn held_locks(&self) -> Option<u64> {

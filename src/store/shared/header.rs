@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::hash::Hasher;
 use std::io;
+use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
@@ -14,21 +15,32 @@ use crate::hash::HashKey;
 use crate::store::shared::TableOpenError;
 use crate::store::shared::slot::SharedSlot;
 use crate::store::shared::table_memory::{SLOTS_PER_BUCKET, SLOTS_PER_LINE, TableCounters};
+use crate::sync::counting::AtomicU64;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"penstock");
 const LAYOUT: u32 = 3;
 const ENDIAN_MARK: u32 = 0x0102_0304;
 pub(super) const HEADER_BYTES: usize = 4096;
-/// Bytes of the header that never change after creation. Their checksum follows.
-const FIXED_BYTES: usize = 120;
 /// The offset of the counters, which all processes write.
-pub(super) const COUNTERS_AT: usize = 128;
+const COUNTERS_AT: usize = offset_of!(FirstPage, counters);
+/// Bytes of the header that never change after creation. Their checksum follows.
+const FIXED_BYTES: usize = COUNTERS_AT - size_of::<u64>();
 /// The file with the boot id on Linux.
 #[cfg(not(target_vendor = "apple"))]
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 /// Lines in which a key may be, starting at its home line.
 pub(super) const WINDOW: usize = 8;
-const _: () = assert!(COUNTERS_AT + size_of::<TableCounters>() <= HEADER_BYTES);
+const _: () = assert!(COUNTERS_AT == 128 && size_of::<FirstPage>() <= HEADER_BYTES);
+
+/// The first page of a table's file in the memory of its processes.
+#[repr(C)]
+pub(super) struct FirstPage {
+    /// The first word of the header; 0 if the file was truncated.
+    pub(super) magic: AtomicU64,
+    /// The rest of the header, which is read when the file is opened.
+    header: [AtomicU64; 15],
+    pub(super) counters: TableCounters,
+}
 
 /// The part of the header that never changes.
 #[derive(Clone, Debug)]

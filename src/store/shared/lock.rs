@@ -173,12 +173,7 @@ pub(super) fn held_by_others(file: &File, lines: usize) -> io::Result<u64> {
         if start >= end {
             continue;
         }
-        let mut lock = description(WRITE, start, end - start);
-        // SAFETY: the descriptor is open as long as `file` is, and `lock` outlives the call.
-        let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
-        if outcome == -1 {
-            return Err(io::Error::last_os_error());
-        }
+        let lock = fcntl(file, libc::F_GETLK, WRITE, start, end - start)?;
         if lock.l_type != UNLOCK {
             held += 1;
             // The kernel describes any lock in the range, not necessarily the first.
@@ -189,23 +184,28 @@ pub(super) fn held_by_others(file: &File, lines: usize) -> io::Result<u64> {
     Ok(held)
 }
 
-/// Returns the kernel's description of a record lock.
-fn description(kind: libc::c_short, start: i64, length: i64) -> libc::flock {
+/// Sets or releases a record lock without waiting.
+fn record_lock(file: &File, kind: libc::c_short, start: i64, length: i64) -> io::Result<()> {
+    fcntl(file, libc::F_SETLK, kind, start, length).map(|_| ())
+}
+
+/// Calls the kernel about a record lock. Returns its description, which the kernel may have changed.
+fn fcntl(
+    file: &File,
+    command: libc::c_int,
+    kind: libc::c_short,
+    start: i64,
+    length: i64,
+) -> io::Result<libc::flock> {
     // SAFETY: `flock` is plain data, for which zeros are valid. Offsets are then relative to the
     // start of the file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind;
     lock.l_start = start;
     lock.l_len = length;
-    lock
-}
-
-/// Sets or releases a record lock without waiting.
-fn record_lock(file: &File, kind: libc::c_short, start: i64, length: i64) -> io::Result<()> {
-    let lock = description(kind, start, length);
     // SAFETY: the descriptor is open as long as `file` is, and `lock` outlives the call.
-    let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) };
-    if outcome == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let outcome = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
+    if outcome == -1 { Err(io::Error::last_os_error()) } else { Ok(lock) }
 }
 
 /// Returns whether another process holds the lock.

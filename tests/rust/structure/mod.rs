@@ -56,10 +56,14 @@ const LAYERS: &[Layer] = &[
     Layer { path: "prefetch.rs", internal: &[], external: &["std::arch"] },
     Layer {
         path: "sync.rs",
-        internal: &["sync::try_lock"],
+        internal: &["sync::append_list", "sync::try_lock"],
         external: &["loom", "once_cell::race", "parking_lot", "std::sync"],
     },
-    Layer { path: "sync/", internal: &[], external: &["libc", "std::sync", "std::thread"] },
+    Layer {
+        path: "sync/",
+        internal: &[],
+        external: &["libc", "once_cell::race", "std::sync", "std::thread"],
+    },
     Layer {
         path: "clock.rs",
         internal: &["engine::time", "sync"],
