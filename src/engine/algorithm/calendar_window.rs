@@ -9,12 +9,9 @@ use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, narrow, wide,
 };
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::{Algorithm, Overdraft};
-use crate::engine::cost::Cost;
-use crate::engine::decision::Decision;
+use crate::engine::algorithm::window::{OpenWindow, WindowRules, WindowSeries};
 use crate::engine::limit_error::LimitError;
-use crate::engine::operation::Verb;
-use crate::engine::state::{Lifetime, State, Write};
+use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
@@ -26,33 +23,6 @@ const MAX_USED: i64 = NANOS_PER_SECOND - 1;
 pub struct CalendarWindow {
     count: i64,
     calendar: Calendar,
-}
-
-/// The open window of a bucket at one instant.
-struct OpenCalendarWindow {
-    /// Its end, in seconds.
-    end: i64,
-    /// Tokens used in it.
-    used: i64,
-    /// Time until its end.
-    left: Nanos,
-}
-
-impl OpenCalendarWindow {
-    fn write_if(&self, changes: bool) -> Write {
-        Write::put_if(changes, state(self.end, self.used), Lifetime::INSTANT)
-    }
-}
-
-fn state(end: i64, used: i64) -> State {
-    let word = end.saturating_mul(NANOS_PER_SECOND).saturating_add(used);
-    State::from_instant(Timestamp::clamped(word))
-}
-
-/// Returns the window's end in seconds, and the tokens used.
-fn end_and_used(state: State) -> (i64, i64) {
-    let word = state.instant().get();
-    (word / NANOS_PER_SECOND, word % NANOS_PER_SECOND)
 }
 
 impl CalendarWindow {
@@ -76,24 +46,6 @@ impl CalendarWindow {
     /// The windows.
     pub const fn calendar(&self) -> &Calendar {
         &self.calendar
-    }
-
-    /// Returns the window of a call at `now`: the stored one, or a new one if that has ended.
-    #[inline]
-    fn open(&self, found: Option<State>, now: Timestamp) -> OpenCalendarWindow {
-        // Time does not advance beyond the last instant of the last window.
-        let now = now.get().min(MAX_SECOND * NANOS_PER_SECOND - 1);
-        let stored = found.map(end_and_used);
-        // Taken at its word, even if this calendar has no window with this end: another limit may
-        // have opened it.
-        let stored = stored.filter(|&(end, _)| now < end.saturating_mul(NANOS_PER_SECOND));
-        let (end, used) =
-            stored.unwrap_or_else(|| (self.calendar.end_of(now / NANOS_PER_SECOND), 0));
-        OpenCalendarWindow {
-            end,
-            used,
-            left: Nanos::clamped(end.saturating_mul(NANOS_PER_SECOND) - now),
-        }
     }
 }
 
@@ -162,86 +114,53 @@ impl Description for CalendarWindow {
     }
 }
 
-impl Algorithm for CalendarWindow {
-    fn max_cost(&self) -> i64 {
+impl WindowRules for CalendarWindow {
+    type Series = Calendar;
+
+    fn series(&self) -> &Calendar {
+        &self.calendar
+    }
+
+    fn at_once(&self) -> i64 {
         self.count
     }
 
     fn keeping(self, keep: i64) -> CalendarWindow {
         CalendarWindow { count: self.count - keep, ..self }
     }
+}
 
-    fn spend(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
-        let mut window = self.open(found, now);
-        window.used += cost.get();
-        let allowed = window.used <= self.count;
-        (allowed, window.write_if(allowed && cost > Cost::ZERO))
+impl WindowSeries for Calendar {
+    const LATEST: Timestamp = Timestamp::clamped(MAX_SECOND * NANOS_PER_SECOND - 1);
+    const MAX_USED: i64 = MAX_USED;
+
+    #[inline]
+    fn open(&self, found: Option<State>, now: Timestamp) -> OpenWindow {
+        let now = now.get();
+        let stored = found.map(Calendar::mark_and_used);
+        // Taken at its word, even if this calendar has no window with this end: another limit may
+        // have opened it.
+        let stored = stored.filter(|&(end, _)| now < end.saturating_mul(NANOS_PER_SECOND));
+        let (end, used) = stored.unwrap_or_else(|| (self.end_of(now / NANOS_PER_SECOND), 0));
+        let left = end.saturating_mul(NANOS_PER_SECOND) - now;
+        OpenWindow { mark: end, used, elapsed: 0, left: Nanos::clamped(left) }
     }
 
-    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
-        let mut window = self.open(found, now);
-        let given_back = cost.get().min(window.used);
-        window.used -= given_back;
-        (given_back > 0, window.write_if(given_back > 0))
+    fn mark_of_end(&self, end: Timestamp) -> i64 {
+        end.get() / NANOS_PER_SECOND
     }
 
-    fn charge(
-        &self,
-        cost: Cost,
-        overdraft: Overdraft,
-        found: Option<State>,
-        now: Timestamp,
-    ) -> (bool, Write) {
-        let mut window = self.open(found, now);
-        let most = self.count.saturating_mul(2).min(MAX_USED);
-        let taken = overdraft.taken(cost.get(), most - window.used);
-        window.used += taken;
-        (taken == cost.get(), window.write_if(taken > 0))
+    fn state(end: i64, used: i64) -> State {
+        let word = end.saturating_mul(NANOS_PER_SECOND).saturating_add(used);
+        State::from_instant(Timestamp::clamped(word))
     }
 
-    fn numbers(
-        &self,
-        verb: Verb,
-        cost: Cost,
-        allowed: bool,
-        after: Option<State>,
-        now: Timestamp,
-    ) -> Decision {
-        let window = self.open(after, now);
-        let wait = |used: i64| if used <= self.count { Nanos::ZERO } else { window.left };
-        Decision {
-            allowed,
-            unlimited: false,
-            remaining: (self.count - window.used).max(0),
-            retry_after: match verb {
-                Verb::Spend | Verb::Reserve | Verb::Check => wait(window.used + cost.get()),
-                Verb::Refund | Verb::Release(_) | Verb::Renew(_) => Nanos::ZERO,
-                Verb::Charge if !allowed => window.left,
-                Verb::Charge | Verb::ChargePartial => wait(window.used),
-            },
-            reset_after: window.left,
-            next_token_after: window.left,
-            now,
-        }
+    fn mark_and_used(state: State) -> (i64, i64) {
+        let word = state.instant().get();
+        (word / NANOS_PER_SECOND, word % NANOS_PER_SECOND)
     }
 
-    fn lifetime(&self, _: State) -> Lifetime {
+    fn lifetime(&self) -> Lifetime {
         Lifetime::INSTANT
-    }
-
-    fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
-        let mut window = self.open(Some(found), now);
-        window.used -= cost.get().min(window.used);
-        let after = state(window.end, window.used);
-        let is_same = window.end == end_and_used(charged).0;
-        Some(after).filter(|&after| is_same && after != found)
-    }
-
-    // The size of an overdraft is unknown but irrelevant: nothing is admitted before the window's
-    // end.
-    fn state_of(&self, peek: &Decision) -> State {
-        let is_overdrawn = peek.remaining == 0 && !peek.allowed;
-        let used = (self.count - peek.remaining + i64::from(is_overdrawn)).min(MAX_USED);
-        state(peek.now.saturating_add(peek.reset_after).get() / NANOS_PER_SECOND, used)
     }
 }

@@ -142,7 +142,9 @@ impl Description for FixedRateWindow {
 }
 
 impl WindowRules for FixedRateWindow {
-    fn window(&self) -> &Window {
+    type Series = Window;
+
+    fn series(&self) -> &Window {
         &self.window
     }
 

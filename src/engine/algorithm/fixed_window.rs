@@ -6,7 +6,7 @@ use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, narrow, wide,
 };
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::window::{Anchor, OpenWindow, Window, WindowRules};
+use crate::engine::algorithm::window::{Anchor, Window, WindowRules};
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::State;
 use crate::engine::time::Nanos;
@@ -91,7 +91,9 @@ impl Description for FixedWindow {
 }
 
 impl WindowRules for FixedWindow {
-    fn window(&self) -> &Window {
+    type Series = Window;
+
+    fn series(&self) -> &Window {
         &self.window
     }
 
@@ -101,14 +103,6 @@ impl WindowRules for FixedWindow {
 
     fn keeping(self, keep: i64) -> FixedWindow {
         FixedWindow { count: self.count - keep, ..self }
-    }
-
-    fn slot(&self, _: &OpenWindow) -> i64 {
-        0
-    }
-
-    fn wait_for(&self, _: i64, window: &OpenWindow) -> Nanos {
-        window.left
     }
 }
 

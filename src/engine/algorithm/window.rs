@@ -1,4 +1,4 @@
-//! Windows: what the fixed window and the fixed-rate window share.
+//! Windows: what the fixed window, the fixed-rate window and the calendar window share.
 
 use sha2::{Digest, Sha256};
 
@@ -40,14 +40,38 @@ pub struct Window {
 
 /// The open window of a bucket at one instant.
 pub(crate) struct OpenWindow {
-    /// Its start, in nanoseconds; negative only for an aligned window around the clock's origin.
-    pub start: i64,
+    /// Identifies it in a state: its start in nanoseconds (negative only for an aligned window around the
+    /// clock's origin), or the end of a calendar window in seconds.
+    pub mark: i64,
     /// Tokens used in it.
     pub used: i64,
-    /// Time since its start; negative if the clock went back.
+    /// Time since its start; negative if the clock went back. Only slots need it.
     pub elapsed: i64,
     /// Time until its end.
     pub left: Nanos,
+}
+
+/// When windows begin and end, and how a state stores one with the tokens used in it.
+pub(crate) trait WindowSeries {
+    /// The latest instant to which time advances.
+    const LATEST: Timestamp;
+    /// The most tokens in a state.
+    const MAX_USED: i64;
+
+    /// Returns the window of a call at `now`: the stored one, or a new one if that has ended.
+    fn open(&self, found: Option<State>, now: Timestamp) -> OpenWindow;
+
+    /// Returns the mark of the window that ends at `end`.
+    fn mark_of_end(&self, end: Timestamp) -> i64;
+
+    /// Returns the state that stores a window.
+    fn state(mark: i64, used: i64) -> State;
+
+    /// Returns the mark of a stored window, and the tokens used in it.
+    fn mark_and_used(state: State) -> (i64, i64);
+
+    /// Returns how long a store must keep a state.
+    fn lifetime(&self) -> Lifetime;
 }
 
 /// The rules of one kind of window.
@@ -55,7 +79,9 @@ pub(crate) struct OpenWindow {
 /// A window may have slots, which open one after the other. A slot that is forfeited when the next
 /// one opens counts as used.
 pub(crate) trait WindowRules: Description {
-    fn window(&self) -> &Window;
+    type Series: WindowSeries;
+
+    fn series(&self) -> &Self::Series;
 
     /// Returns the number of requests admitted at one instant, not counting forfeited slots.
     fn at_once(&self) -> i64;
@@ -66,16 +92,20 @@ pub(crate) trait WindowRules: Description {
         Self: Sized;
 
     /// Returns the index of the open slot, which is the number of forfeited slots.
-    fn slot(&self, window: &OpenWindow) -> i64;
+    fn slot(&self, _window: &OpenWindow) -> i64 {
+        0
+    }
 
     /// Returns the wait until `slot` opens, 0 if it is open, or the time until the window's end if
     /// it has no such slot.
-    fn wait_for(&self, slot: i64, window: &OpenWindow) -> Nanos;
+    fn wait_for(&self, _slot: i64, window: &OpenWindow) -> Nanos {
+        window.left
+    }
 
     /// Returns the window of a call, with forfeited slots counted as used, and the open slot.
     #[inline]
     fn open(&self, state: Option<State>, now: Timestamp) -> (OpenWindow, i64) {
-        let mut window = self.window().open_window(state, now);
+        let mut window = self.series().open(state, now.min(Self::Series::LATEST));
         let slot = self.slot(&window);
         window.used = window.used.max(slot);
         (window, slot)
@@ -87,8 +117,8 @@ pub(crate) trait WindowRules: Description {
         if !changes {
             return Write::Keep;
         }
-        let after = self.window().state(window.start, window.used);
-        Write::Put(after, self.window().lifetime)
+        let after = Self::Series::state(window.mark, window.used);
+        Write::Put(after, self.series().lifetime())
     }
 }
 
@@ -104,14 +134,14 @@ impl<W: WindowRules> Algorithm for W {
 
     #[inline]
     fn spend(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
-        let (mut window, slot) = self.open(found, now.min(State::MAX_INSTANT));
+        let (mut window, slot) = self.open(found, now);
         window.used += cost.get();
         let allowed = window.used <= slot + self.at_once();
         (allowed, self.put_if(allowed && cost > Cost::ZERO, &window))
     }
 
     fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
-        let (mut window, slot) = self.open(found, now.min(State::MAX_INSTANT));
+        let (mut window, slot) = self.open(found, now);
         // A refund does not return forfeited slots.
         let given_back = cost.get().min(window.used - slot);
         window.used -= given_back;
@@ -125,8 +155,10 @@ impl<W: WindowRules> Algorithm for W {
         found: Option<State>,
         now: Timestamp,
     ) -> (bool, Write) {
-        let (mut window, _) = self.open(found, now.min(State::MAX_INSTANT));
-        let taken = window.overdraw(cost, overdraft, self.capacity());
+        let (mut window, _) = self.open(found, now);
+        let most = self.capacity().saturating_mul(2).min(W::Series::MAX_USED);
+        let taken = overdraft.taken(cost.get(), most - window.used);
+        window.used += taken;
         (taken == cost.get(), self.put_if(taken > 0, &window))
     }
 
@@ -138,7 +170,7 @@ impl<W: WindowRules> Algorithm for W {
         after: Option<State>,
         now: Timestamp,
     ) -> Decision {
-        let now = now.min(State::MAX_INSTANT);
+        let now = now.min(W::Series::LATEST);
         let (window, slot) = self.open(after, now);
         let wait = |used: i64| match used <= slot + self.at_once() {
             true => Nanos::ZERO,
@@ -161,39 +193,26 @@ impl<W: WindowRules> Algorithm for W {
     }
 
     fn lifetime(&self, _: State) -> Lifetime {
-        self.window().lifetime
+        self.series().lifetime()
     }
 
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
-        let window = self.window().open_window(Some(found), now.min(State::MAX_INSTANT));
+        let window = self.series().open(Some(found), now.min(W::Series::LATEST));
+        let (mark, used) = W::Series::mark_and_used(charged);
         // Without the spend, slots that have opened since would have been forfeited.
-        let left = cost.get().min(charged.tally() as i64 - self.slot(&window)).max(0);
-        let after = self.window().state(window.start, (window.used - left).max(0));
-        let is_same = after.tally_instant() == charged.tally_instant();
+        let left = cost.get().min(used - self.slot(&window)).max(0);
+        let after = W::Series::state(window.mark, (window.used - left).max(0));
+        let is_same = W::Series::mark_and_used(after).0 == mark;
         Some(after).filter(|&after| is_same && after != found)
     }
 
     // The size of an overdraft is unknown but irrelevant: nothing is admitted before the window's
     // end.
     fn state_of(&self, peek: &Decision) -> State {
-        let admitted = self.capacity();
-        let used = if peek.remaining == 0 && !peek.allowed {
-            (admitted + 1).min(State::MAX_TALLY as i64)
-        } else {
-            admitted - peek.remaining
-        };
-        let end = peek.now.get().saturating_add(peek.reset_after.get());
-        self.window().state(end - self.window().period.get(), used)
-    }
-}
-
-impl OpenWindow {
-    /// Takes `cost` even if fewer than that are left of `admitted`; returns the tokens taken.
-    fn overdraw(&mut self, cost: Cost, overdraft: Overdraft, admitted: i64) -> i64 {
-        let most = admitted.saturating_mul(2).min(State::MAX_TALLY as i64);
-        let taken = overdraft.taken(cost.get(), most - self.used);
-        self.used += taken;
-        taken
+        let is_overdrawn = peek.remaining == 0 && !peek.allowed;
+        let used = self.capacity() - peek.remaining + i64::from(is_overdrawn);
+        let end = peek.now.saturating_add(peek.reset_after);
+        W::Series::state(self.series().mark_of_end(end), used.min(W::Series::MAX_USED))
     }
 }
 
@@ -257,38 +276,6 @@ impl Window {
         }
     }
 
-    #[inline]
-    /// Returns the window of a call at `now`: the stored one, or a new one if that has ended.
-    fn open_window(&self, state: Option<State>, now: Timestamp) -> OpenWindow {
-        let period = self.period.get();
-        if let Some(state) = state {
-            let stored = state.tally_instant().get();
-            let start = match self.phase() {
-                // A window that started before the clock's origin is stored as starting at it. No
-                // other window with a phase can start there.
-                Some(phase) if stored == 0 && phase > 0 => phase - period,
-                _ => stored,
-            };
-            // Computed from the elapsed time, because the end may exceed the maximum timestamp.
-            let elapsed = now.get().saturating_sub(start);
-            let left = period.saturating_sub(elapsed);
-            if left > 0 {
-                let used = state.tally() as i64;
-                return OpenWindow { start, used, elapsed, left: Nanos::clamped(left) };
-            }
-        }
-        let elapsed = match self.phase() {
-            None => now.get() % 1_000_000,
-            Some(phase) => (now.get() - phase).rem_euclid(period),
-        };
-        OpenWindow {
-            start: now.get() - elapsed,
-            used: 0,
-            elapsed,
-            left: Nanos::clamped(period - elapsed),
-        }
-    }
-
     /// Returns the period and, unless it is the default, the anchor, as in a limits file.
     pub(super) fn fields(&self) -> impl Iterator<Item = (&'static str, FieldValue)> {
         let (aligned, phase) = match self.anchor {
@@ -325,9 +312,58 @@ impl Window {
         let millis = longer.get().saturating_add(999_999) / 1_000_000;
         Ok((1, Nanos::from_millis(millis.unsigned_abs())))
     }
+}
 
-    fn state(&self, start: i64, used: i64) -> State {
-        State::from_tally(Timestamp::clamped(start), used as u64)
+impl WindowSeries for Window {
+    const LATEST: Timestamp = State::MAX_INSTANT;
+    const MAX_USED: i64 = State::MAX_TALLY as i64;
+
+    #[inline]
+    fn open(&self, found: Option<State>, now: Timestamp) -> OpenWindow {
+        let period = self.period.get();
+        if let Some(state) = found {
+            let stored = state.tally_instant().get();
+            let start = match self.phase() {
+                // A window that started before the clock's origin is stored as starting at it. No
+                // other window with a phase can start there.
+                Some(phase) if stored == 0 && phase > 0 => phase - period,
+                _ => stored,
+            };
+            // Computed from the elapsed time, because the end may exceed the maximum timestamp.
+            let elapsed = now.get().saturating_sub(start);
+            let left = period.saturating_sub(elapsed);
+            if left > 0 {
+                let used = state.tally() as i64;
+                return OpenWindow { mark: start, used, elapsed, left: Nanos::clamped(left) };
+            }
+        }
+        let elapsed = match self.phase() {
+            None => now.get() % 1_000_000,
+            Some(phase) => (now.get() - phase).rem_euclid(period),
+        };
+        OpenWindow {
+            mark: now.get() - elapsed,
+            used: 0,
+            elapsed,
+            left: Nanos::clamped(period - elapsed),
+        }
+    }
+
+    fn mark_of_end(&self, end: Timestamp) -> i64 {
+        end.get() - self.period.get()
+    }
+
+    fn state(mark: i64, used: i64) -> State {
+        State::from_tally(Timestamp::clamped(mark), used as u64)
+    }
+
+    fn mark_and_used(state: State) -> (i64, i64) {
+        (state.tally_instant().get(), state.tally() as i64)
+    }
+
+    #[inline]
+    fn lifetime(&self) -> Lifetime {
+        self.lifetime
     }
 }
 
@@ -368,12 +404,12 @@ mod tests {
     fn a_window_around_the_origin_is_stored() {
         let phase = Phase::Fixed(Nanos::from_millis(300));
         let window = window(1000, Anchor::Aligned(phase));
-        let new = window.open_window(None, Timestamp::clamped(100 * MILLI));
-        assert_eq!((new.start, new.elapsed), (-700 * MILLI, 800 * MILLI));
-        let kept = Some(window.state(new.start, 5));
+        let new = window.open(None, Timestamp::clamped(100 * MILLI));
+        assert_eq!((new.mark, new.elapsed), (-700 * MILLI, 800 * MILLI));
+        let kept = Some(Window::state(new.mark, 5));
         for (millis, used, start) in [(100, 5, -700), (299, 5, -700), (300, 0, 300)] {
-            let found = window.open_window(kept, Timestamp::clamped(millis * MILLI));
-            assert_eq!((found.used, found.start), (used, start * MILLI), "at {millis} ms");
+            let found = window.open(kept, Timestamp::clamped(millis * MILLI));
+            assert_eq!((found.used, found.mark), (used, start * MILLI), "at {millis} ms");
         }
     }
 
@@ -381,8 +417,8 @@ mod tests {
     fn a_window_that_ends_after_the_maximum_timestamp_has_its_full_length() {
         let window = window(86_400_000, Anchor::First);
         let end = Timestamp::clamped(State::MAX_INSTANT.get());
-        let new = window.open_window(None, end);
-        let kept = window.open_window(Some(window.state(new.start, 1)), end);
+        let new = window.open(None, end);
+        let kept = window.open(Some(Window::state(new.mark, 1)), end);
         assert_eq!(kept.left, new.left);
     }
 }
