@@ -486,11 +486,11 @@ pub(super) fn look(key: &[u8]) -> Cmd {
     command
 }
 
-/// Returns the command that writes `new` (`None`: nothing) to a bucket that still holds `expected`.
-pub(super) fn swap(key: &[u8], expected: Option<&[u8]>, new: Option<&Held>, ttl: Nanos) -> Cmd {
+/// Returns the command that writes `new` to a bucket that still holds `expected`.
+pub(super) fn swap(key: &[u8], expected: Option<&[u8]>, new: &Held, ttl: Nanos) -> Cmd {
     let mut command = SWAP.call(1);
     command.arg(key).arg(expected.unwrap_or_default());
-    command.arg(new.map(Held::text).unwrap_or_default()).arg(ttl.millis().max(1));
+    command.arg(new.text()).arg(ttl.millis().max(1));
     command
 }
 

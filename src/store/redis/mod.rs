@@ -372,7 +372,7 @@ impl RedisStore {
                 let new = Held::new(state, lifetime, held, seen.now);
                 let ttl = new.end().get().saturating_sub(seen.now.get()).max(0);
                 let ttl = Nanos::clamped(ttl.saturating_add(self.slack().get()));
-                commands.push(codec::swap(&keys[index], seen.value.as_deref(), Some(&new), ttl));
+                commands.push(codec::swap(&keys[index], seen.value.as_deref(), &new, ttl));
                 pending.push(index);
             }
             is_written = true;
