@@ -34,61 +34,33 @@ impl HashKey {
         *KEY.get_or_init(|| Box::new(HashKey::random()))
     }
 
-    /// Returns SipHash-1-3 with 128 bits. Without the key, collisions cannot be constructed.
+    /// Returns SipHash-1-3 with 64 bits. Without the key, collisions cannot be constructed.
     ///
     /// It is implemented here because for short ids, calling the hasher of a crate costs as much as
     /// its rounds; this one is inlined.
     ///
     /// # Source
     /// Aumasson and Bernstein, SipHash: a fast short-input PRF (2012), with one round for each word
-    /// and three at the end; the form with 128 bits is the one of their reference implementation.
-    #[cfg(any(test, feature = "redis"))]
+    /// and three at the end.
     #[inline(always)]
-    pub(crate) fn hash(self, bytes: &[u8]) -> (u64, u64) {
-        let mut state = self.initial_state();
-        state[1] ^= 0xee;
-        absorb_all(&mut state, bytes);
-        state[2] ^= 0xee;
-        let first = finish(&mut state);
-        state[1] ^= 0xdd;
-        (first, finish(&mut state))
-    }
-
-    /// Returns SipHash-1-3 with 64 bits.
-    #[inline(always)]
-    pub(crate) fn hash64(self, bytes: &[u8]) -> u64 {
-        let mut state = self.initial_state();
-        absorb_all(&mut state, bytes);
-        state[2] ^= 0xff;
-        finish(&mut state)
-    }
-
-    #[inline(always)]
-    fn initial_state(self) -> [u64; 4] {
-        [
+    pub(crate) fn hash(self, bytes: &[u8]) -> u64 {
+        let mut state = [
             self.0 ^ 0x736f_6d65_7073_6575,
             self.1 ^ 0x646f_7261_6e64_6f6d,
             self.0 ^ 0x6c79_6765_6e65_7261,
             self.1 ^ 0x7465_6462_7974_6573,
-        ]
+        ];
+        let (chunks, tail) = bytes.as_chunks::<8>();
+        for chunk in chunks {
+            absorb(&mut state, u64::from_le_bytes(*chunk));
+        }
+        absorb(&mut state, (bytes.len() as u64) << 56 | number(tail));
+        state[2] ^= 0xff;
+        for _ in 0..3 {
+            round(&mut state);
+        }
+        state[0] ^ state[1] ^ state[2] ^ state[3]
     }
-}
-
-#[inline(always)]
-fn absorb_all(state: &mut [u64; 4], bytes: &[u8]) {
-    let (chunks, tail) = bytes.as_chunks::<8>();
-    for chunk in chunks {
-        absorb(state, u64::from_le_bytes(*chunk));
-    }
-    absorb(state, (bytes.len() as u64) << 56 | number(tail));
-}
-
-#[inline(always)]
-fn finish(state: &mut [u64; 4]) -> u64 {
-    for _ in 0..3 {
-        round(state);
-    }
-    state[0] ^ state[1] ^ state[2] ^ state[3]
 }
 
 #[inline(always)]
@@ -132,20 +104,18 @@ fn number(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use siphasher::{sip, sip128};
+    use siphasher::sip::SipHasher13;
 
     use super::*;
 
     #[test]
-    fn the_inlined_hashes_are_siphash_1_3_at_every_length() {
+    fn the_inlined_hash_is_siphash_1_3_at_every_length() {
         let bytes: Vec<u8> = (0..=255).collect();
         let key = HashKey(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
         for length in 0..=64 {
             for bytes in [&bytes[..length], &bytes[256 - length..]] {
-                let expected = sip::SipHasher13::new_with_keys(key.0, key.1).hash(bytes);
-                assert_eq!(key.hash64(bytes), expected, "{length} bytes");
-                let expected = sip128::SipHasher13::new_with_keys(key.0, key.1).hash(bytes);
-                assert_eq!(key.hash(bytes), (expected.h1, expected.h2), "{length} bytes");
+                let expected = SipHasher13::new_with_keys(key.0, key.1).hash(bytes);
+                assert_eq!(key.hash(bytes), expected, "{length} bytes");
             }
         }
     }

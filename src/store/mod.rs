@@ -170,7 +170,7 @@ impl Keyspace {
     pub fn new(key: HashKey, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
         // The algorithm contains no colon, so no two pairs have the same text.
         let text = format!("{algorithm}:{prefix}");
-        let (salt, kind) = (key.hash64(text.as_bytes()), algorithm.state_kind());
+        let (salt, kind) = (key.hash(text.as_bytes()), algorithm.state_kind());
         Keyspace { hash: key, is_in_process: false, salt, kind, text: text.into() }
     }
 
@@ -184,7 +184,7 @@ impl Keyspace {
     /// with the same hash cannot be constructed.
     #[inline(always)]
     pub(crate) fn hash(&self, id: &[u8]) -> u64 {
-        self.hash.hash64(id) ^ self.salt
+        self.hash.hash(id) ^ self.salt
     }
 
     /// `algorithm:prefix`, which identifies the keyspace.

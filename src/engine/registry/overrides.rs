@@ -225,7 +225,7 @@ impl Overrides {
 
 #[inline(always)]
 fn hash(id: &str) -> u64 {
-    HashKey::of_process().hash64(id.as_bytes())
+    HashKey::of_process().hash(id.as_bytes())
 }
 
 impl PartialEq for Overrides {

@@ -18,16 +18,13 @@ use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 /// The time for which a state is used.
 const MAX_AGE: Nanos = Nanos::SECOND;
 
-/// The hash of a bucket.
-pub(super) type Hash = (u64, u64);
-
-/// Buckets that denied.
+/// Buckets that denied, by their keyed hash.
 #[derive(Debug)]
 pub(super) struct DenyCache {
     /// The maximum number of buckets; 0 if the cache is disabled.
     max_buckets: usize,
     since: Stopwatch,
-    denied: Mutex<HashMap<Hash, Denied>>,
+    denied: Mutex<HashMap<u64, Denied>>,
     /// The size of `denied`, so that checking an empty cache is one load.
     len: AtomicUsize,
     /// The number of changes by this process after which a denied call may be allowed.
@@ -38,7 +35,7 @@ pub(super) struct DenyCache {
 /// A call that was sent to the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noted {
-    bucket: Hash,
+    bucket: u64,
     verb: Verb,
     /// The number of changes before.
     changes: u64,
@@ -79,12 +76,12 @@ impl DenyCache {
 
     /// Returns the state of a bucket that recently denied, and the server's time.
     #[inline]
-    pub(super) fn get(&self, bucket: Hash) -> Option<(State, Timestamp)> {
+    pub(super) fn get(&self, bucket: u64) -> Option<(State, Timestamp)> {
         // Relaxed: a missed hit costs one round trip.
         if self.len.load(Ordering::Relaxed) == 0 { None } else { self.find(bucket) }
     }
 
-    fn find(&self, bucket: Hash) -> Option<(State, Timestamp)> {
+    fn find(&self, bucket: u64) -> Option<(State, Timestamp)> {
         let Denied { state, now, received_at } = *self.denied.lock().get(&bucket)?;
         // Measured from the arrival of the reply, so the server's clock is at least here.
         let age = Nanos::clamped(self.since.elapsed().get() - received_at.get());
@@ -103,7 +100,7 @@ impl DenyCache {
 
     /// Stores the state of a bucket that denied at `now`, unless a bucket has changed since
     /// `changes`.
-    pub(super) fn put(&self, bucket: Hash, state: State, now: Timestamp, changes: u64) {
+    pub(super) fn put(&self, bucket: u64, state: State, now: Timestamp, changes: u64) {
         if self.max_buckets == 0 {
             return;
         }
@@ -126,7 +123,7 @@ impl DenyCache {
     /// Prepares for a call that is sent to the server.
     ///
     /// Returns `None` for slots, of which no state is kept.
-    pub(super) fn on_submit(&self, bucket: Hash, operation: &RemoteOp) -> Option<Noted> {
+    pub(super) fn on_submit(&self, bucket: u64, operation: &RemoteOp) -> Option<Noted> {
         if !operation.limit.refills_with_time() {
             return None;
         }
@@ -153,7 +150,7 @@ impl DenyCache {
 
     /// Drops a bucket with fewer tokens than before, so that the next denial has current numbers.
     #[inline]
-    pub(super) fn on_spend(&self, bucket: Hash) {
+    pub(super) fn on_spend(&self, bucket: u64) {
         // Relaxed: a stale state denies no call that the server would allow.
         if self.len.load(Ordering::Relaxed) > 0 {
             let mut denied = self.denied.lock();
@@ -163,7 +160,7 @@ impl DenyCache {
     }
 
     /// Drops a bucket before and after this process returns tokens to it.
-    pub(super) fn forget(&self, bucket: Hash) {
+    pub(super) fn forget(&self, bucket: u64) {
         if self.max_buckets == 0 {
             return;
         }
@@ -189,27 +186,27 @@ mod tests {
     fn a_bucket_is_kept_until_it_changes() {
         let cache = DenyCache::new(10);
         let changes = cache.changes();
-        cache.put((1, 1), state(), AT, changes);
-        let (kept, now) = cache.get((1, 1)).expect("kept");
+        cache.put(1, state(), AT, changes);
+        let (kept, now) = cache.get(1).expect("kept");
         assert!(kept == state() && now >= AT);
-        assert_eq!(cache.get((1, 2)), None);
-        cache.forget((1, 1));
-        assert_eq!(cache.get((1, 1)), None);
+        assert_eq!(cache.get(2), None);
+        cache.forget(1);
+        assert_eq!(cache.get(1), None);
         // A reply from before the change.
-        cache.put((1, 1), state(), AT, changes);
-        assert_eq!(cache.get((1, 1)), None);
+        cache.put(1, state(), AT, changes);
+        assert_eq!(cache.get(1), None);
     }
 
     #[test]
     fn it_stays_within_its_size() {
         let cache = DenyCache::new(10);
         for number in 0..1000 {
-            cache.put((number, 0), state(), AT, cache.changes());
+            cache.put(number, state(), AT, cache.changes());
             assert!(cache.denied.lock().len() <= 10);
-            assert!(cache.get((number, 0)).is_some());
+            assert!(cache.get(number).is_some());
         }
         let off = DenyCache::new(0);
-        off.put((1, 1), state(), AT, off.changes());
-        assert_eq!(off.get((1, 1)), None);
+        off.put(1, state(), AT, off.changes());
+        assert_eq!(off.get(1), None);
     }
 }

@@ -81,8 +81,7 @@ impl RedisStore {
     /// at the caller's instants, otherwise at the server's time.
     pub fn new(url: RedisUrl, has_given_clock: bool) -> RedisStore {
         let key = HashKey::random();
-        let (seed, _) = key.hash(b"jitter");
-        let client = Client::new(url, seed);
+        let client = Client::new(url, key.hash(b"jitter"));
         RedisStore { client, key, has_given_clock }
     }
 
@@ -148,13 +147,12 @@ impl RedisStore {
         is_denied.then_some(denied)
     }
 
-    fn hash(&self, bucket: Bucket<'_>) -> deny_cache::Hash {
+    fn hash(&self, bucket: Bucket<'_>) -> u64 {
         self.hash_of(bucket.keyspace.text(), bucket.id)
     }
 
-    fn hash_of(&self, keyspace: &str, id: &str) -> deny_cache::Hash {
-        let (low, high) = self.key.hash(id.as_bytes());
-        (low ^ self.key.hash64(keyspace.as_bytes()), high)
+    fn hash_of(&self, keyspace: &str, id: &str) -> u64 {
+        self.key.hash(id.as_bytes()) ^ self.key.hash(keyspace.as_bytes())
     }
 
     fn key(&self, bucket: Bucket<'_>) -> Vec<u8> {
