@@ -62,11 +62,12 @@ pub(super) fn store_failed(error: impl Into<StoreError>) -> Failure {
 /// Returns the error for a name that is not in `registry`.
 #[cold]
 pub fn unknown_limit(registry: &Registry, name: &str) -> Failure {
-    // Names of a registry can be many; an error must not take long.
+    // Names of a registry can be many, and a name can be long; an error must not take long.
+    let found: String = name.chars().take(100).collect();
     let entries = registry.entries().iter().take(1000);
     let mut names: Vec<(usize, &str)> = entries
         .map(|entry| entry.name().as_str())
-        .map(|other| (edit_distance(name, other), other))
+        .map(|other| (strsim::levenshtein(&found, other), other))
         .collect();
     names.sort_unstable();
     let nearest = names.first().filter(|(distance, other)| *distance <= 1 + other.len() / 4);
@@ -83,23 +84,7 @@ pub fn unknown_limit(registry: &Registry, name: &str) -> Failure {
         Some(nearest) => format!("{nearest}E{}", &listed[1..]),
         None => listed,
     };
-    Box::new(CallError::UnknownLimit { found: name.chars().take(100).collect(), known })
-}
-
-/// Returns the number of characters to insert, remove or replace in `other` to get `one`, of which the
-/// first 100 characters count.
-fn edit_distance(one: &str, other: &str) -> usize {
-    let one: Vec<char> = one.chars().take(100).collect();
-    let mut row: Vec<usize> = (0..=one.len()).collect();
-    for (index, letter) in other.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
-        for column in 0..one.len() {
-            let replaced = diagonal + usize::from(one[column] != letter);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(row[column] + 1).min(diagonal + 1);
-        }
-    }
-    row[one.len()]
+    Box::new(CallError::UnknownLimit { found, known })
 }
 
 /// Returns the error for an id that does not have the id format of `entry`.

@@ -218,7 +218,7 @@ const LAYERS: &[Layer] = &[
             "store::Write",
             "prefetch",
         ],
-        external: &["hashbrown", "smallvec", "thiserror"],
+        external: &["hashbrown", "smallvec", "strsim", "thiserror"],
     },
     Layer {
         path: "simulate/",
