@@ -80,8 +80,8 @@ pub fn decide(
     allowed
 }
 
-/// Decides a batch of spends; returns whether it is allowed, and each member's step in `steps`.
-pub fn spend(
+/// Decides a batch as [`decide`] does, with each member's step in `steps`.
+pub fn steps(
     members: &[Member<'_>],
     states: &[Option<State>],
     now: Timestamp,
@@ -99,19 +99,6 @@ pub fn spend(
         Step { decision: operation.numbers(answer), after, lifetime }
     }));
     allowed
-}
-
-/// Applies the operations independently of each other.
-pub fn apply(
-    members: &[Member<'_>],
-    states: &[Option<State>],
-    now: Timestamp,
-    steps: &mut Vec<Step>,
-) {
-    steps.clear();
-    steps.extend(
-        members.iter().zip(states).map(|(member, &state)| member.operation.step(state, now)),
-    );
 }
 
 /// Returns the index of the strictest decision among those that decide, the last of equal ones;

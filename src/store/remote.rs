@@ -63,10 +63,7 @@ pub type Completion = Box<dyn FnOnce(Result<Vec<Answer>, StoreError>) + Send>;
 pub trait RemoteStore: Send + Sync {
     /// Returns whether one node of the server has all buckets of `call`, as [`RemoteStore::submit`]
     /// requires. Use [`Store::update_all`](crate::store::Store::update_all) otherwise.
-    fn is_one_call(&self, call: &RemoteCall) -> bool {
-        let _ = call;
-        true
-    }
+    fn is_one_call(&self, call: &RemoteCall) -> bool;
 
     /// Sends `call`. Never waits; `done` is called once.
     fn submit(&self, call: RemoteCall, done: Completion);

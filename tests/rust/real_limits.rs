@@ -163,11 +163,7 @@ impl Model {
         });
         let members: Vec<_> = members.collect();
         let mut steps = Vec::new();
-        if call.verb != Verb::Spend {
-            batch::apply(&members, &states, now, &mut steps);
-        } else {
-            batch::spend(&members, &states, now, &mut steps);
-        }
+        batch::steps(&members, &states, now, &mut steps);
         for (part, step) in parts.iter().zip(&steps) {
             if let Some(state) = step.after {
                 self.0.insert(key(part), state);
@@ -234,7 +230,7 @@ fn many_ids_in_one_call_equal_single_calls<S: Store>(fresh: fn() -> S) {
         let mut found = Vec::new();
         let snapshot = together.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
-        let outcome = together.decide_each(bound, &ids, &costs, None, |index, decision, _| {
+        let outcome = together.decide_each(bound, &ids[..], &costs, None, |index, decision, _| {
             found.push((index, *decision));
         });
         outcome.expect("an answer");
@@ -255,7 +251,7 @@ fn many_ids_in_one_call_equal_single_calls<S: Store>(fresh: fn() -> S) {
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
     costs[150] = 4;
     let (index, failure) = together
-        .decide_each(bound, &others, &costs, None, |_, _, _| panic!("no decision is returned"))
+        .decide_each(bound, &others[..], &costs, None, |_, _, _| panic!("no decision is returned"))
         .expect_err("a cost that is too high");
     assert!(index == 150 && matches!(*failure, CallError::Cost { .. }), "{failure}");
     assert_eq!(together.stats().map(|stats| stats.buckets), buckets);
@@ -326,7 +322,7 @@ fn store_failures_are_errors_of_every_call() {
             assert!(matches!(*failure, CallError::Store(_)), "{failure}");
         }
         let (index, failure) = limiter
-            .decide_each(bound, &["a", "b"], &[1, 1], None, |_, _, _| {})
+            .decide_each(bound, &["a", "b"][..], &[1, 1], None, |_, _, _| {})
             .expect_err("it fails");
         assert!(index == 0 && matches!(*failure, CallError::Store(_)), "{failure}");
         assert!(matches!(*limiter.reset(bound, "a").expect_err("it fails"), CallError::Store(_)));
@@ -441,7 +437,7 @@ fn many_calls_stop_at_the_first_failure() {
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let mut found = Vec::new();
     let outcome =
-        limiter.decide_each(bound, &ids, &[1; 150], None, |index, _, _| found.push(index));
+        limiter.decide_each(bound, &ids[..], &[1; 150], None, |index, _, _| found.push(index));
     let (index, failure) = outcome.expect_err("the 101st call fails");
     assert!(matches!(*failure, CallError::Store(StoreError::Timeout { millis: 50 })), "{failure}");
     assert_eq!((index, found), (100, (0..100).collect::<Vec<_>>()));

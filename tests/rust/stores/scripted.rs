@@ -8,7 +8,6 @@ use penstock::engine::algorithm::Step;
 use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::answer::Answer;
 use penstock::engine::batch::{self, Kind, Member};
-use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
@@ -89,6 +88,10 @@ fn key(bucket: Bucket<'_>) -> Key {
 }
 
 impl RemoteStore for Scripted {
+    fn is_one_call(&self, _: &RemoteCall) -> bool {
+        true
+    }
+
     fn submit(&self, call: RemoteCall, done: Completion) {
         done(self.ask(|server| {
             let now = server.effective_now(call.now.expect("an instant"));
@@ -221,11 +224,8 @@ fn decide(ops: &[RemoteOp], states: &[Option<State>], now: Timestamp) -> Vec<Ste
     let mut steps = Vec::new();
     match *members {
         [Member { operation, kind: Kind::Spend, .. }] => steps.push(operation.step(states[0], now)),
-        [Member { operation: Operation { verb: Verb::Refund, .. }, .. }, ..] => {
-            batch::apply(&members, states, now, &mut steps)
-        }
         _ => {
-            batch::spend(&members, states, now, &mut steps);
+            batch::steps(&members, states, now, &mut steps);
         }
     }
     steps
