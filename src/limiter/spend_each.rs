@@ -19,26 +19,6 @@ pub trait IdList {
     fn try_for_each(&self, visit: impl FnMut(&str) -> Option<()>) -> Option<()>;
 }
 
-impl<T: AsRef<str>> IdList for Vec<T> {
-    fn id(&self, index: usize) -> &str {
-        self[index].as_ref()
-    }
-
-    fn try_for_each(&self, visit: impl FnMut(&str) -> Option<()>) -> Option<()> {
-        self[..].try_for_each(visit)
-    }
-}
-
-impl<T: AsRef<str>, const N: usize> IdList for [T; N] {
-    fn id(&self, index: usize) -> &str {
-        self[index].as_ref()
-    }
-
-    fn try_for_each(&self, visit: impl FnMut(&str) -> Option<()>) -> Option<()> {
-        self[..].try_for_each(visit)
-    }
-}
-
 impl<T: AsRef<str>> IdList for [T] {
     #[inline(always)]
     fn id(&self, index: usize) -> &str {

@@ -103,7 +103,7 @@ fn store_errors_are_counted_instead_of_decisions() {
     for call in 0..2 {
         check(limiter.reset(orders, "ada").is_err() == (call == 1));
     }
-    let each = limiter.decide_each(orders, &["a", "b", "c"], &[1; 3], None, |_, _, _| ());
+    let each = limiter.decide_each(orders, &["a", "b", "c"][..], &[1; 3], None, |_, _, _| ());
     check(matches!(each, Err((1, error)) if matches!(*error, CallError::Store(_))));
     let counted = counts(&limiter, "Orders");
     assert_eq!((counted.checks, counted.spends), (outcomes(4, 0, 0), outcomes(1, 0, 0)));

@@ -224,7 +224,7 @@ fn calls_that_would_never_return_their_slots_are_refused<S: Store>(fresh: fn() -
         assert!(error.to_string().contains("reserve"));
     }
     let each =
-        limiter.decide_each(bound, &["ada"], &[1], None, |_, _, _| panic!("nothing is taken"));
+        limiter.decide_each(bound, &["ada"][..], &[1], None, |_, _, _| panic!("nothing is taken"));
     assert!(matches!(*each.expect_err("refused").1, CallError::Slots { .. }));
     assert!(matches!(
         *limiter.place(bound, Call::spend("ada", 1)).expect_err("refused"),
