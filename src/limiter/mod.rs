@@ -248,18 +248,15 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// [`LimitConflict`] if a different limit has the name of a defined one. The active limits are then
     /// unchanged.
     pub fn reload(&self, registry: Registry) -> Result<(), LimitConflict> {
-        let mut loaded = self.loaded.write();
-        let active = loaded.snapshot.registry();
-        let registry = loaded.defined.iter().try_fold(registry, |registry, (name, limit)| {
-            if registry.entry(name).is_some_and(|entry| active.entry(name) == Some(entry)) {
-                return Ok(registry);
-            }
-            registry.with(name, *limit).map_err(|source| LimitConflict::new(name, source))
-        })?;
-        let replaced = self.replace(&mut loaded, registry);
-        drop(loaded);
-        self.raise_lifetimes(&replaced);
-        Ok(())
+        self.replace(|loaded| {
+            let active = loaded.snapshot.registry();
+            loaded.defined.iter().try_fold(registry, |registry, (name, limit)| {
+                if registry.entry(name).is_some_and(|entry| active.entry(name) == Some(entry)) {
+                    return Ok(registry);
+                }
+                registry.with(name, *limit).map_err(|source| LimitConflict::new(name, source))
+            })
+        })
     }
 
     /// Adds a limit without overrides, which survives a reload.
@@ -267,25 +264,18 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// # Errors
     /// [`LimitConflict`] if the name is invalid or taken.
     pub fn define(&self, name: &str, limit: Limit) -> Result<(), LimitConflict> {
-        let mut loaded = self.loaded.write();
-        let registry = loaded.snapshot.registry().with(name, limit);
-        let registry = registry.map_err(|source| LimitConflict::new(name, source))?;
-        loaded.defined.push((name.to_owned(), limit));
-        let replaced = self.replace(&mut loaded, registry);
-        drop(loaded);
-        self.raise_lifetimes(&replaced);
-        Ok(())
+        self.replace(|loaded| {
+            let registry = loaded.snapshot.registry().with(name, limit);
+            let registry = registry.map_err(|source| LimitConflict::new(name, source))?;
+            loaded.defined.push((name.to_owned(), limit));
+            Ok(registry)
+        })
     }
 
     /// Adds a limit that a reload has removed, with its overrides, unless a limit has its name. The
     /// next reload removes it again. Returns whether it was added.
     pub fn restore(&self, entry: &Arc<Entry>) -> bool {
-        let mut loaded = self.loaded.write();
-        let Some(registry) = loaded.snapshot.registry().with_entry(entry) else { return false };
-        let replaced = self.replace(&mut loaded, registry);
-        drop(loaded);
-        self.raise_lifetimes(&replaced);
-        true
+        self.replace(|loaded| loaded.snapshot.registry().with_entry(entry).ok_or(())).is_ok()
     }
 
     /// Makes every holder of a bound limit look it up again.
@@ -293,8 +283,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Replaces the limits. Returns the previous snapshot and the new one.
-    fn replace(&self, loaded: &mut Loaded, registry: Registry) -> [Arc<Snapshot>; 2] {
+    /// Replaces the limits by those that `next` returns, and makes the store keep existing buckets for as
+    /// long as these need.
+    fn replace<E>(&self, next: impl FnOnce(&mut Loaded) -> Result<Registry, E>) -> Result<(), E> {
+        let mut locked = self.loaded.write();
+        let loaded = &mut *locked;
+        let registry = next(loaded)?;
         // If the limiter is closed meanwhile, no generation is that of these limits, and calls look them
         // up again.
         let generation = self.generation() + 1;
@@ -302,18 +296,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let after = Arc::new(after);
         let before = std::mem::replace(&mut loaded.snapshot, Arc::clone(&after));
         self.invalidate();
-        [before, after]
-    }
-
-    /// Makes the store keep existing buckets for as long as the new limits need. The limits are not
-    /// locked meanwhile: this takes long in a large store, and calls are decided under the new limits.
-    fn raise_lifetimes(&self, [before, after]: &[Arc<Snapshot>; 2]) {
-        let Some(lifetime) = bound::lifetimes(before.registry(), after.registry()) else { return };
-        if let Err(error) = self.store.raise_lifetimes(self.clock.now(), &lifetime) {
+        // The limits are not locked from here on: this takes long in a large store, and calls are decided
+        // under the new limits.
+        drop(locked);
+        if let Some(lifetime) = bound::lifetimes(before.registry(), after.registry())
+            && let Err(error) = self.store.raise_lifetimes(self.clock.now(), &lifetime)
+        {
             // Not reported: the new limits are active in any case. Only some existing buckets may expire
             // too early.
             let _: StoreError = error.into();
         }
+        Ok(())
     }
 
     /// Validates a call on one bucket.
@@ -443,7 +436,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         verb: Verb,
         transactions: &[Transaction],
     ) -> Result<AnsweredAll, Failure> {
-        self.answer_all_within(verb, transactions, Wait::Allowed)
+        self.ask_all(verb, transactions, Timing::Sampled, |_| Some(verb), Wait::Allowed)
     }
 
     /// Does the same as [`Limiter::answer_all`] if the store can answer without waiting. Otherwise
@@ -456,19 +449,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         verb: Verb,
         transactions: &[Transaction],
     ) -> Result<Option<AnsweredAll>, Failure> {
-        match self.answer_all_within(verb, transactions, Wait::Never) {
+        match self.ask_all(verb, transactions, Timing::Sampled, |_| Some(verb), Wait::Never) {
             Err(error) if *error == CallError::Store(StoreError::WouldWait) => Ok(None),
             answered => answered.map(Some),
         }
-    }
-
-    fn answer_all_within(
-        &self,
-        verb: Verb,
-        transactions: &[Transaction],
-        wait: Wait,
-    ) -> Result<AnsweredAll, Failure> {
-        self.ask_all(verb, transactions, Timing::Sampled, |_| Some(verb), wait)
     }
 
     /// Decides several transactions, and counts them as the operation that `counted_as` returns for
