@@ -5,10 +5,9 @@ use crate::engine::limit::Limit;
 use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::limiter::batch::Timing;
 use crate::limiter::queue::{Demand, Estimate, Pace, Placing};
-use crate::limiter::{
-    AnsweredAll, BoundLimit, Call, Decided, Failure, Limiter, Timing, Transaction,
-};
+use crate::limiter::{AnsweredAll, BoundLimit, Call, Decided, Failure, Limiter, Transaction};
 use crate::store::{Store, Wait};
 
 impl<S: Store, C: Clock> Limiter<S, C> {

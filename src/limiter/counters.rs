@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::clock::Stopwatch;
-use crate::engine::key::LimitName;
+use crate::clock::{Clock, Stopwatch};
+use crate::engine::key::{LimitName, bucket_key};
 use crate::engine::operation::Verb;
 use crate::engine::registry::Registry;
 use crate::latencies::{Histogram, Latencies};
-use crate::limiter::top_denied::TopDenied;
+use crate::limiter::Limiter;
+use crate::limiter::error::{Failure, unknown_limit};
+use crate::limiter::top_denied::{HeavyHitter, TopDenied};
+use crate::store::Store;
 use crate::sync::Ordering;
 use crate::sync::counting::{AtomicU32, AtomicU64};
 
@@ -257,6 +260,47 @@ impl CountersByName {
         removed.sort_unstable_by_key(|name| name.as_str());
         let names = active.chain(removed);
         names.filter_map(|name| Some((name.clone(), Arc::clone(self.0.get(name)?)))).collect()
+    }
+}
+
+/// A client that is denied often: its bucket key, the limit's name and the estimated count.
+pub type DeniedBucket = (String, LimitName, HeavyHitter);
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// Returns the counts of each limit since the limiter was created. Limits removed by a reload come
+    /// last. No number ever decreases.
+    pub fn counts(&self) -> Vec<(LimitName, Counts)> {
+        let loaded = self.loaded.read();
+        let all = loaded.counters.all(loaded.snapshot.registry());
+        all.into_iter().map(|(name, counters)| (name, counters.read())).collect()
+    }
+
+    /// Returns the `n` ids with the most denials, under one limit or all of them, in descending order.
+    ///
+    /// # Errors
+    /// [`CallError::UnknownLimit`](crate::limiter::CallError::UnknownLimit) if no limit has this name.
+    pub fn top_denied(&self, name: Option<&str>, n: usize) -> Result<Vec<DeniedBucket>, Failure> {
+        let loaded = self.loaded.read();
+        let registry = loaded.snapshot.registry();
+        let mut all = loaded.counters.all(registry);
+        if let Some(selected) = name {
+            all.retain(|(name, _)| name.as_str() == selected);
+            if all.is_empty() {
+                return Err(unknown_limit(registry, selected));
+            }
+        }
+        let mut top_denied = Vec::new();
+        for (name, counters) in all {
+            let prefix =
+                registry.entry(name.as_str()).map_or(name.as_str(), |entry| entry.prefix());
+            let top = counters.top_denied().top(n).into_iter();
+            top_denied
+                .extend(top.map(|hitter| (bucket_key(prefix, &hitter.id), name.clone(), hitter)));
+        }
+        // A stable sort: equal counts keep the order of their limits.
+        top_denied.sort_by_key(|(.., hitter)| std::cmp::Reverse(hitter.denied));
+        top_denied.truncate(n);
+        Ok(top_denied)
     }
 }
 

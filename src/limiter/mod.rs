@@ -3,13 +3,13 @@
 //! A call has three stages: [prepare](Limiter::prepare), [ask](Limiter::ask) and
 //! [conclude](Limiter::conclude). Only the second may wait.
 
+mod batch;
 mod bound;
 mod call;
 mod charge;
 mod counters;
 mod error;
 mod queue;
-mod record;
 mod settle;
 mod slots;
 mod spend_each;
@@ -19,39 +19,30 @@ mod top_denied;
 
 use std::sync::Arc;
 
+pub use batch::{AnsweredAll, DecidedAll, Transaction};
 pub use bound::{BoundLimit, Snapshot};
 pub use call::Call;
-pub use counters::{Counts, LATENCY_SAMPLE_INTERVAL, Outcomes};
+pub use counters::{Counts, DeniedBucket, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
 pub use queue::{Demand, Estimate, Pace, Placing, QueueStep, Rejected, Ticket, WaitQueue};
-pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
 pub use slots::{AddedSlot, Ending, Endings, HeldSlotKey, OpenSlots, count_endings};
 pub use spend_each::IdList;
 pub use submit::{Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 
-use smallvec::SmallVec;
-
 use bound::Resolved;
 use counters::{CountersByName, Stripe, StripeIndex};
-use store_ops::Members;
 
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::answer::Answer;
-use crate::engine::batch::{self, Kind, Member};
-use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::factor::Adjustment;
 use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::{Entry, Registry};
 use crate::engine::time::Timestamp;
-use crate::store::{Answers, Bucket, Stats, Store, StoreError, Wait};
+use crate::store::{Bucket, Stats, Store, StoreError, Wait};
 use crate::sync::{AtomicU64, Ordering, RwLock};
-
-/// A list with one element per transaction. Most batches are small enough to need no allocation.
-type BatchVec<T> = SmallVec<[T; 4]>;
 
 /// The answer to a call, and the limit it was decided under. The numbers follow from both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,60 +80,6 @@ impl Decided {
     }
 }
 
-/// One limit, id and cost within a multi-limit decision.
-#[derive(Debug)]
-pub struct Transaction {
-    /// The limit.
-    pub limit: Arc<BoundLimit>,
-    /// The client's id, in any accepted spelling.
-    pub id: String,
-    /// The cost in tokens.
-    pub cost: i64,
-    /// The role in the batch: spend, check, or spend without deciding.
-    pub kind: Kind,
-    /// What the call changes in its limit.
-    pub adjustment: Option<Adjustment>,
-}
-
-impl Transaction {
-    /// Creates a transaction that changes nothing in its limit.
-    pub fn new(
-        limit: &Arc<BoundLimit>,
-        id: impl Into<String>,
-        cost: i64,
-        kind: Kind,
-    ) -> Transaction {
-        Transaction { limit: Arc::clone(limit), id: id.into(), cost, kind, adjustment: None }
-    }
-
-    /// Computes the decision on this transaction.
-    fn numbers(&self, verb: Verb, effective: Option<&Limit>, answer: &Answer) -> Decision {
-        self.limit.entry.numbers(verb, &self.id, self.cost, effective, answer)
-    }
-}
-
-/// The answers on several transactions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnsweredAll {
-    /// The index of the strictest transaction; `None` if no transaction decides.
-    pub binding: Option<usize>,
-    /// The instant of the decision.
-    pub now: Timestamp,
-    /// The answer of each transaction, in order.
-    pub parts: Vec<Answered>,
-}
-
-/// The decision on several transactions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DecidedAll {
-    /// The strictest decision.
-    pub decision: Decision,
-    /// The index of its transaction; `None` if no transaction decides.
-    pub binding: Option<usize>,
-    /// The decision of each transaction, in order.
-    pub parts: Vec<Decided>,
-}
-
 /// A validated call that has not been sent to the store yet.
 #[derive(Debug)]
 pub struct Prepared<'a> {
@@ -158,31 +95,6 @@ impl Prepared<'_> {
     fn operation(&self) -> Option<(Bucket<'_>, Operation<'_>)> {
         self.resolved.operation(self.call.verb)
     }
-}
-
-impl AnsweredAll {
-    /// Computes the numbers.
-    pub fn decided(self, verb: Verb, transactions: &[Transaction]) -> DecidedAll {
-        let parts = self.parts.into_iter().zip(transactions).map(|(part, transaction)| {
-            let Answered { answer, shadow, effective_limit } = part;
-            let decision = transaction.numbers(verb, effective_limit.as_deref(), &answer);
-            Decided { decision, shadow, effective_limit }
-        });
-        let parts: Vec<Decided> = parts.collect();
-        let decision = self.binding.map_or(Decision::unlimited(self.now), |at| parts[at].decision);
-        DecidedAll { decision, binding: self.binding, parts }
-    }
-}
-
-/// Whether a call about several buckets is timed.
-#[derive(Clone, Copy, Debug)]
-enum Timing {
-    /// Some calls are timed.
-    Sampled,
-    /// It is, and has already begun.
-    Since(Stopwatch),
-    /// It is not, because it may be part of a longer wait.
-    None,
 }
 
 /// Limits, a store and a clock.
@@ -425,153 +337,6 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Decided { decision, shadow, effective_limit }
     }
 
-    /// Decides several transactions together: all of them are applied or none. Refunds are
-    /// independent of each other.
-    ///
-    /// # Errors
-    /// [`CallError`] if a transaction is invalid, two transactions have the same bucket, or the store
-    /// does not answer. Nothing is then written.
-    pub fn answer_all(
-        &self,
-        verb: Verb,
-        transactions: &[Transaction],
-    ) -> Result<AnsweredAll, Failure> {
-        self.ask_all(verb, transactions, Timing::Sampled, |_| Some(verb), Wait::Allowed)
-    }
-
-    /// Does the same as [`Limiter::answer_all`] if the store can answer without waiting. Otherwise
-    /// returns `None`, and no charge of this call remains.
-    ///
-    /// # Errors
-    /// As [`Limiter::answer_all`].
-    pub fn try_answer_all(
-        &self,
-        verb: Verb,
-        transactions: &[Transaction],
-    ) -> Result<Option<AnsweredAll>, Failure> {
-        match self.ask_all(verb, transactions, Timing::Sampled, |_| Some(verb), Wait::Never) {
-            Err(error) if *error == CallError::Store(StoreError::WouldWait) => Ok(None),
-            answered => answered.map(Some),
-        }
-    }
-
-    /// Decides several transactions, and counts them as the operation that `counted_as` returns for
-    /// whether all are allowed.
-    fn ask_all(
-        &self,
-        verb: Verb,
-        transactions: &[Transaction],
-        timing: Timing,
-        counted_as: impl FnOnce(bool) -> Option<Verb>,
-        wait: Wait,
-    ) -> Result<AnsweredAll, Failure> {
-        self.answer_all_by(verb, transactions, timing, counted_as, |buckets, batch, now| {
-            let answers = self.store.update_all(buckets, batch, now, &self.clock, wait);
-            answers.map_err(|error| record::store_failed(transactions, error))
-        })
-    }
-
-    /// Does the same as [`Limiter::answer_all`], with the numbers.
-    ///
-    /// # Errors
-    /// As [`Limiter::answer_all`].
-    pub fn decide_all(
-        &self,
-        verb: Verb,
-        transactions: &[Transaction],
-    ) -> Result<DecidedAll, Failure> {
-        Ok(self.answer_all(verb, transactions)?.decided(verb, transactions))
-    }
-
-    /// Decides several transactions together. `ask` returns the answers of those with a bucket.
-    fn answer_all_by(
-        &self,
-        verb: Verb,
-        transactions: &[Transaction],
-        timing: Timing,
-        counted_as: impl FnOnce(bool) -> Option<Verb>,
-        ask: impl FnOnce(&[Bucket<'_>], &Members<'_>, Timestamp) -> Result<Answers, Failure>,
-    ) -> Result<AnsweredAll, Failure> {
-        let stripe = StripeIndex::choose();
-        let stopwatch = match timing {
-            // The sampling of the first limit decides.
-            Timing::Sampled => {
-                let first = transactions.first().map(|first| first.limit.counters.stripe(stripe));
-                first.and_then(Stripe::stopwatch)
-            }
-            Timing::Since(stopwatch) => Some(stopwatch),
-            Timing::None => None,
-        };
-        self.with_batch(verb, transactions, |resolved, indices, buckets, batch| {
-            let now = self.clock.now();
-            let answers =
-                if buckets.is_empty() { Answers::new() } else { ask(buckets, batch, now)? };
-            let denies = |(member, answer): (&Member<'_>, &Answer)| {
-                verb.decides() && member.decides() && !answer.allowed()
-            };
-            let allowed = !batch.0.iter().zip(&answers).any(denies);
-            if let Some(verb) = counted_as(allowed) {
-                self.count_all(verb, transactions, stripe, resolved, indices.iter().zip(&answers));
-            }
-            let deciding = batch.0.iter().zip(&answers);
-            let deciding = deciding.map(|(member, answer)| {
-                (verb == Verb::Refund || member.decides(), member.operation.numbers(answer))
-            });
-            let binding = batch::strictest(deciding).map(|index| indices[index]);
-            let parts = resolved.iter().zip(transactions).map(|(found, transaction)| Answered {
-                answer: Answer::new(None, now, true),
-                shadow: found.rule.shadow
-                    && verb != Verb::Refund
-                    && transaction.kind != Kind::SpendOnly,
-                effective_limit: match transaction.adjustment {
-                    Some(_) => found.effective_limit.clone(),
-                    None => None,
-                },
-            });
-            let mut parts: Vec<Answered> = parts.collect();
-            for (&index, answer) in indices.iter().zip(answers) {
-                parts[index].answer = answer;
-            }
-            if let Some(stopwatch) = stopwatch {
-                record::count_latency(transactions, stopwatch);
-                self.store.tidy(now);
-            }
-            Ok(AnsweredAll { binding, now, parts })
-        })
-    }
-
-    /// Validates several transactions. Calls `then` with the resolved transactions, the indices of
-    /// those with a bucket, their buckets, and the batch to run on the buckets.
-    fn with_batch<T>(
-        &self,
-        verb: Verb,
-        transactions: &[Transaction],
-        then: impl FnOnce(&[Resolved<'_>], &[usize], &[Bucket<'_>], &Members<'_>) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        let mut resolved = BatchVec::with_capacity(transactions.len());
-        for transaction in transactions {
-            let Transaction { limit, id, cost, kind, adjustment } = transaction;
-            let call = Call { verb, id, cost: *cost, adjustment: adjustment.as_ref() };
-            let mut found = limit.resolve(call)?;
-            if verb == Verb::Refund && *kind == Kind::Check {
-                found.cost = Cost::ZERO;
-            }
-            resolved.push(found);
-        }
-        // An unlimited transaction has no bucket. It is allowed and does not affect the decision.
-        let mut indices = BatchVec::with_capacity(resolved.len());
-        let mut buckets = BatchVec::with_capacity(resolved.len());
-        let mut members = BatchVec::with_capacity(resolved.len());
-        for (index, (transaction, call)) in transactions.iter().zip(&resolved).enumerate() {
-            let Some((bucket, operation)) = call.operation(verb) else { continue };
-            members.push(Member { operation, kind: transaction.kind, shadow: call.rule.shadow });
-            buckets.push(bucket);
-            indices.push(index);
-        }
-        check_duplicates(transactions, &resolved, &indices)?;
-        then(&resolved, &indices, &buckets, &Members(&members))
-    }
-
     /// Removes a bucket from the store. Returns whether it existed.
     ///
     /// # Errors
@@ -594,25 +359,5 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// [`StoreError`] if the store does not answer.
     pub fn stats(&self) -> Result<Stats, StoreError> {
         self.store.stats(self.clock.now()).map_err(Into::into)
-    }
-}
-
-/// Returns an error if two transactions have the same bucket. `indices` are those that have a bucket.
-fn check_duplicates(
-    transactions: &[Transaction],
-    resolved: &[Resolved<'_>],
-    indices: &[usize],
-) -> Result<(), Failure> {
-    let key = |index: usize| (transactions[index].limit.entry.prefix(), &*resolved[index].id);
-    let mut sorted = BatchVec::from_slice(indices);
-    sorted.sort_by(|&one, &other| key(one).cmp(&key(other)).then(one.cmp(&other)));
-    match sorted.windows(2).find(|pair| key(pair[0]) == key(pair[1])) {
-        None => Ok(()),
-        Some(pair) => Err(Box::new(CallError::DuplicateBucket {
-            limit: transactions[pair[0]].limit.entry.name().to_string(),
-            key: transactions[pair[0]].limit.entry.bucket_key(&resolved[pair[0]].id),
-            first: pair[0],
-            second: pair[1],
-        })),
     }
 }

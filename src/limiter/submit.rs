@@ -9,10 +9,10 @@ use crate::clock::{Clock, Stopwatch};
 use crate::engine::answer::Answer;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
+use crate::limiter::batch::{Timing, store_failed, with_batch};
 use crate::limiter::counters::StripeIndex;
 use crate::limiter::{
-    Answered, AnsweredAll, BoundLimit, Call, Failure, Limiter, Prepared, Timing, Transaction,
-    record,
+    Answered, AnsweredAll, BoundLimit, Call, Failure, Limiter, Prepared, Transaction,
 };
 use crate::store::remote::{RemoteCall, RemoteOp};
 use crate::store::{Batch, Bucket, Store, StoreError, StoreStep};
@@ -127,7 +127,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         transactions: Vec<Transaction>,
     ) -> Result<(RemoteCall, SubmittedAll), Failure> {
         let stopwatch = Stopwatch::start();
-        let ops = self.with_batch(verb, &transactions, |_, _, buckets, batch| {
+        let ops = with_batch(verb, &transactions, |_, _, buckets, batch| {
             let calls = buckets.iter().zip(batch.calls());
             Ok(calls.map(|(bucket, operation)| op(bucket, operation)).collect())
         })?;
@@ -145,7 +145,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         replies: Result<Vec<Answer>, StoreError>,
     ) -> Result<AnsweredAll, Failure> {
         let transactions = &call.transactions;
-        let failed = |error: StoreError| record::store_failed(transactions, error);
+        let failed = |error: StoreError| store_failed(transactions, error);
         let (timing, counted_as) = (Timing::Since(call.stopwatch), |_| Some(call.verb));
         self.answer_all_by(call.verb, transactions, timing, counted_as, |_, batch, _| {
             batch.read(&replies.map_err(failed)?).ok_or_else(|| failed(mismatched_reply()))
