@@ -135,7 +135,7 @@ impl TableMemory for Table {
         Ok(Some(self.lock_here(lines)))
     }
 
-    fn lock(&self, place: u64, _: &Deadline) -> Result<Option<Self::Guard<'_>>, SharedError> {
+    fn lock(&self, place: u64, _: &Deadline) -> Result<Self::Guard<'_>, SharedError> {
         let window = |table: &Table| {
             let home = table.home_line(place);
             match self.machine.locking {
@@ -149,7 +149,7 @@ impl TableMemory for Table {
                 guard.extend(older.lock_here(window(older)));
             }
         }
-        Ok(Some(guard))
+        Ok(guard)
     }
 
     fn older(&self) -> Option<&Table> {

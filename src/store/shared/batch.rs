@@ -156,7 +156,6 @@ impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
                 let evict = table.evicts() || address == self.overflows[index];
                 match table.insert(address, evict, &mut run, now, self.deadline)? {
                     InsertOutcome::Done(charge) => charge,
-                    InsertOutcome::Busy => return Err(SharedError::Busy),
                     InsertOutcome::Full(_) => None,
                 }
             }

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use crate::clock::Stopwatch;
 use crate::engine::time::Nanos;
 use crate::store::Wait;
+use crate::store::shared::SharedError;
 
 /// The longest wait of a call, from its first wait on and over all of its locks.
 const CALL: Nanos = Nanos::from_millis(200);
@@ -41,6 +42,12 @@ impl Deadline {
     /// Returns whether the call may wait at all.
     pub(super) fn may_wait(&self) -> bool {
         self.longest.is_some()
+    }
+
+    /// Returns the error of a call that did not get a lock by then.
+    #[cold]
+    pub(super) fn error(&self) -> SharedError {
+        if self.may_wait() { SharedError::Busy } else { SharedError::WouldWait }
     }
 
     /// Returns whether the deadline has passed.

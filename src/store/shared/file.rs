@@ -206,19 +206,16 @@ impl<F: Faults> TableMemory for MappedFile<F> {
         })
     }
 
-    fn lock(
-        &self,
-        place: u64,
-        deadline: &Deadline,
-    ) -> Result<Option<WindowGuard<'_>>, SharedError> {
-        WindowGuard::take(deadline, || {
+    fn lock(&self, place: u64, deadline: &Deadline) -> Result<WindowGuard<'_>, SharedError> {
+        let taken = WindowGuard::take(deadline, || {
             let here = std::iter::once((self, true));
             let tables = here.chain(self.older_tables().map(|older| (older, false)));
             let windows = tables.map(|(table, needs_name): (&MappedFile<F>, _)| {
                 table.try_lock(table.window_of(place), needs_name)
             });
             windows.collect()
-        })
+        });
+        taken?.ok_or_else(|| deadline.error())
     }
 
     fn older(&self) -> Option<&MappedFile<F>> {

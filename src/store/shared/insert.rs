@@ -45,21 +45,20 @@ impl<M: TableMemory> SharedTable<M> {
             self.sweep(memory, now);
             memory.reached(FaultPoint::BeforeLock);
             match memory.lock(address.place, deadline) {
-                Ok(None) => return Ok(InsertOutcome::Busy),
-                Ok(Some(_guard)) if is_in_use(memory) || has(Mutant::AddsToRetired) => {
+                Ok(_guard) if is_in_use(memory) || has(Mutant::AddsToRetired) => {
                     memory.counters().locked.count();
                     memory.reached(FaultPoint::Locked);
                     let placed = self.insert_locked(memory, address, evict, run, now);
                     memory.counters().unlocked.count();
                     return placed;
                 }
-                Ok(Some(_)) => {}
+                Ok(_) => {}
                 // The file of a table without buckets may have been removed.
                 Err(SharedError::Replaced) if !is_in_use(memory) => {}
                 Err(error) => return Err(error),
             }
             if !deadline.may_wait() {
-                return Ok(InsertOutcome::Busy);
+                return Err(deadline.error());
             }
             memory.open_successor()?;
         }

@@ -30,8 +30,7 @@ impl<M: TableMemory> SharedTable<M> {
             let has_older = memory.older_tables().next().is_some();
             let _guard = match has_older.then(|| memory.lock(address.place, &deadline)) {
                 None => None,
-                Some(Ok(Some(guard))) => Some(guard),
-                Some(Ok(None)) => return Err(SharedError::Busy),
+                Some(Ok(guard)) => Some(guard),
                 Some(Err(SharedError::Replaced)) if !is_in_use(memory) => continue,
                 Some(Err(error)) => return Err(error),
             };

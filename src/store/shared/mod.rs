@@ -93,9 +93,7 @@ impl<M: TableMemory> SharedStore<M> {
         let (address, mut answer) = (self.address(bucket), Answer::default());
         let overflow = || self.overflow_address(bucket);
         let deadline = Deadline::of_call(wait);
-        self.table
-            .update(address, overflow, step, now, &mut answer, &deadline)
-            .map_err(|error| error.of_call(wait))?;
+        self.table.update(address, overflow, step, now, &mut answer, &deadline)?;
         Ok(answer)
     }
 
@@ -157,9 +155,7 @@ impl<M: TableMemory> Store for SharedStore<M> {
     ) -> Result<Answers, SharedError> {
         let addresses = |&bucket| (self.address(bucket), self.overflow_address(bucket));
         let addresses: Vec<_> = buckets.iter().map(addresses).collect();
-        self.table
-            .update_all(&addresses, batch, now, clock, &Deadline::of_call(wait))
-            .map_err(|error| error.of_call(wait))
+        self.table.update_all(&addresses, batch, now, clock, &Deadline::of_call(wait))
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, SharedError> {
@@ -197,18 +193,6 @@ pub enum SharedError {
     Lock(#[source] io::Error),
     #[error("the call would have to wait for another process")]
     WouldWait,
-}
-
-impl SharedError {
-    /// Returns the error of a call: a lock that is held is an error of another kind if the call may
-    /// wait for it.
-    #[cold]
-    fn of_call(self, wait: Wait) -> SharedError {
-        match (self, wait) {
-            (SharedError::Busy, Wait::Never) => SharedError::WouldWait,
-            (error, _) => error,
-        }
-    }
 }
 
 impl From<SharedError> for StoreError {

@@ -100,8 +100,6 @@ pub(super) enum InsertOutcome<'a> {
     Done(Option<SlotCharge<'a>>),
     /// No bucket of the window is full before this instant.
     Full(Timestamp),
-    /// Another process holds the lock, and the deadline has passed.
-    Busy,
 }
 
 /// Returns whether new buckets are added to a table. If not, a larger one has replaced it, or its
@@ -321,7 +319,6 @@ impl<M: TableMemory> SharedTable<M> {
         }
         match self.update_new(address, overflow, &mut run, now, deadline)? {
             InsertOutcome::Done(_) => Ok(()),
-            InsertOutcome::Busy => Err(SharedError::Busy),
             InsertOutcome::Full(until) => {
                 *answer = Answer::refused(until, now);
                 Ok(())

@@ -51,13 +51,12 @@ pub trait TableMemory: Send + Sync + fmt::Debug {
         deadline: &Deadline,
     ) -> Result<Option<Self::Guard<'_>>, SharedError>;
 
-    /// Locks the windows of a bucket in this table and in all older ones. Returns `None` as
-    /// [`TableMemory::lock_lines`] does.
+    /// Locks the windows of a bucket in this table and in all older ones.
     ///
     /// # Errors
-    /// As [`TableMemory::lock_lines`].
-    fn lock(&self, place: u64, deadline: &Deadline)
-    -> Result<Option<Self::Guard<'_>>, SharedError>;
+    /// As [`TableMemory::lock_lines`], and if another process holds one of the locks and the deadline has
+    /// passed.
+    fn lock(&self, place: u64, deadline: &Deadline) -> Result<Self::Guard<'_>, SharedError>;
 
     /// Returns the table that this one replaces and whose buckets it takes over.
     fn older(&self) -> Option<&Self>;
