@@ -40,11 +40,6 @@ impl SystemClock {
     pub fn since_boot(self, offset: i64) -> SystemClock {
         SystemClock { kernel: Kernel::SinceBoot, offset }
     }
-
-    #[inline(always)]
-    fn shifted(&self, kernel: i64) -> Timestamp {
-        Timestamp::clamped(self.offset.saturating_add(kernel))
-    }
 }
 
 impl Default for SystemClock {
@@ -56,7 +51,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline(always)]
     fn now(&self) -> Timestamp {
-        self.shifted(self.kernel.read())
+        Timestamp::clamped(self.offset.saturating_add(self.kernel.read()))
     }
 }
 

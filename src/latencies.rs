@@ -27,17 +27,13 @@ impl Latencies {
 }
 
 /// A latency histogram that several threads update.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Histogram {
     calls: [AtomicU64; LATENCIES],
     total_ns: AtomicU64,
 }
 
 impl Histogram {
-    pub(crate) fn new() -> Histogram {
-        Histogram { calls: array::from_fn(|_| AtomicU64::new(0)), total_ns: AtomicU64::new(0) }
-    }
-
     /// Counts a call with the elapsed time of a stopwatch.
     pub(crate) fn count(&self, stopwatch: Stopwatch) {
         let latency = stopwatch.elapsed().get().max(0) as u64;

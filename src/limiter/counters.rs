@@ -1,6 +1,5 @@
 //! Counters of one limit. Counting costs little compared with a decision.
 
-use std::array;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -67,7 +66,7 @@ const STRIPES: usize = 8;
 
 /// The counts of some threads, on a separate cache line.
 #[repr(align(64))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Stripe {
     /// The number of calls before the next timed one.
     untimed: AtomicU32,
@@ -75,11 +74,6 @@ pub(super) struct Stripe {
 }
 
 impl Stripe {
-    fn new() -> Stripe {
-        let counts = array::from_fn(|_| AtomicU64::new(0));
-        Stripe { untimed: AtomicU32::new(0), counts }
-    }
-
     /// Returns a running stopwatch if this call is timed. The first call is. The gaps vary, so that
     /// sampling does not synchronize with a periodic pattern of calls.
     #[inline(always)]
@@ -125,7 +119,7 @@ impl StripeIndex {
 }
 
 /// The counters of one limit.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Counters {
     stripes: [Stripe; STRIPES],
     /// One counter for all threads, because these are rare.
@@ -137,17 +131,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub(super) fn new() -> Counters {
-        Counters {
-            stripes: array::from_fn(|_| Stripe::new()),
-            store_errors: AtomicU64::new(0),
-            expired: AtomicU64::new(0),
-            renewed_late: AtomicU64::new(0),
-            latencies: Histogram::new(),
-            top_denied: TopDenied::new(),
-        }
-    }
-
     /// Returns a stripe.
     #[inline(always)]
     pub(super) fn stripe(&self, index: StripeIndex) -> &Stripe {
@@ -240,8 +223,7 @@ pub(super) struct CountersByName(HashMap<LimitName, Arc<Counters>>);
 impl CountersByName {
     /// Returns the counters of the limit with this name, which survive a reload.
     pub(super) fn get_or_insert(&mut self, name: &LimitName) -> Arc<Counters> {
-        let counters = self.0.entry(name.clone()).or_insert_with(|| Arc::new(Counters::new()));
-        Arc::clone(counters)
+        Arc::clone(self.0.entry(name.clone()).or_default())
     }
 
     /// Drops the counters of inactive limits whose counts are all zero.
@@ -313,7 +295,7 @@ mod tests {
     #[test]
     fn a_shared_stripe_loses_no_counts() {
         const CALLS: u64 = 300_000;
-        let stripe = Stripe::new();
+        let stripe = Stripe::default();
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -328,7 +310,7 @@ mod tests {
 
     #[test]
     fn gaps_between_timed_calls_vary_and_have_the_right_mean() {
-        let stripe = Stripe::new();
+        let stripe = Stripe::default();
         let mut gaps = Vec::new();
         let mut gap = 0_u32;
         for _ in 0..1000 * LATENCY_SAMPLE_INTERVAL {

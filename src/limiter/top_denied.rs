@@ -43,6 +43,7 @@ fn weight(nth: u64) -> u64 {
 }
 
 /// The sketch of one limit. Sampling and `try_lock` keep it cheap during an attack.
+#[derive(Default)]
 pub(super) struct TopDenied {
     sketch: TryLock<Sketch>,
     /// Randomly seeded, so that colliding ids cannot be constructed.
@@ -57,10 +58,6 @@ impl fmt::Debug for TopDenied {
 }
 
 impl TopDenied {
-    pub(super) fn new() -> TopDenied {
-        TopDenied { sketch: TryLock::default(), hasher: DefaultHashBuilder::default() }
-    }
-
     /// Records the `nth` denial of a stripe, unless it is not sampled or the sketch is locked.
     #[inline(always)]
     pub(super) fn record(&self, id: &str, nth: u64) {
@@ -203,7 +200,7 @@ mod tests {
 
     #[test]
     fn long_ids_with_a_common_prefix_are_separate_and_truncated() {
-        let top_denied = TopDenied::new();
+        let top_denied = TopDenied::default();
         let long = "é".repeat(MAX_ID_BYTES);
         for (nth, end) in (1..).zip(["a", "b", "b"]) {
             top_denied.record(&format!("{long}{end}"), nth);
@@ -218,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_locked_sketch_does_not_block_recording() {
-        let top_denied = TopDenied::new();
+        let top_denied = TopDenied::default();
         let guard = top_denied.sketch.try_lock();
         top_denied.record("ada", 1);
         drop(guard);

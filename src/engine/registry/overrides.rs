@@ -47,14 +47,8 @@ struct ListedId {
 }
 
 /// Networks in one table per mask length that occurs, the longest first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Lengths<Bits>(Vec<(u8, HashMap<Bits, u32>)>);
-
-impl<Bits> Default for Lengths<Bits> {
-    fn default() -> Lengths<Bits> {
-        Lengths(Vec::new())
-    }
-}
 
 impl<Bits: Copy + Eq + Hash> Lengths<Bits> {
     fn table(&mut self, length: u8) -> &mut HashMap<Bits, u32> {

@@ -96,7 +96,7 @@ impl MemoryStore {
             shards: (0..shards).map(|_| Shard::new()).collect(),
             max_per_shard: max_buckets.map(|max| (max / shards).max(1)),
             overflow: Overflow::default(),
-            shared: Mutex::new(Table::new()),
+            shared: Mutex::new(Table::default()),
             shared_calls: AtomicU64::new(0),
             refused_calls: AtomicU64::new(0),
             next_tidied: AtomicUsize::new(0),
@@ -515,21 +515,17 @@ impl Store for MemoryStore {
     }
 
     fn stats(&self, now: Timestamp) -> Result<Stats, Infallible> {
-        let mut stats = table::Figures::default();
+        let mut stats = Stats {
+            capacity: self.max_per_shard.map(|max| (max * self.shards.len()) as u64),
+            bytes: Some(size_of_val(&*self.shards) as u64),
+            shared: Some(self.shared_calls.load(Ordering::Relaxed)),
+            refused: Some(self.refused_calls.load(Ordering::Relaxed)),
+            ..Stats::default()
+        };
         for shard in &self.shards {
             shard.lock().add_to(&mut stats, now);
         }
-        Ok(Stats {
-            buckets: Some(stats.buckets),
-            capacity: self.max_per_shard.map(|max| (max * self.shards.len()) as u64),
-            slots: Some(stats.slots),
-            bytes: Some(stats.bytes + size_of_val(&*self.shards) as u64),
-            forgotten: Some(stats.forgotten),
-            evicted: Some(stats.evicted),
-            shared: Some(self.shared_calls.load(Ordering::Relaxed)),
-            refused: Some(self.refused_calls.load(Ordering::Relaxed)),
-            recovered_locks: None,
-        })
+        Ok(stats)
     }
 }
 

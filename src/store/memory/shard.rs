@@ -22,7 +22,7 @@ pub(super) struct Shard {
 impl Shard {
     pub(super) fn new() -> Shard {
         Shard {
-            table: Mutex::new(Table::new()),
+            table: Mutex::new(Table::default()),
             slots: AtomicPtr::new(null_mut()),
             capacity: AtomicUsize::new(0),
         }

@@ -6,7 +6,7 @@
 
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
-use crate::store::Write;
+use crate::store::{Stats, Write};
 
 /// A bucket, or all zeros if it is free.
 pub(crate) type Slot = [u64; 2];
@@ -42,16 +42,6 @@ impl Tag {
     }
 }
 
-/// Sums over tables; the fields are those of [`Stats`](crate::store::Stats).
-#[derive(Debug, Default)]
-pub(crate) struct Figures {
-    pub(crate) buckets: u64,
-    pub(crate) slots: u64,
-    pub(crate) bytes: u64,
-    pub(crate) forgotten: u64,
-    pub(crate) evicted: u64,
-}
-
 /// A bucket that is in a table.
 pub(crate) struct TableEntry<'a>(&'a mut Slot);
 
@@ -73,7 +63,7 @@ impl TableEntry<'_> {
 }
 
 /// The buckets of one shard.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Table {
     slots: Box<[Slot]>,
     len: usize,
@@ -85,17 +75,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new() -> Table {
-        Table {
-            slots: Box::default(),
-            len: 0,
-            swept: 0,
-            floor: Timestamp::ORIGIN,
-            forgotten: 0,
-            evicted: 0,
-        }
-    }
-
     /// Returns the instant at which a call is decided: `now`, or the latest end of a forgotten bucket
     /// if that is later.
     #[inline]
@@ -247,12 +226,18 @@ impl Table {
         cleared
     }
 
-    pub(crate) fn add_to(&self, figures: &mut Figures, now: Timestamp) {
-        figures.buckets += self.live(now) as u64;
-        figures.slots += self.slots.len() as u64;
-        figures.bytes += (self.slots.len() * size_of::<Slot>()) as u64;
-        figures.forgotten += self.forgotten;
-        figures.evicted += self.evicted;
+    /// Adds the numbers of this table.
+    pub(crate) fn add_to(&self, stats: &mut Stats, now: Timestamp) {
+        let slots = self.slots.len();
+        for (sum, number) in [
+            (&mut stats.buckets, self.live(now) as u64),
+            (&mut stats.slots, slots as u64),
+            (&mut stats.bytes, (slots * size_of::<Slot>()) as u64),
+            (&mut stats.forgotten, self.forgotten),
+            (&mut stats.evicted, self.evicted),
+        ] {
+            *sum.get_or_insert(0) += number;
+        }
     }
 
     fn put(&mut self, slot: Slot) {

@@ -122,7 +122,7 @@ impl Engine {
             handoff: Arc::default(),
             breaker: Breaker::new(seed),
             deny_cache: Arc::new(DenyCache::new(url.deny_cache)),
-            metrics: Arc::new(Metrics::new()),
+            metrics: Arc::default(),
         };
         Ok(Engine {
             forks,

@@ -1,6 +1,5 @@
 //! Events and call times of one process, for logs and metrics.
 
-use std::array;
 use std::fmt;
 
 use crate::clock::Stopwatch;
@@ -111,7 +110,7 @@ impl CallResult {
 }
 
 /// Times of calls, unread events, and counts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Metrics {
     times: [[Histogram; CallResult::ALL.len()]; CallKind::ALL.len()],
     healed: AtomicU64,
@@ -121,15 +120,6 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    pub(super) fn new() -> Metrics {
-        Metrics {
-            times: array::from_fn(|_| array::from_fn(|_| Histogram::new())),
-            healed: AtomicU64::new(0),
-            events: Mutex::default(),
-            has_events: AtomicBool::new(false),
-        }
-    }
-
     /// Records a call with its time.
     pub(super) fn count(&self, call: CallKind, result: CallResult, stopwatch: Stopwatch) {
         self.times[call as usize][result as usize].count(stopwatch);
@@ -204,7 +194,7 @@ mod tests {
 
     #[test]
     fn only_the_first_value_that_is_no_state_is_an_event() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         assert_eq!(metrics.take_events(), []);
         metrics.on_healed(b"a");
         metrics.on_healed(b"b");
@@ -214,7 +204,7 @@ mod tests {
 
     #[test]
     fn events_that_no_one_reads_take_no_more_memory() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         for millis in 0..1000 {
             metrics.add(StoreEvent::Answering { after: Nanos::from_millis(millis) });
         }
@@ -225,7 +215,7 @@ mod tests {
 
     #[test]
     fn calls_are_counted_by_what_they_ask_and_how_they_end() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         let answered = CallResult::of(&Ok(()), true);
         let timeout = CallResult::of::<()>(&Err(StoreError::Timeout { millis: 1 }), false);
         for result in [answered, timeout, timeout] {
