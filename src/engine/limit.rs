@@ -201,16 +201,12 @@ impl Limit {
         }
     }
 
-    /// Returns the window of a limit that has one.
+    /// Returns the window of a limit that has one with a period and an anchor.
     pub const fn window(&self) -> Option<&Window> {
         match self {
             Limit::FixedWindow(window) => Some(window.window()),
             Limit::FixedRateWindow(window) => Some(window.window()),
-            Limit::TokenBucket(_)
-            | Limit::LeakyBucket(_)
-            | Limit::CalendarWindow(_)
-            | Limit::InFlight(_)
-            | Limit::Unlimited => None,
+            _ => None,
         }
     }
 

@@ -17,17 +17,17 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// A call that changes nothing in its limit.
+    /// Returns a call that changes nothing in its limit.
     pub const fn new(verb: Verb, id: &'a str, cost: i64) -> Call<'a> {
         Call { verb, id, cost, adjustment: None }
     }
 
-    /// A spend of `cost` tokens.
+    /// Returns a spend of `cost` tokens.
     pub const fn spend(id: &'a str, cost: i64) -> Call<'a> {
         Call::new(Verb::Spend, id, cost)
     }
 
-    /// A check of `cost` tokens.
+    /// Returns a check of `cost` tokens.
     pub const fn check(id: &'a str, cost: i64) -> Call<'a> {
         Call::new(Verb::Check, id, cost)
     }

@@ -151,7 +151,7 @@ impl Breaker {
         self.failures.load(Ordering::Relaxed) >= THRESHOLD
     }
 
-    /// The number of times it opened.
+    /// Returns the number of times it opened.
     pub(super) fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
     }

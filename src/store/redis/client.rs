@@ -143,7 +143,7 @@ impl Engine {
         &self.shared.breaker
     }
 
-    /// Returns the metrics and events for logs and metrics.
+    /// Returns the counts and events for metrics and logs.
     pub(super) fn metrics(&self) -> &Arc<Metrics> {
         &self.shared.metrics
     }

@@ -44,7 +44,7 @@ impl Drop for Relay {
     }
 }
 
-/// Handoff the next thread after a call of this thread.
+/// Wakes the next thread after a call of this thread.
 pub(super) fn pass_on() {
     if let Some(handoff) = OWED.take() {
         handoff.wake_next();

@@ -311,7 +311,7 @@ async fn send_asking(
     replies.pop().ok_or_else(|| (ErrorKind::Parse, "no reply").into())
 }
 
-/// One attempt to connect, and to check a server that has not been checked.
+/// Tries once to connect, and to check a server that has not been checked.
 async fn connect(url: RedisUrl, is_checked: Arc<AtomicBool>) -> Result<Connection, StoreError> {
     let connecting = async {
         let connection = try_connect(&url).await.map_err(|error| not_executed(&error, &url))?;

@@ -63,7 +63,7 @@ pub struct RedisUrl {
 }
 
 impl RedisUrl {
-    /// Whether the server is a cluster.
+    /// Returns whether the server is a cluster.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.place, ServerPlace::Cluster(_))
     }

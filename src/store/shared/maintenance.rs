@@ -163,11 +163,11 @@ impl<M: TableMemory> SharedTable<M> {
     /// Returns the buckets of a table. Each is read consistently, but not all at one instant.
     fn occupants(&self, memory: &M) -> impl Iterator<Item = Occupant> {
         (0..memory.slots()).filter_map(|index| {
-            let place = memory.slot(index);
+            let slot = memory.slot(index);
             loop {
-                let occupant = place.occupant().1?;
+                let occupant = slot.occupant().1?;
                 // Without the lock, the key may be that of the next bucket in the slot.
-                if place.is_unchanged(occupant) {
+                if slot.is_unchanged(occupant) {
                     let is_valid = |&occupant: &Occupant| {
                         !occupant.is_sealed() && !self.is_damaged(memory, occupant)
                     };

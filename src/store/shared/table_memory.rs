@@ -97,7 +97,7 @@ pub trait TableMemory: Send + Sync + fmt::Debug {
     /// Returns the number of locks of lines that processes hold; `None` if it is unknown.
     fn held_locks(&self) -> Option<u64>;
 
-    /// Called at each fault point.
+    /// Receives each fault point.
     #[inline(always)]
     fn reached(&self, _point: FaultPoint) {}
 
@@ -387,7 +387,7 @@ impl FaultPoint {
 
 /// Receives each fault point that its process reaches; tests stop or kill the process there.
 pub trait Faults: Clone + Send + Sync + fmt::Debug {
-    /// Called at each fault point.
+    /// Receives each fault point.
     #[inline(always)]
     fn reached(&self, _point: FaultPoint) {}
 }
