@@ -1,5 +1,6 @@
 //! Limits, which are valid by construction.
 
+use crate::engine::algorithm::Algorithm;
 use crate::engine::algorithm::calendar::{Calendar, CalendarUnit, Zone};
 use crate::engine::algorithm::calendar_window::CalendarWindow;
 use crate::engine::algorithm::description::Description;
@@ -10,14 +11,13 @@ use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::leaky_bucket::LeakyBucket;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Window};
-use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::limit_error::LimitError;
-use crate::engine::operation::{Operation, Verb};
 use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 
 /// Evaluates `$call` with the algorithm of `$limit` as `$rules`, or `$unlimited` if there is none.
 macro_rules! dispatch {
@@ -289,20 +289,6 @@ impl Limit {
         dispatch!(self, rules => rules.lifetime(state), Lifetime::INSTANT)
     }
 
-    /// Takes `cost` tokens from a bucket if it has them. A denied spend changes nothing.
-    ///
-    /// `state` is the stored state; `None` means a full bucket. `now` must come from the clock that
-    /// wrote `state`; if it is earlier than the last spend, the bucket appears emptier.
-    #[inline]
-    pub fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        Operation { verb: Verb::Spend, limit: self, cost }.step(state, now)
-    }
-
-    /// Returns `cost` tokens to a bucket, up to a full one.
-    pub fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        Operation { verb: Verb::Refund, limit: self, cost }.step(state, now)
-    }
-
     /// Undoes an allowed spend of `cost`, for example one of a batch in which another bucket
     /// denied.
     ///
@@ -318,26 +304,6 @@ impl Limit {
         now: Timestamp,
     ) -> Option<State> {
         self.rules()?.give_back(cost, charged, found, now)
-    }
-
-    /// Takes `cost` tokens even if the bucket does not have them yet, overdrawing it by at most the
-    /// content of a full one.
-    ///
-    /// Every spend is denied until the overdraft is repaid, which takes `retry_after`; the
-    /// overdraft of a window ends with the window. If the cost would overdraw the bucket too far,
-    /// `overdraft` determines how much is taken. `allowed` tells whether all of it was.
-    pub fn charge(
-        &self,
-        cost: Cost,
-        overdraft: Overdraft,
-        state: Option<State>,
-        now: Timestamp,
-    ) -> Step {
-        let verb = match overdraft {
-            Overdraft::AllOrNothing => Verb::Charge,
-            Overdraft::Partial => Verb::ChargePartial,
-        };
-        Operation { verb, limit: self, cost }.step(state, now)
     }
 
     /// Returns the cost of a partial charge: `tokens`, but at most what a full bucket can be

@@ -1,6 +1,5 @@
 //! Why a limit is invalid.
 
-use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::factor::FactorError;
 use crate::engine::id::Excerpt;
@@ -52,18 +51,13 @@ pub enum LimitError {
         most = State::MAX_TALLY
     )]
     BeyondTally { field: &'static str, found: i64 },
-    #[error(
-        "count must be at most {most} for requests in flight, found {found}",
-        most = InFlight::MAX_COUNT
-    )]
-    TooManySlots { found: i64 },
+    #[error("count must be at most {most} for requests in flight, found {found}")]
+    TooManySlots { found: i64, most: i64 },
     #[error(
         "lease must be from {least} to {most}, found {found}; slots that are held for longer are renewed, so a \
-         lease need not be as long as a request",
-        least = InFlight::MIN_LEASE,
-        most = InFlight::MAX_LEASE
+         lease need not be as long as a request"
     )]
-    LeaseOutOfRange { found: Nanos },
+    LeaseOutOfRange { found: Nanos, least: Nanos, most: Nanos },
     #[error(
         "{field} must be at most {most}, found {found}; count a larger unit, such as thousands of tokens"
     )]

@@ -21,3 +21,4 @@ pub mod operation;
 pub mod registry;
 pub mod state;
 pub mod time;
+pub mod verb;

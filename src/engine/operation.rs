@@ -1,59 +1,13 @@
 //! Operations on buckets.
 
-use crate::engine::algorithm::Algorithm;
-use crate::engine::algorithm::Step;
-use crate::engine::algorithm::in_flight::Lease;
+use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::answer::{Answer, Outcome};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
-use crate::engine::state::{State, Write};
+use crate::engine::state::{Lease, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
-
-/// The kind of an operation.
-// As wide as the other fields of a call, for the same reason as `Outcome`.
-#[repr(u64)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Verb {
-    /// Take tokens.
-    #[default]
-    Spend,
-    /// Take tokens or slots for a reservation.
-    Reserve,
-    /// Ask without taking tokens.
-    Check,
-    /// Return tokens.
-    Refund,
-    /// Take tokens that the bucket may not have yet, all or nothing.
-    Charge,
-    /// Take tokens that the bucket may not have yet, as many as possible.
-    ChargePartial,
-    /// Return slots that were taken under a lease.
-    Release(Lease),
-    /// Keep slots for another lease.
-    Renew(Lease),
-}
-
-impl Verb {
-    /// Returns whether a denial of this operation denies the others of its batch. The other verbs are
-    /// independent of each other.
-    #[inline(always)]
-    pub const fn decides(self) -> bool {
-        matches!(self, Verb::Spend | Verb::Reserve | Verb::Check)
-    }
-
-    /// Returns whether the operation is one on slots.
-    #[inline(always)]
-    pub const fn fits_slots(self) -> bool {
-        matches!(self, Verb::Reserve | Verb::Check | Verb::Release(_) | Verb::Renew(_))
-    }
-
-    /// Returns whether the operation returns tokens or slots. Such an operation denies nothing.
-    #[inline(always)]
-    pub const fn returns(self) -> bool {
-        matches!(self, Verb::Refund | Verb::Release(_))
-    }
-}
+pub use crate::engine::verb::Verb;
 
 /// An operation on one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,5 +113,41 @@ impl Operation<'_> {
         let lifetime = self.limit.lifetime(after.or(found));
         let after = after.filter(|_| self.verb != Verb::Check);
         Step { decision, after, lifetime }
+    }
+}
+
+impl Limit {
+    /// Takes `cost` tokens from a bucket if it has them. A denied spend changes nothing.
+    ///
+    /// `state` is the stored state; `None` means a full bucket. `now` must come from the clock that
+    /// wrote `state`; if it is earlier than the last spend, the bucket appears emptier.
+    #[inline]
+    pub fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
+        Operation { verb: Verb::Spend, limit: self, cost }.step(state, now)
+    }
+
+    /// Returns `cost` tokens to a bucket, up to a full one.
+    pub fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
+        Operation { verb: Verb::Refund, limit: self, cost }.step(state, now)
+    }
+
+    /// Takes `cost` tokens even if the bucket does not have them yet, overdrawing it by at most the
+    /// content of a full one.
+    ///
+    /// Every spend is denied until the overdraft is repaid, which takes `retry_after`; the
+    /// overdraft of a window ends with the window. If the cost would overdraw the bucket too far,
+    /// `overdraft` determines how much is taken. `allowed` tells whether all of it was.
+    pub fn charge(
+        &self,
+        cost: Cost,
+        overdraft: Overdraft,
+        state: Option<State>,
+        now: Timestamp,
+    ) -> Step {
+        let verb = match overdraft {
+            Overdraft::AllOrNothing => Verb::Charge,
+            Overdraft::Partial => Verb::ChargePartial,
+        };
+        Operation { verb, limit: self, cost }.step(state, now)
     }
 }

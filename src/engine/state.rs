@@ -132,6 +132,29 @@ impl Slots {
     const START_BITS: u32 = 63 - 2 * Slots::BITS;
 }
 
+/// The epoch in which slots were taken, and its length then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lease(u64);
+
+impl Lease {
+    const EPOCH_BITS: u32 = 30;
+
+    /// Returns the lease of slots taken in the epoch that began at `start`; both in units.
+    pub(super) const fn new(start: i64, epoch: i64) -> Lease {
+        Lease(start.unsigned_abs() << Lease::EPOCH_BITS | epoch.unsigned_abs())
+    }
+
+    /// The start of the epoch, in units.
+    pub const fn start(self) -> i64 {
+        (self.0 >> Lease::EPOCH_BITS).cast_signed()
+    }
+
+    /// The length of the epoch, in units.
+    pub const fn epoch(self) -> i64 {
+        (self.0 & ((1 << Lease::EPOCH_BITS) - 1)).cast_signed()
+    }
+}
+
 /// The expiry of a state, so that stores need not know its limit.
 ///
 /// 0: at the state's instant (a TAT). Otherwise some milliseconds after the instant of a state with

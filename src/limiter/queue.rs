@@ -15,9 +15,8 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use crate::engine::algorithm::in_flight::Lease;
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::state::State;
+use crate::engine::state::{Lease, State};
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::Decided;
 

@@ -6,12 +6,13 @@ use hashbrown::HashMap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::clock::Clock;
-use crate::engine::algorithm::in_flight::{InFlight, Lease};
+use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::answer::Answer;
 use crate::engine::batch::{Kind, Member};
 use crate::engine::cost::Cost;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
+use crate::engine::state::Lease;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::batch::BatchVec;
 use crate::limiter::bound::Resolved;

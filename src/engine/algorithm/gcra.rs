@@ -12,9 +12,9 @@ use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::divisor::Divisor;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
-use crate::engine::operation::Verb;
 use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 
 /// Holds up to `burst` tokens; `count` are added per `period`.
 // What a spend reads comes first.

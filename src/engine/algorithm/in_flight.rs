@@ -11,32 +11,10 @@ use crate::engine::algorithm::{Algorithm, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
-use crate::engine::operation::Verb;
+pub use crate::engine::state::Lease;
 use crate::engine::state::{Lifetime, Slots, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
-
-/// The epoch in which slots were taken, and its length then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lease(u64);
-
-impl Lease {
-    const EPOCH_BITS: u32 = 30;
-
-    /// Returns the lease of slots taken in the epoch that began at `start`; both in units.
-    const fn new(start: i64, epoch: i64) -> Lease {
-        Lease(start.unsigned_abs() << Lease::EPOCH_BITS | epoch.unsigned_abs())
-    }
-
-    /// The start of the epoch, in units.
-    pub const fn start(self) -> i64 {
-        (self.0 >> Lease::EPOCH_BITS).cast_signed()
-    }
-
-    /// The length of the epoch, in units.
-    pub const fn epoch(self) -> i64 {
-        (self.0 & ((1 << Lease::EPOCH_BITS) - 1)).cast_signed()
-    }
-}
+use crate::engine::verb::Verb;
 
 /// At most `count` slots held at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,10 +48,11 @@ impl InFlight {
             return Err(LimitError::TooSmall { field: "count", least: 1, found: count });
         }
         if count > InFlight::MAX_COUNT {
-            return Err(LimitError::TooManySlots { found: count });
+            return Err(LimitError::TooManySlots { found: count, most: InFlight::MAX_COUNT });
         }
-        if !(InFlight::MIN_LEASE..=InFlight::MAX_LEASE).contains(&lease) {
-            return Err(LimitError::LeaseOutOfRange { found: lease });
+        let (least, most) = (InFlight::MIN_LEASE, InFlight::MAX_LEASE);
+        if !(least..=most).contains(&lease) {
+            return Err(LimitError::LeaseOutOfRange { found: lease, least, most });
         }
         if retry_after == Nanos::ZERO {
             return Err(LimitError::NoTime { field: "retry_after" });

@@ -11,9 +11,9 @@ use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
-use crate::engine::operation::Verb;
 use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 
 /// Holds up to `size` requests; `drip_size` leave every `drip_rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -14,9 +14,9 @@ pub mod window;
 use crate::engine::algorithm::description::Description;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::operation::Verb;
 use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::Timestamp;
+use crate::engine::verb::Verb;
 
 /// The outcome of one call on one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

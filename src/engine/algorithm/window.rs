@@ -7,9 +7,9 @@ use crate::engine::algorithm::{Algorithm, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
-use crate::engine::operation::Verb;
 use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 
 /// Where a window starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use crate::engine::algorithm::in_flight::Lease;
 use crate::engine::answer::Answer;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -14,6 +13,7 @@ use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::overrides::{Override, Overrides};
 use crate::engine::registry::rule::{Rule, Scope};
+use crate::engine::state::Lease;
 #[cfg(doc)]
 use crate::hash::HashKey;
 

@@ -1,0 +1,48 @@
+//! The kinds of operations.
+
+use crate::engine::state::Lease;
+
+/// The kind of an operation.
+// As wide as the other fields of a call, for the same reason as `Outcome`.
+#[repr(u64)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Take tokens.
+    #[default]
+    Spend,
+    /// Take tokens or slots for a reservation.
+    Reserve,
+    /// Ask without taking tokens.
+    Check,
+    /// Return tokens.
+    Refund,
+    /// Take tokens that the bucket may not have yet, all or nothing.
+    Charge,
+    /// Take tokens that the bucket may not have yet, as many as possible.
+    ChargePartial,
+    /// Return slots that were taken under a lease.
+    Release(Lease),
+    /// Keep slots for another lease.
+    Renew(Lease),
+}
+
+impl Verb {
+    /// Returns whether a denial of this operation denies the others of its batch. The other verbs are
+    /// independent of each other.
+    #[inline(always)]
+    pub const fn decides(self) -> bool {
+        matches!(self, Verb::Spend | Verb::Reserve | Verb::Check)
+    }
+
+    /// Returns whether the operation is one on slots.
+    #[inline(always)]
+    pub const fn fits_slots(self) -> bool {
+        matches!(self, Verb::Reserve | Verb::Check | Verb::Release(_) | Verb::Renew(_))
+    }
+
+    /// Returns whether the operation returns tokens or slots. Such an operation denies nothing.
+    #[inline(always)]
+    pub const fn returns(self) -> bool {
+        matches!(self, Verb::Refund | Verb::Release(_))
+    }
+}
