@@ -8,6 +8,7 @@ mod breaker;
 mod call_batch;
 mod client;
 mod codec;
+mod connection;
 mod deny_cache;
 mod handoff;
 mod inspect;

@@ -8,7 +8,7 @@ use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 use crate::store::StoreError;
 use crate::store::redis::codec;
-use crate::store::redis::link::Connection;
+use crate::store::redis::connection::Connection;
 use crate::store::redis::url::{RedisUrl, ServerPlace};
 
 /// Makes calls of everything that decisions need, in one round trip. Returns whether all succeeded: a
