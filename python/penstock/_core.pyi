@@ -1405,8 +1405,8 @@ class Limiter:
         """Return the numbers of decisions by limit name since the limiter was created.
 
         Limits removed by `reload` are included, so no number ever decreases. Calls that raise are
-        not counted. In a call about several limits, each limit counts its own decision. Also works
-        on a closed limiter.
+        not counted. In a call about several limits, each limit counts its own decision. A caller
+        that waits is counted once, when it is served or refused. Also works on a closed limiter.
 
         Of a limit on requests in flight, `held` is how many slots this process holds, `expired` how
         often slots had expired when they were given back, and `renewed_late` when they were

@@ -287,8 +287,13 @@ impl BoundLimit {
         if !self.handle.waiting.is_empty() {
             return Ok(None);
         }
-        let decision = self.call(Verb::Spend, id, cost, adjustment)?;
-        Ok(if decision.is_truthy()? { Some(decision) } else { None })
+        let (text, (bound, entry)) = (id_text(id)?, self.snapshot(id.py())?);
+        let (verb, id) = (Verb::Spend, kept_id(id, &text));
+        let call = Call { verb, id: &text, cost, adjustment };
+        let taken = self.handle.run(id.py(), |core| core.take(&bound, call, Wait::Allowed))?;
+        let taken = taken.map(|answered| DecisionData::new(answered, verb, cost, &id, entry));
+        let taken = taken.filter(DecisionData::allowed);
+        taken.map(|data| Bound::new(id.py(), Decision::new(data))).transpose()
     }
 
     fn call_with<'py>(

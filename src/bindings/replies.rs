@@ -36,8 +36,8 @@ use crate::engine::operation::Verb;
 use crate::limiter::{
     self, Answered, AnsweredAll, Call, Endings, Submitted, SubmittedAll, Transaction,
 };
-use crate::store::StoreError;
 use crate::store::remote::RemoteCall;
+use crate::store::{StoreError, Wait};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
 type ReplyResult = Result<Vec<Answer>, StoreError>;
@@ -335,8 +335,14 @@ impl Replies {
         let exact = |error| with_cost(error, cost.given());
         let (limit, entry) = bound.snapshot(py)?;
         let call = Call { verb, id: &text, cost: tokens, adjustment: adjustment.as_ref() };
-        let mut answered = Answered::default();
-        if bound.handle.core.try_answer(&limit, call, &mut answered).is_some() {
+        let core = &bound.handle.core;
+        let answered = if is_acquire {
+            core.take(&limit, call, Wait::Never).map_err(|error| exact(error.into()))?
+        } else {
+            let mut answered = Answered::default();
+            core.try_answer(&limit, call, &mut answered).map(|()| answered)
+        };
+        if let Some(answered) = answered {
             let data = DecisionData::new(answered, verb, tokens, &id, entry);
             return Ok(Some(Bound::new(py, Decision::new(data))?.into_any()));
         }
@@ -344,7 +350,8 @@ impl Replies {
             return Ok(None);
         }
         let submission = bound.handle.core.submission(&limit, call);
-        let (remote, call) = submission.map_err(|error| exact(error.into()))?;
+        let (remote, mut call) = submission.map_err(|error| exact(error.into()))?;
+        call.set_waits(is_acquire);
         let call = Submission::One { call, id: id.unbind(), cost: tokens, entry };
         let undo = is_acquire.then(|| Undo { limit, id: text.into_owned(), cost: tokens });
         self.submit(event_loop, &bound.handle, remote, call, undo).map(Some)

@@ -164,7 +164,7 @@ fn peek(
 ) -> Option<Decided> {
     let adjustment = Adjustment::keeping(keep);
     let call = Call { adjustment: adjustment.as_ref(), ..Call::check(id, cost) };
-    handle.run(py, |core| core.decide(bound, call)).ok()
+    handle.run(py, |core| core.peek(bound, call)).ok()
 }
 
 /// Returns the error of a waiter whose turn would come after its deadline, in `wait`; `None` if that is
@@ -186,10 +186,7 @@ pub(crate) fn too_late(
         let (bound, entry) = handle.active(py, &waiter.entry)?;
         let adjustment = Adjustment::keeping(waiter.keep);
         let check = Call { adjustment: adjustment.as_ref(), ..Call::check(id, waiter.cost) };
-        let decided = handle.run(py, |core| match waiter.verb {
-            Verb::Reserve => core.refuse(&bound, check),
-            _ => core.decide(&bound, check),
-        })?;
+        let decided = handle.run(py, |core| core.refuse(&bound, check))?;
         let data = DecisionData::given(decided, waiter.cost, waiter.id.bind(py), entry);
         denied(&Bound::new(py, Decision::new(data))?, waiter, wait)
     };
@@ -434,7 +431,7 @@ fn ask(
     }
 }
 
-/// Returns the decision of a waiter whose turn has come, with the bucket's current numbers.
+/// Counts a waiter whose turn has come. Returns its decision, with the bucket's current numbers.
 fn serve(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
@@ -442,6 +439,7 @@ fn serve(
     waiter: &WaiterState,
     charge: &Charge,
 ) -> PyResult<Py<Decision>> {
+    handle.core.count_served(&charge.bound, &queue.id, &charge.decided);
     // Slots were taken just now.
     let is_current = charge.slot.is_some() || !charge.decided.decision.allowed;
     if waiter.verb == Verb::Reserve && is_current {

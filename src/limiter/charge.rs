@@ -1,14 +1,31 @@
 //! Charging and turn times of waiters.
 
 use crate::clock::Clock;
+use crate::engine::answer::Answer;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::batch::Timing;
+use crate::limiter::counters::StripeIndex;
 use crate::limiter::queue::{Demand, Estimate, Pace, Placing};
-use crate::limiter::{AnsweredAll, BoundLimit, Call, Decided, Failure, Limiter, Transaction};
-use crate::store::{Store, Wait};
+use crate::limiter::{
+    Answered, AnsweredAll, BoundLimit, Call, Decided, Failure, Limiter, Prepared, Transaction,
+};
+use crate::store::{Store, StoreError, Wait};
+
+/// What a question on behalf of a waiter is counted as: nothing. The waiter is counted once, as a spend,
+/// when it is served or refused.
+const UNCOUNTED: Verb = Verb::Charge;
+
+impl Prepared<'_> {
+    /// Makes the call of a caller that waits if it is denied count only if it is allowed.
+    pub(super) fn count_if_allowed(&mut self, answer: &Answer) {
+        if !answer.allowed() && !self.resolved.rule.shadow {
+            self.call.verb = UNCOUNTED;
+        }
+    }
+}
 
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Returns the id in canonical form, after checking that a waiter for a call can be served.
@@ -19,8 +36,31 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(bound.resolve(call)?.id.into_owned())
     }
 
+    /// Makes a call of a caller that waits if it is denied, and counts it if it is allowed. With
+    /// [`Wait::Never`], returns `None` if the store cannot answer without waiting.
+    ///
+    /// # Errors
+    /// The same as [`Limiter::answer`].
+    pub fn take(
+        &self,
+        bound: &BoundLimit,
+        call: Call<'_>,
+        wait: Wait,
+    ) -> Result<Option<Answered>, Failure> {
+        let mut call = self.prepare(bound, call)?;
+        let answer = match self.ask_within(&call, self.clock.now(), wait).map_err(Into::into) {
+            Err(StoreError::WouldWait) => return Ok(None),
+            answer => answer.map_err(|error: StoreError| bound.store_failed(error))?,
+        };
+        call.count_if_allowed(&answer);
+        let mut answered = Answered::default();
+        self.conclude(call, answer, &mut answered);
+        Ok(Some(answered))
+    }
+
     /// Charges the cost of a call for a waiter, so that no other call can take these tokens. The call is a
-    /// spend, or a reservation, which alone may take slots.
+    /// spend, or a reservation, which alone may take slots. It is not counted before the waiter is
+    /// [served](Limiter::count_served).
     ///
     /// Token and leaky buckets may go into debt. A window forgets its debt when it ends, so it is
     /// charged only when it has room. So is any bucket for a waiter that must leave tokens, which
@@ -39,16 +79,31 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let call = self.prepare(bound, Call { verb, id: &canonical, ..call })?;
         let answer = self.ask(&call)?;
         let lease = call.operation().and_then(|(_, operation)| operation.lease(&answer));
-        // A waiter that is not served yet is not denied.
-        let is_waiting = !answer.allowed() && !call.resolved.rule.shadow;
-        let decided = self.decided(call, answer, if is_waiting { Verb::Charge } else { verb });
+        let decided = self.decided(call, answer, UNCOUNTED);
         // The `retry_after` of an allowed spend is the wait for the next one.
         let is_served = decided.shadow || verb != Verb::Charge && decided.decision.allowed;
         let wait = if is_served { Nanos::ZERO } else { decided.decision.retry_after };
         Ok(Placing { decided, wait, pace, lease, is_polled: false })
     }
 
-    /// Returns the decision of a waiter that leaves without its reservation, and counts a denial.
+    /// Counts a waiter that is served, under the limit that was charged.
+    pub fn count_served(&self, bound: &BoundLimit, id: &str, charged: &Decided) {
+        let Decided { decision, shadow, .. } = charged;
+        let stripe = bound.counters.stripe(StripeIndex::choose());
+        bound.counters.count(stripe, Verb::Spend, decision.allowed, *shadow, id);
+    }
+
+    /// Checks a call on behalf of a waiter, without counting it.
+    ///
+    /// # Errors
+    /// The same as [`Limiter::decide`].
+    pub fn peek(&self, bound: &BoundLimit, check: Call<'_>) -> Result<Decided, Failure> {
+        let call = self.prepare(bound, check)?;
+        let answer = self.ask(&call)?;
+        Ok(self.decided(call, answer, UNCOUNTED))
+    }
+
+    /// Returns the decision of a waiter that leaves without what it wanted, and counts a denial.
     ///
     /// # Errors
     /// The same as [`Limiter::decide`].
@@ -56,7 +111,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let call = self.prepare(bound, check)?;
         let (answer, shadow) = (self.ask(&call)?, call.resolved.rule.shadow);
         bound.counters.count(call.stripe, Verb::Reserve, false, shadow, &call.resolved.id);
-        let mut decided = self.decided(call, answer, Verb::Check);
+        let mut decided = self.decided(call, answer, UNCOUNTED);
         decided.decision.allowed = false;
         Ok(decided)
     }
@@ -111,7 +166,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let start = match after {
             Some(estimate) => Some(estimate),
             None => {
-                let peek = self.decide(bound, Call::check(&prepared.id, 0))?.decision;
+                let peek = self.peek(bound, Call::check(&prepared.id, 0))?.decision;
                 let state = limit.state_of(&peek);
                 state.map(|state| Estimate { now: peek.now, turn: (peek.now, state) })
             }

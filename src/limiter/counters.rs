@@ -147,9 +147,7 @@ impl Counters {
                 stripe.add(REFUNDS);
                 return;
             }
-            // A waiter whose charge is allowed will be served. Any other waiter is still waiting and not
-            // denied yet.
-            Verb::Charge if allowed => SPENDS,
+            // A waiter is counted when it is served or refused, and a settled reservation when it was made.
             Verb::Charge | Verb::ChargePartial | Verb::Release(_) | Verb::Renew(_) => return,
         };
         if allowed {

@@ -26,6 +26,8 @@ pub struct Submitted {
     cost: i64,
     adjustment: Option<Adjustment>,
     stopwatch: Stopwatch,
+    /// Whether a denial is not counted, because the caller then waits.
+    waits: bool,
 }
 
 /// A call on several buckets that awaits the server's reply.
@@ -40,6 +42,11 @@ impl Submitted {
     /// Returns the operation of the call.
     pub fn verb(&self) -> Verb {
         self.verb
+    }
+
+    /// Makes the call one of a caller that waits if it is denied. A denial is then not counted.
+    pub fn set_waits(&mut self, waits: bool) {
+        self.waits = waits;
     }
 }
 
@@ -84,7 +91,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let (id, bound) = (prepared.resolved.id.into_owned(), Arc::clone(bound));
         let Call { verb, cost, adjustment, .. } = call;
         let adjustment = adjustment.cloned();
-        let call = Submitted { bound, verb, id, cost, adjustment, stopwatch };
+        let call = Submitted { bound, verb, id, cost, adjustment, stopwatch, waits: false };
         Ok((RemoteCall { ops, now: Some(self.clock.now()) }, call))
     }
 
@@ -97,12 +104,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         call: Submitted,
         replies: Result<Vec<Answer>, StoreError>,
     ) -> Result<Answered, Failure> {
-        let Submitted { bound, verb, id, cost, adjustment, stopwatch } = call;
+        let Submitted { bound, verb, id, cost, adjustment, stopwatch, waits } = call;
         let (bound, stopwatch) = (&*bound, Some(stopwatch));
         let call = Call { verb, id: &id, cost, adjustment: adjustment.as_ref() };
         let stripe = bound.counters.stripe(StripeIndex::choose());
         let resolved = bound.resolve(call)?;
-        let call = Prepared { stripe, stopwatch, call, resolved };
+        let mut call = Prepared { stripe, stopwatch, call, resolved };
         let answer = match call.operation() {
             None => Ok(Some(Answer::new(None, self.clock.now(), true))),
             Some((_, step)) => replies.map(|replies| {
@@ -112,6 +119,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         };
         let answer = answer.and_then(|answer| answer.ok_or_else(mismatched_reply));
         let answer = answer.map_err(|error| bound.store_failed(error))?;
+        if waits {
+            call.count_if_allowed(&answer);
+        }
         let mut answered = Answered::default();
         self.conclude(call, answer, &mut answered);
         Ok(answered)

@@ -413,6 +413,38 @@ def test_impossible_calls_raise_behind_waiters_too(crowd: Line) -> None:
     assert crowd.taken() == [("high", "CostTooHigh"), ("negative", "CostNegative")]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_caller_that_waits_is_counted_once(
+    crowd: Crowd, clock: penstock.ManualClock, name: str
+) -> None:
+    limiter = crowd.limiter
+    limiter.acquire(name, "ada", 3)
+    crowd.send("served", name)
+    crowd.send("late", name, timeout=0)
+    with pytest.raises(penstock.RateLimited):
+        limiter.acquire(name, "ada", timeout=0.001)
+    crowd.send("cancelled", name)
+    limiter.refund(name, "ada", 0)
+    crowd.leave("cancelled")
+    clock.advance(10)
+    assert {who for who, _ in crowd.taken()} == {"served", "late"}
+    counts = limiter.counts()[name]
+    assert counts["spends"] == {"allowed": 2, "denied": 2, "shadow_denied": 0}
+    assert counts["checks"] == {"allowed": 0, "denied": 0, "shadow_denied": 0}
+    assert counts["refunds"] == 1
+    assert [row["denied"] for row in limiter.top_denied(name)] == [2]
+
+
+def test_a_caller_without_waiters_before_it_is_counted_once(limiter: penstock.Limiter) -> None:
+    limiter.acquire("Window", "ada", 3)
+    for call in (limiter.acquire, penstock.AsyncLimiter(limiter).acquire):
+        with pytest.raises(penstock.RateLimited):
+            given = call("Window", "ada", timeout=1)
+            asyncio.run(given)  # type: ignore[arg-type]  the first one raises
+    spends = limiter.counts()["Window"]["spends"]
+    assert spends == {"allowed": 1, "denied": 2, "shadow_denied": 0}
+
+
 def test_no_caller_waits_without_a_limit(make_limiter: MakeLimiter) -> None:
     limits = penstock.Limits.parse("Watched: {burst: 1, count: 1, period: 1h, mode: shadow}")
     limiter = make_limiter(limits)

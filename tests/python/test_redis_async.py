@@ -255,6 +255,8 @@ def test_waiting_tasks_are_served_in_order(redis_server: Server) -> None:
         return order
 
     assert asyncio.run(main()) == [*range(20)]
+    spends = limiter.limiter.counts()["Orders"]["spends"]
+    assert spends == {"allowed": 21, "denied": 1, "shadow_denied": 0}
 
 
 def test_cancelled_waiter_returns_its_tokens(redis_server: Server) -> None:
