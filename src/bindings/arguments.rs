@@ -112,6 +112,11 @@ pub(crate) fn saturating(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> 
     }
 }
 
+/// Returns whether `number` is the result of clamping `given`.
+pub(crate) fn is_clamped(number: i64, given: &Bound<'_, PyAny>) -> bool {
+    (number == i64::MAX || number == i64::MIN) && given.ne(number).unwrap_or(false)
+}
+
 /// Returns the value of `operator.index(given)`, or `None` if it raises.
 #[cold]
 pub(crate) fn as_integer<'py>(given: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
@@ -122,8 +127,7 @@ pub(crate) fn as_integer<'py>(given: &Bound<'py, PyAny>) -> Option<Bound<'py, Py
 /// Returns an `int`, or an error if it exceeds 64 bits.
 pub(crate) fn int64(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     let number = saturating(name, given)?;
-    // A limit of the range may be the result of clamping.
-    if (number == i64::MAX || number == i64::MIN) && given.ne(number)? {
+    if is_clamped(number, given) {
         return Err(PyValueError::new_err(format!(
             "{name} must be within 64 bits, found {}",
             shown(given)

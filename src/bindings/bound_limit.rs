@@ -399,15 +399,19 @@ impl BoundLimit {
         timeout: Option<&Bound<'py, PyAny>>,
         keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let cost = cost.or_int("cost", 1)?;
+        let tokens = cost.or_int("cost", 1)?;
         let timeout_ns = timeout.map_or(Ok(None), arguments::timeout)?;
         let adjustment = arguments::adjustment(None, keep)?;
-        if let Some(decision) = slf.get().take(id, cost, adjustment.as_ref())? {
+        let taken = slf.get().take(id, tokens, adjustment.as_ref());
+        if let Some(decision) = taken.map_err(|error| with_cost(error, cost.given()))? {
             return Ok(decision.into_any());
         }
         let keep = adjustment.map_or(0, |adjustment| adjustment.keep);
         let drivers = slf.py().import("penstock.wait_queue")?;
-        drivers.call_method1("acquire", (slf, id, cost, timeout_ns, keep))
+        match cost.given() {
+            Some(cost) => drivers.call_method1("acquire", (slf, id, cost, timeout_ns, keep)),
+            None => drivers.call_method1("acquire", (slf, id, 1, timeout_ns, keep)),
+        }
     }
 
     fn __reduce__(&self) -> PyResult<()> {
@@ -424,12 +428,12 @@ impl BoundLimit {
 
 #[doc = doc!(try_spend)]
 #[pyfunction]
-#[pyo3(signature = (bound, id, cost = 1))]
+#[pyo3(signature = (bound, id, cost = Argument::Missing), text_signature = "(bound, id, cost=1)")]
 pub(crate) fn try_spend<'py>(
     bound: &Bound<'py, BoundLimit>,
     id: &Bound<'py, PyAny>,
-    cost: i64,
+    cost: Argument<'py>,
 ) -> PyResult<Option<Bound<'py, Decision>>> {
-    let text = id_text(id)?;
+    let (text, cost) = (id_text(id)?, cost.or_int("cost", 1)?);
     bound.get().call_now(Call::new(Verb::Spend, &text, cost), &kept_id(id, &text))
 }

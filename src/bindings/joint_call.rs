@@ -182,7 +182,7 @@ impl JointCall {
         own: Option<usize>,
     ) -> PyResult<Verdict> {
         let given = self.transactions.bind(py);
-        let (transactions, parts) = self.limiter.get().transactions(given)?;
+        let (transactions, parts) = self.limiter.get().transactions(self.verb, given)?;
         if let Some(index) = self.queue_to_join(handle, &transactions, own) {
             let (wait, is_latest, rates) = (None, false, None);
             return Ok(Verdict::Denied(Denial { index, wait, is_latest, rates }));
@@ -240,8 +240,8 @@ impl JointCall {
         handle: &Arc<LimiterHandle>,
     ) -> PyResult<Bound<'py, Decision>> {
         let given = self.transactions.bind(py);
-        let (transactions, parts) = self.limiter.get().transactions(given)?;
         let verb = self.verb;
+        let (transactions, parts) = self.limiter.get().transactions(verb, given)?;
         let answered = handle.run(py, |core| core.refuse_all(verb, &transactions))?;
         let decision = several(py, Verb::Check, answered, parts)?;
         let (missing, denied) = (Argument::Missing, Some(false));

@@ -23,7 +23,7 @@ use crate::bindings::stats;
 use crate::bindings::transaction::CallArgs;
 use crate::clock::AnyClock;
 use crate::engine::operation::Verb;
-use crate::limiter::Transaction;
+use crate::limiter::{Call, Transaction};
 use crate::store::Store;
 use crate::store::any::{Opened, open};
 use crate::store::url::{self, StoreUrl};
@@ -100,7 +100,7 @@ impl Limiter {
         transactions: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, Decision>> {
         let py = transactions.py();
-        let (transactions, parts) = self.transactions(transactions)?;
+        let (transactions, parts) = self.transactions(verb, transactions)?;
         let answered = self.handle.run(py, |core| core.answer_all(verb, &transactions))?;
         if verb == Verb::Refund {
             for transaction in &transactions {
@@ -110,9 +110,10 @@ impl Limiter {
         several(py, verb, answered, parts)
     }
 
-    /// Converts transactions. All use the limits that are active after the last conversion.
+    /// Converts transactions of a call. All use the limits that are active after the last conversion.
     pub(crate) fn transactions(
         &self,
+        verb: Verb,
         given: &Bound<'_, PyAny>,
     ) -> PyResult<(Vec<Transaction>, Vec<DecisionPart>)> {
         let py = given.py();
@@ -123,9 +124,10 @@ impl Limiter {
                 let CallArgs { name, id, cost, kind, adjustment } = CallArgs::of(&transaction?)?;
                 let bound = self.bound(name.as_any())?;
                 let text = id_text(&id)?;
-                let cost = cost.map_or(Ok(1), |cost| arguments::saturating("cost", &cost))?;
+                let given = cost.as_ref();
+                let tokens = given.map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
                 let shown = kept_id(&id, &text).unbind();
-                Ok((bound, shown, text.into_owned(), cost, kind, adjustment))
+                Ok((bound, shown, text.into_owned(), (tokens, cost), kind, adjustment))
             })
             .collect::<PyResult<Vec<_>>>()?;
         // After all conversions, which may run Python code that reloads or closes.
@@ -134,6 +136,9 @@ impl Limiter {
         let transactions =
             converted.into_iter().map(|(bound, shown, id, cost, kind, adjustment)| {
                 let (limit, entry) = bound.get().snapshot_of(py, &active)?;
+                let (cost, given) = cost;
+                let call = Call { verb, id: &id, cost, adjustment: adjustment.as_ref() };
+                self.handle.check_cost(&limit, call, given.as_ref())?;
                 Ok((Transaction { limit, id, cost, kind, adjustment }, (shown, cost, entry)))
             });
         transactions.collect()
@@ -257,7 +262,7 @@ impl Limiter {
             let reserved = drivers.call_method1("reserve_all", (slf, transactions, timeout_ns))?;
             return Ok(reserved.cast_into()?);
         }
-        let (transactions, parts) = limiter.transactions(transactions)?;
+        let (transactions, parts) = limiter.transactions(Verb::Reserve, transactions)?;
         let handle = &limiter.handle;
         let answered = handle.run(py, |core| core.answer_all(Verb::Reserve, &transactions))?;
         Reservation::of_several(py, handle, transactions, parts, answered)

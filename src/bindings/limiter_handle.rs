@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
+use crate::bindings::arguments::is_clamped;
+use crate::bindings::errors::with_cost;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::store_log::log_events;
 use crate::bindings::wait_queues::WaitQueues;
 use crate::clock::AnyClock;
-use crate::limiter::{Limiter, OpenSlots};
+use crate::limiter::{self, Call, Limiter, OpenSlots};
 use crate::store::any::AnyStore;
 #[cfg(all(feature = "redis", not(Py_GIL_DISABLED)))]
 use crate::store::redis::Relay;
@@ -76,6 +78,20 @@ impl LimiterHandle {
     ) -> PyResult<ActiveLimit> {
         self.check_open()?;
         LimitEntry::active_in(previous, py, &self.core.snapshot())
+    }
+
+    /// Raises the error about a cost beyond 64 bits, which the core would show clamped to `call.cost`.
+    pub(crate) fn check_cost(
+        &self,
+        bound: &limiter::BoundLimit,
+        call: Call<'_>,
+        given: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        if given.is_some_and(|given| is_clamped(call.cost, given)) {
+            let checked = self.core.waiter_id(bound, call);
+            checked.map_err(|error| with_cost(error.into(), given))?;
+        }
+        Ok(())
     }
 
     /// Runs `call`, which may ask the store. Detaches from the interpreter if the store may wait.

@@ -424,7 +424,7 @@ impl Replies {
         if verb == Verb::Refund && !handle.waiting.is_empty() {
             return Ok(None);
         }
-        let (transactions, parts) = limiter.get().transactions(transactions)?;
+        let (transactions, parts) = limiter.get().transactions(verb, transactions)?;
         if handle.core.store().remote().is_none() {
             let answered = handle.core.try_answer_all(verb, &transactions)?;
             let decided = answered.map(|answered| {

@@ -6,10 +6,12 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::bindings::arguments;
 use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::Decision;
 use crate::bindings::errors::raise;
+use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::joint_call::{JointCall, Permission, Verdict, arrive_at};
 use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
@@ -20,6 +22,7 @@ use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::limiter::Call;
 use crate::sync::Mutex;
 
 #[doc = doc!(Waiter)]
@@ -42,22 +45,34 @@ enum WaiterCall {
 #[pymethods]
 impl Waiter {
     #[new]
-    #[pyo3(signature = (bound, id, cost, timeout_ns, notify, *, reserves = false, keep = 0))]
+    #[pyo3(signature = (bound, id, cost, timeout_ns, notify, *, reserves = false, keep = None))]
+    #[pyo3(text_signature = "(bound, id, cost, timeout_ns, notify, *, reserves=False, keep=0)")]
     #[expect(clippy::too_many_arguments, reason = "one per argument of a call")]
     fn new(
         py: Python<'_>,
         bound: Py<BoundLimit>,
-        id: Py<PyAny>,
-        cost: i64,
+        id: &Bound<'_, PyAny>,
+        cost: &Bound<'_, PyAny>,
         timeout_ns: Option<i64>,
         notify: Py<PyAny>,
         reserves: bool,
-        keep: i64,
+        keep: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Waiter> {
-        let (_, entry) = bound.get().snapshot(py)?;
+        let (limit, entry) = bound.get().snapshot(py)?;
+        let (verb, given) = (verb_of(reserves), cost);
+        let what = if reserves { "estimate" } else { "cost" };
+        let cost = arguments::saturating(what, given)?;
+        let adjustment = arguments::adjustment(None, keep)?;
+        let (text, adjustment) = (id_text(id)?, adjustment.as_ref());
+        let (keep, call) = (
+            adjustment.map_or(0, |adjustment| adjustment.keep),
+            Call { verb, id: &text, cost, adjustment },
+        );
+        bound.get().handle.check_cost(&limit, call, Some(given))?;
+        let id = kept_id(id, &text).unbind();
         let timeout = timeout_ns.map(Nanos::clamped);
         let (progress, timer) = (Mutex::new(WaiterProgress::default()), Mutex::new(None));
-        let (verb, joint) = (verb_of(reserves), None);
+        let joint = None;
         let state =
             WaiterState { entry, verb, id, cost, keep, timeout, notify, progress, timer, joint };
         let (handle, states) = (Arc::clone(&bound.get().handle), vec![Arc::new(state)]);
@@ -77,7 +92,7 @@ impl Waiter {
         let given = transactions.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let given = PyTuple::new(limiter.py(), given)?;
         let (timeout, verb) = (timeout_ns.map(Nanos::clamped), verb_of(reserves));
-        let (transactions, parts) = limiter.get().transactions(given.as_any())?;
+        let (transactions, parts) = limiter.get().transactions(verb, given.as_any())?;
         let call = Arc::new(JointCall::create(limiter, &given, timeout, verb));
         let mut states = Vec::with_capacity(parts.len());
         for (index, (transaction, (id, cost, entry))) in transactions.iter().zip(parts).enumerate()

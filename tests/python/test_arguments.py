@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
 import ipaddress
 from collections import UserString
@@ -19,7 +21,7 @@ import penstock
 from penstock import Limiter, ManualClock, _core
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from conftest import MakeLimiter
 
@@ -215,6 +217,31 @@ def test_cost_that_can_never_be_allowed_is_refused(limiter: Limiter, verb: str, 
         with pytest.raises(penstock.CostTooHigh) as caught:
             getattr(limiter, verb)(name, "ada", cost)
         assert (caught.value.cost, caught.value.limit_name) == (cost, name)
+    assert len(limiter) == 0
+
+
+async def outcome(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+@pytest.mark.parametrize("cost", [2**63, 10**30, -(10**30)])
+def test_errors_about_a_cost_beyond_64_bits_show_it(limiter: Limiter, cost: int) -> None:
+    tasks = penstock.AsyncLimiter(limiter)
+    several: list[Any] = [("Free", "ada", 10**40), ("Orders", "ada", cost)]
+    calls: list[Callable[[], Any]] = [
+        lambda: limiter.acquire("Orders", "ada", cost),
+        lambda: limiter.reserve("Orders", "ada", cost, timeout=1),
+        lambda: asyncio.run(tasks.acquire("Orders", "ada", cost)),
+        lambda: asyncio.run(outcome(tasks.reserve("Orders", "ada", cost, timeout=1))),
+    ]
+    for verb in ("spend_all", "check_all", "reserve_all", "acquire_all", "refund_all"):
+        calls.append(functools.partial(getattr(limiter, verb), several))
+    calls.append(lambda: limiter.acquire_all(several, timeout=1))
+    calls.append(lambda: asyncio.run(tasks.acquire_all(several)))
+    for call in calls:
+        with pytest.raises(penstock.CostError, match=f"found {cost}$") as caught:
+            call()
+        assert (caught.value.cost, caught.value.limit_name) == (cost, "Orders")
     assert len(limiter) == 0
 
 
