@@ -902,7 +902,7 @@ class LimitEntry:
     """
     def __new__(cls, limits: Limits, name: str) -> Self: ...
     def decision(
-        self, id: Id, cost: int, now_ns: int, row: tuple[bool, bool, int, int, int, int]
+        self, id: Id, now_ns: int, row: tuple[int, int, int, int, int, bool, bool]
     ) -> Decision:
         """Return a decision of this limit from its row of the columns."""
     def __eq__(self, other: object, /) -> bool: ...

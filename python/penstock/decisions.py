@@ -7,12 +7,11 @@ from penstock._core import arrow
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from typing import Any, overload
 
     import numpy
     import numpy.typing
-    from typing_extensions import Buffer
 
     from penstock._core import Decision, LimitEntry
     from penstock.types import Id
@@ -21,6 +20,17 @@ __all__ = ["Decisions"]
 
 _FLAGS = ("allowed", "would_deny")
 _NUMBERS = ("remaining", "retry_after_ns", "reset_after_ns")
+# The columns in order, as a row of `LimitEntry.decision`: the bytes of a row before the column, the
+# bytes of an item, and its format.
+_LAYOUT = {
+    "remaining": (0, 8, "q"),
+    "retry_after_ns": (8, 8, "q"),
+    "reset_after_ns": (16, 8, "q"),
+    "next_token_after_ns": (24, 8, "q"),
+    "cost": (32, 8, "q"),
+    "allowed": (40, 1, "?"),
+    "would_deny": (41, 1, "?"),
+}
 
 
 class Decisions:
@@ -38,24 +48,17 @@ class Decisions:
         ([True, True, False], 30.0)
     """
 
-    __slots__ = ("_columns", "_costs", "_entry", "_ids", "_now_ns")
+    __slots__ = ("_columns", "_entry", "_ids", "_now_ns")
 
     # Equal ones may have ids of different types.
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
-        self,
-        entry: "LimitEntry",
-        now_ns: int,
-        ids: "tuple[Id, ...]",
-        costs: "Buffer",
-        columns: "Mapping[str, Buffer]",
+        self, entry: "LimitEntry", now_ns: int, ids: "tuple[Id, ...]", columns: bytes
     ) -> None:
         self._entry = entry
         self._now_ns = now_ns
         self._ids = ids
-        self._costs = costs
-        # In the order of a row of `LimitEntry.decision`.
         self._columns = columns
 
     @property
@@ -96,12 +99,17 @@ class Decisions:
         if name not in _FLAGS + _NUMBERS:
             names = ", ".join((_FLAGS + _NUMBERS)[:-1])
             raise KeyError(f"a column must be {names} or {_NUMBERS[-1]}, found {name!r}")
-        return memoryview(self._columns[name])
+        return self._view(name)
+
+    def _view(self, name: str) -> "memoryview[Any]":
+        # Made when it is read: a view takes as long as a decision.
+        before, size, kind = _LAYOUT[name]
+        length = len(self._ids)
+        column = memoryview(self._columns)[before * length : (before + size) * length]
+        return column.cast(kind)  # type: ignore[call-overload]
 
     def _views(self) -> "list[memoryview[Any]]":
-        """Return views of the costs, and of the columns in order."""
-        # Made when they are read: a view takes as long as a decision.
-        return [memoryview(column) for column in (self._costs, *self._columns.values())]
+        return [self._view(name) for name in _LAYOUT]
 
     def _array(self, name: str) -> "numpy.typing.NDArray[Any]":
         try:
@@ -111,7 +119,7 @@ class Decisions:
                 "a column is a NumPy array, and NumPy is not installed; run `pip install numpy`, "
                 "or use `decisions.column(name)`, which needs no NumPy"
             ) from None
-        return numpy.asarray(self._columns[name])
+        return numpy.asarray(self._view(name))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         # The protocol allows a producer to ignore the requested schema.
@@ -121,17 +129,15 @@ class Decisions:
         return self._arrow()[0]
 
     def _arrow(self) -> tuple[object, object]:
-        columns = self._columns
-        flags = [(name, bytes(columns[name])) for name in _FLAGS]
-        return arrow(flags, [(name, columns[name]) for name in _NUMBERS])
+        flags = [(name, bytes(self._view(name))) for name in _FLAGS]
+        return arrow(flags, [(name, self._view(name)) for name in _NUMBERS])
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def __iter__(self) -> "Iterator[Decision]":
-        costs, *columns = self._views()
-        for id, cost, row in zip(self._ids, costs, zip(*columns, strict=True), strict=True):
-            yield self._entry.decision(id, cost, self._now_ns, row)
+        for id, row in zip(self._ids, zip(*self._views(), strict=True), strict=True):
+            yield self._entry.decision(id, self._now_ns, row)
 
     if TYPE_CHECKING:
 
@@ -142,41 +148,21 @@ class Decisions:
 
     def __getitem__(self, index: "Any", /) -> "Any":
         ids = self._ids[index]
+        parts = [view[index] for view in self._views()]
         if isinstance(index, slice):
-            costs, *columns = [bytes(view[index]) for view in self._views()]
-            named = dict(zip(self._columns, columns, strict=True))
-            return _copied(self._entry, self._now_ns, ids, costs, named)
-        cost, *row = [view[index] for view in self._views()]
-        return self._entry.decision(ids, cost, self._now_ns, tuple(row))
+            columns = b"".join(map(bytes, parts))
+            return Decisions(self._entry, self._now_ns, ids, columns)
+        return self._entry.decision(ids, self._now_ns, tuple(parts))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Decisions):
             return NotImplemented
-        mine, others = (
-            (self._now_ns, self._entry, self._ids),
-            (other._now_ns, other._entry, other._ids),
-        )
-        return mine == others and self._views() == other._views()
+        mine = (self._now_ns, self._entry, self._ids, self._columns)
+        return mine == (other._now_ns, other._entry, other._ids, other._columns)
 
     def __reduce__(self) -> "tuple[Any, ...]":
-        columns = {name: bytes(column) for name, column in self._columns.items()}
-        return _copied, (self._entry, self._now_ns, self._ids, bytes(self._costs), columns)
+        return Decisions, (self._entry, self._now_ns, self._ids, self._columns)
 
     def __repr__(self) -> str:
-        allowed = bytes(self._columns["allowed"]).count(1)
+        allowed = bytes(self._view("allowed")).count(1)
         return f"<Decisions: {allowed} of {len(self)} allowed>"
-
-
-def _copied(
-    entry: "LimitEntry",
-    now_ns: int,
-    ids: "tuple[Id, ...]",
-    costs: bytes,
-    columns: dict[str, bytes],
-) -> Decisions:
-    """Return decisions from copies of their columns."""
-    views = {
-        name: memoryview(column).cast("?" if name in _FLAGS else "q")
-        for name, column in columns.items()
-    }
-    return Decisions(entry, now_ns, ids, memoryview(costs).cast("q"), views)

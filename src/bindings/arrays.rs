@@ -1,8 +1,9 @@
-//! Arrays of Python, and the columns of simulated events made of them.
+//! Arrays of Python, and the columns of events and results.
 
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView};
 
 use crate::bindings::arguments;
 use crate::simulate::{Columns, Events};
@@ -14,21 +15,45 @@ pub(crate) trait Number: Element {
     type Shared: Send + Sync;
     /// The description of its arrays in error messages.
     const KIND: &'static str;
+    /// The format of its columns, as the module `struct` writes it.
+    const FORMAT: &'static str;
+
+    /// Copies a number to its bytes in a column.
+    fn copy_to(self, bytes: &mut [u8]);
 }
 
-impl Number for i64 {
-    type Shared = AtomicI64;
-    const KIND: &'static str = "a contiguous array of int64";
+macro_rules! numbers {
+    ($($number:ty, $shared:ty, $format:literal, $kind:literal;)*) => {$(
+        impl Number for $number {
+            type Shared = $shared;
+            const KIND: &'static str = $kind;
+            const FORMAT: &'static str = $format;
+
+            #[inline(always)]
+            fn copy_to(self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&self.to_ne_bytes());
+            }
+        }
+    )*};
 }
 
-impl Number for u32 {
-    type Shared = AtomicU32;
-    const KIND: &'static str = "a contiguous array of uint32";
+numbers! {
+    i64, AtomicI64, "q", "a contiguous array of int64";
+    u32, AtomicU32, "I", "a contiguous array of uint32";
+    u8, AtomicU8, "B", "a contiguous array of uint8";
 }
 
-impl Number for u8 {
-    type Shared = AtomicU8;
-    const KIND: &'static str = "a contiguous array of uint8";
+/// A column of numbers: a `memoryview` of a copy.
+pub(crate) type Column<'py> = Bound<'py, PyAny>;
+
+/// Creates a column.
+pub(crate) fn column<'py, T: Number>(py: Python<'py>, numbers: &[T]) -> PyResult<Column<'py>> {
+    let bytes = PyBytes::new_with(py, size_of_val(numbers), |bytes| {
+        let places = bytes.chunks_exact_mut(size_of::<T>());
+        places.zip(numbers).for_each(|(place, number)| number.copy_to(place));
+        Ok(())
+    })?;
+    PyMemoryView::from(&bytes)?.call_method1("cast", (T::FORMAT,))
 }
 
 /// A Python array, which is kept alive and can be accessed without holding the GIL.

@@ -4,8 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bindings::arrays::Array;
-use crate::bindings::column::Column;
+use crate::bindings::arrays::{Array, Column, column};
 use crate::bindings::errors::at_position;
 use crate::bindings::id_text::id_text;
 use crate::simulate::Ids;
@@ -19,7 +18,7 @@ pub(crate) fn too_many() -> PyErr {
 #[pyfunction]
 pub(crate) fn factorise<'py>(
     ids: &Bound<'py, PyList>,
-) -> PyResult<(Py<Column>, Bound<'py, PyList>)> {
+) -> PyResult<(Column<'py>, Bound<'py, PyList>)> {
     let py = ids.py();
     let mut seen = Ids::default();
     let mut codes = Vec::with_capacity(ids.len());
@@ -30,15 +29,15 @@ pub(crate) fn factorise<'py>(
     }
     // All bytes come from `str` objects, so they are valid UTF-8.
     let texts = seen.iter().map(|id| std::str::from_utf8(id).unwrap_or_default());
-    Ok((Py::new(py, Column::from(codes))?, PyList::new(py, texts.collect::<Vec<_>>())?))
+    Ok((column(py, &codes)?, PyList::new(py, texts.collect::<Vec<_>>())?))
 }
 
 #[doc = doc!(factorise_fixed)]
 #[pyfunction]
-pub(crate) fn factorise_fixed(
-    items: &Bound<'_, PyAny>,
+pub(crate) fn factorise_fixed<'py>(
+    items: &Bound<'py, PyAny>,
     width: usize,
-) -> PyResult<(Py<Column>, Py<Column>)> {
+) -> PyResult<(Column<'py>, Column<'py>)> {
     let py = items.py();
     let words: Array<u32> = Array::of("items", items)?;
     if width == 0 || !words.len().is_multiple_of(width) {
@@ -47,7 +46,7 @@ pub(crate) fn factorise_fixed(
         return Err(PyValueError::new_err(message));
     }
     let (codes, firsts) = py.detach(|| numbers(&words, width)).ok_or_else(too_many)?;
-    Ok((Py::new(py, Column::from(codes))?, Py::new(py, Column::from(firsts))?))
+    Ok((column(py, &codes)?, column(py, &firsts)?))
 }
 
 fn numbers(words: &Array<u32>, width: usize) -> Option<(Vec<u32>, Vec<i64>)> {

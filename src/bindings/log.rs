@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::bindings::arguments::Items;
-use crate::bindings::column::Column;
+use crate::bindings::arrays::{Column, column};
 use crate::log::{
     Classes, Condition, CsvColumns, Envelope, EpochUnit, FieldKind, FieldNames, Format, LineField,
     LineFormat, MAX_ID_FIELDS, MAX_PATTERNS, MAX_SLOTS, ParseOptions, ParsedEvents, Parser,
@@ -38,7 +38,7 @@ struct LogOptions {
     conditions: Items<(usize, bool, Vec<String>)>,
 }
 /// The columns of one step and its counts.
-type Taken = (Column, Column, Column, Column, TakenCounts);
+type Taken<'py> = (Column<'py>, Column<'py>, Column<'py>, Column<'py>, TakenCounts);
 /// `(lines_read, skipped, without_id, late, filtered, units, [(line, reason, text)], other_directive)`.
 type TakenCounts = (u64, u64, u64, u64, u64, u8, Vec<(u64, String, String)>, Option<String>);
 
@@ -204,7 +204,7 @@ impl LogParser {
     }
 
     #[doc = doc!(LogParser.take)]
-    fn take(&self, py: Python<'_>) -> Taken {
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Taken<'py>> {
         let events: ParsedEvents = py.detach(|| self.parser.lock().take());
         let examples = events.examples.into_iter();
         let examples = examples.map(|example| (example.line, example.reason, example.text));
@@ -219,7 +219,9 @@ impl LogParser {
             events.other_directive,
         );
         let ParsedEvents { times, codes, costs, durations, .. } = events;
-        (times.into(), codes.into(), costs.into(), durations.into(), counts)
+        let [times, costs, durations] =
+            [times, costs, durations].map(|numbers| column(py, &numbers));
+        Ok((times?, column(py, &codes)?, costs?, durations?, counts))
     }
 
     #[doc = doc!(LogParser.ids)]

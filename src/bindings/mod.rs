@@ -1,7 +1,7 @@
 //! The Python API.
 //!
 //! LAW: convert, call, convert. Only this folder uses pyo3, and it contains no logic of its own. All
-//! `unsafe` code of the Python side is in `arrays.rs`, `column.rs`, `fastcall.rs`, `id_text.rs`,
+//! `unsafe` code of the Python side is in `arrays.rs`, `fastcall.rs`, `id_text.rs`,
 //! `interpreter.rs` and `pool.rs`.
 
 // `doc!(Limiter.spend)` is the docstring of that item in `python/penstock/_core.pyi`.
@@ -20,7 +20,6 @@ mod arguments;
 mod arrays;
 mod bound_limit;
 mod clock;
-mod column;
 mod decision;
 mod decision_data;
 mod errors;

@@ -6,8 +6,7 @@ use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bindings::arrays::{Array, EventColumns, ResultColumns};
-use crate::bindings::column::Column;
+use crate::bindings::arrays::{Array, Column, EventColumns, ResultColumns, column};
 use crate::bindings::errors::raise;
 use crate::bindings::id_numbers::too_many;
 use crate::bindings::id_text::id_text;
@@ -148,7 +147,7 @@ impl Simulator {
 
     #[doc = doc!(Simulator.number)]
     #[pyo3(signature = (ids, *, skip_invalid = false))]
-    fn number(&self, ids: &Bound<'_, PyList>, skip_invalid: bool) -> PyResult<Py<Column>> {
+    fn number<'py>(&self, ids: &Bound<'py, PyList>, skip_invalid: bool) -> PyResult<Column<'py>> {
         let py = ids.py();
         self.with(|state| {
             let mut numbers = Vec::with_capacity(ids.len());
@@ -164,16 +163,15 @@ impl Simulator {
                 };
                 numbers.push(number);
             }
-            Py::new(py, Column::from(numbers))
+            column(py, &numbers)
         })
     }
 
     #[doc = doc!(Simulator.buckets)]
-    fn buckets(&self, py: Python<'_>, first: usize) -> PyResult<Option<Py<Column>>> {
+    fn buckets<'py>(&self, py: Python<'py>, first: usize) -> PyResult<Option<Column<'py>>> {
         self.with(|state| {
             let Some(buckets) = state.core.buckets() else { return Ok(None) };
-            let added = buckets.get(first..).unwrap_or_default().to_vec();
-            Py::new(py, Column::from(added)).map(Some)
+            column(py, buckets.get(first..).unwrap_or_default()).map(Some)
         })
     }
 

@@ -9,10 +9,9 @@ use arrow_schema::{ArrowError, DataType, Field, Schema};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyCapsule, PyDict, PyInt, PyList, PyMemoryView, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyCapsule, PyInt, PyList, PyMemoryView, PyString, PyTuple};
 
 use crate::bindings::arguments;
-use crate::bindings::column::Column;
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::at_position;
@@ -22,41 +21,63 @@ use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::limits::Limits;
 use crate::bindings::once::Once;
 use crate::engine::decision;
+use crate::engine::factor::Adjustment;
 use crate::engine::registry::Registry;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Decided};
 use crate::store::Store;
 
-const FLAGS: [&str; 2] = ["allowed", "would_deny"];
-const NUMBERS: [&str; 4] = ["remaining", "retry_after_ns", "reset_after_ns", "next_token_after_ns"];
+/// The bytes of a decision: five numbers, and two flags.
+const ROW: usize = 5 * 8 + 2;
 
-/// The columns while they are written.
-struct DecisionRows {
+/// The columns of the decisions, one after another in one object, which `Decisions` reads in Python. glibc
+/// returns freed memory to the kernel if there is more than twice the largest allocation; with many, the next
+/// call would spend a third of its time on page faults.
+struct DecisionRows<'a> {
     now: Timestamp,
-    flags: [Vec<bool>; FLAGS.len()],
-    /// The integer columns, one after another. They are one allocation, because glibc returns freed
-    /// memory to the kernel if there is more than twice the largest allocation; the next call would
-    /// then spend a third of its time on page faults.
-    numbers: Vec<i64>,
+    remaining: &'a mut [[u8; 8]],
+    retry_after: &'a mut [[u8; 8]],
+    reset_after: &'a mut [[u8; 8]],
+    next_token_after: &'a mut [[u8; 8]],
+    allowed: &'a mut [u8],
+    would_deny: &'a mut [u8],
 }
 
-impl DecisionRows {
-    fn new(len: usize) -> DecisionRows {
-        let flags = FLAGS.map(|_| vec![false; len]);
-        DecisionRows { now: Timestamp::ORIGIN, flags, numbers: vec![0; NUMBERS.len() * len] }
+impl<'a> DecisionRows<'a> {
+    /// Divides the bytes into columns, of which the fifth is `costs`.
+    fn new(bytes: &'a mut [u8], costs: &[i64]) -> DecisionRows<'a> {
+        let len = costs.len();
+        let (numbers, flags) = bytes.split_at_mut(ROW * len - 2 * len);
+        let (numbers, _) = numbers.as_chunks_mut();
+        let (remaining, numbers) = numbers.split_at_mut(len);
+        let (retry_after, numbers) = numbers.split_at_mut(len);
+        let (reset_after, numbers) = numbers.split_at_mut(len);
+        let (next_token_after, numbers) = numbers.split_at_mut(len);
+        for (place, cost) in numbers.iter_mut().zip(costs) {
+            *place = cost.to_ne_bytes();
+        }
+        let (allowed, would_deny) = flags.split_at_mut(len);
+        let now = Timestamp::ORIGIN;
+        DecisionRows {
+            now,
+            remaining,
+            retry_after,
+            reset_after,
+            next_token_after,
+            allowed,
+            would_deny,
+        }
     }
 
     #[inline(always)]
     fn set(&mut self, index: usize, decision: &decision::Decision, shadow: bool) {
-        let [allowed, would_deny] = &mut self.flags;
-        let len = allowed.len();
         self.now = decision.now;
-        allowed[index] = decision.allowed || shadow;
-        would_deny[index] = !decision.allowed && shadow;
-        self.numbers[index] = decision.remaining;
-        self.numbers[len + index] = decision.retry_after.get();
-        self.numbers[2 * len + index] = decision.reset_after.get();
-        self.numbers[3 * len + index] = decision.next_token_after.get();
+        self.remaining[index] = decision.remaining.to_ne_bytes();
+        self.retry_after[index] = decision.retry_after.get().to_ne_bytes();
+        self.reset_after[index] = decision.reset_after.get().to_ne_bytes();
+        self.next_token_after[index] = decision.next_token_after.get().to_ne_bytes();
+        self.allowed[index] = (decision.allowed || shadow).into();
+        self.would_deny[index] = (!decision.allowed && shadow).into();
     }
 }
 
@@ -74,44 +95,52 @@ pub(crate) fn spend_each<'py>(
     let adjustment = adjustment.as_ref();
     let ids = convert_ids(ids)?;
     let costs = convert_costs(costs, ids.len())?;
-    let (bound, mut entry) = limit()?;
-    let mut rows = DecisionRows::new(costs.len());
+    let (mut entry, mut now) = (None, Timestamp::ORIGIN);
+    let columns = PyBytes::new_with(py, ROW * costs.len(), |bytes| {
+        let mut rows = DecisionRows::new(bytes, &costs);
+        let decided = decide(handle, limit, &ids, &costs, adjustment, &mut rows)?;
+        (entry, now) = (Some(decided), rows.now);
+        Ok(())
+    })?;
+    let decisions = DECISIONS.import(py, "penstock.decisions", "Decisions")?;
+    decisions.call1((entry, now.get(), ids, columns))
+}
+
+/// Decides for each id. Returns the limit that has decided.
+fn decide(
+    handle: &LimiterHandle,
+    limit: impl Fn() -> PyResult<ActiveLimit>,
+    ids: &Bound<'_, PyTuple>,
+    costs: &[i64],
+    adjustment: Option<&Adjustment>,
+    rows: &mut DecisionRows<'_>,
+) -> PyResult<Py<LimitEntry>> {
+    let (py, (bound, entry)) = (ids.py(), limit()?);
     // Many ids of type `str` are decided without a list of their texts. If one is of another type,
     // nothing has been spent yet.
-    let mut outcome = Ok(());
     let is_decided = !handle.core.store().may_wait()
         && handle
             .core
             .decide_each(
                 &bound,
-                &StrIds::new(&ids),
-                &costs,
+                &StrIds::new(ids),
+                costs,
                 adjustment,
                 #[inline(always)]
                 |index, decision, shadow| rows.set(index, decision, shadow),
             )
             .is_ok();
-    if !is_decided {
-        let texts = id_texts(&ids)?;
-        // Again, because the conversion may run Python code that reloads or closes.
-        let bound;
-        (bound, entry) = limit()?;
-        let set = |index, decision: &_, shadow| rows.set(index, decision, shadow);
-        outcome =
-            handle.run(py, |core| core.decide_each(&bound, &texts[..], &costs, adjustment, set));
+    if is_decided {
+        return Ok(entry);
     }
-    outcome.map_err(|(index, error)| at_position(py, error.into(), "id", index, costs.len()))?;
-    let DecisionRows { now, flags, numbers } = rows;
-    let columns = PyDict::new(py);
-    for (name, flags) in FLAGS.into_iter().zip(flags) {
-        columns.set_item(name, Bound::new(py, Column::from(flags))?)?;
-    }
-    let numbers: [Column; NUMBERS.len()] = Column::split(numbers);
-    for (name, numbers) in NUMBERS.into_iter().zip(numbers) {
-        columns.set_item(name, Bound::new(py, numbers)?)?;
-    }
-    let decisions = DECISIONS.import(py, "penstock.decisions", "Decisions")?;
-    decisions.call1((entry, now.get(), ids, Bound::new(py, Column::from(costs))?, columns))
+    let texts = id_texts(ids)?;
+    // Again, because the conversion may run Python code that reloads or closes.
+    let (bound, entry) = limit()?;
+    let set = |index, decision: &_, shadow| rows.set(index, decision, shadow);
+    let decided =
+        handle.run(py, |core| core.decide_each(&bound, &texts[..], costs, adjustment, set));
+    decided.map_err(|(index, error)| at_position(py, error.into(), "id", index, costs.len()))?;
+    Ok(entry)
 }
 
 fn arrow_error(error: ArrowError) -> PyErr {
@@ -232,11 +261,11 @@ impl LimitEntry {
     fn decision<'py>(
         slf: &Bound<'py, Self>,
         id: &Bound<'py, PyAny>,
-        cost: i64,
         now_ns: i64,
-        row: (bool, bool, i64, i64, i64, i64),
+        row: (i64, i64, i64, i64, i64, bool, bool),
     ) -> PyResult<Bound<'py, Decision>> {
-        let (allowed, would_deny, remaining, retry_after, reset_after, next_token_after) = row;
+        let (remaining, retry_after, reset_after, next_token_after, cost, allowed, would_deny) =
+            row;
         let (entry, text) = (&slf.get().entry, id_text(id)?);
         let id_error = |error| PyErr::from(limiter::invalid_id(entry, error));
         let rule = entry.rule_for(&entry.canonical(&text).map_err(id_error)?);

@@ -3,8 +3,7 @@
 use pyo3::prelude::*;
 
 use crate::bindings::arguments::Items;
-use crate::bindings::arrays::{Array, EventColumns};
-use crate::bindings::column::Column;
+use crate::bindings::arrays::{Array, Column, EventColumns, column};
 use crate::simulate::{self, ClientTotals};
 use crate::sync::Mutex;
 
@@ -43,17 +42,17 @@ impl Totals {
     }
 
     #[doc = doc!(Totals.clients)]
-    fn clients(&self) -> [Column; 4] {
+    fn clients<'py>(&self, py: Python<'py>) -> PyResult<[Column<'py>; 4]> {
         let totals = self.totals.lock();
-        let column = |number: fn(&ClientTotals) -> i64| {
-            Column::from(totals.clients().iter().map(number).collect::<Vec<_>>())
+        let of_clients = |number: fn(&ClientTotals) -> i64| {
+            column(py, &totals.clients().iter().map(number).collect::<Vec<_>>())
         };
-        [
-            Column::from(totals.events().to_vec()),
-            column(|client| client.denied),
-            column(|client| client.longest),
-            Column::from(totals.most_in_flight_by_client().collect::<Vec<_>>()),
-        ]
+        Ok([
+            column(py, totals.events())?,
+            of_clients(|client| client.denied)?,
+            of_clients(|client| client.longest)?,
+            column(py, &totals.most_in_flight_by_client().collect::<Vec<_>>())?,
+        ])
     }
 
     #[doc = doc!(Totals.waits)]

@@ -305,7 +305,6 @@ const COMMON: &[&str] = &[
 
 /// The files that may contain `unsafe`, with the reason.
 const UNSAFE: &[(&str, &str)] = &[
-    ("bindings/column.rs", "exports columns through the buffer protocol, which is a C interface"),
     ("bindings/arrays.rs", "accesses arrays through the buffer protocol without copying"),
     ("bindings/fastcall.rs", "implements the fast methods with the C calling convention"),
     ("bindings/id_text.rs", "reads the text of a `str` without copying"),
