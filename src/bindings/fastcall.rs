@@ -2,14 +2,15 @@
 //! against the C calling convention.
 //!
 //! PyO3's own trampoline and argument parser take about as long as a whole decision; these methods
-//! use neither. They use calling conventions of the stable ABI, and become descriptors of PyO3's
-//! classes when the module is loaded. The `unsafe` that this needs is here:
-//! reading the interpreter's argument array, and casting to types that the interpreter has checked.
+//! use neither. They use a calling convention of the stable ABI, and become descriptors of PyO3's
+//! classes when the module is loaded. `method` alone reads what the interpreter passes.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
+use std::slice;
 
+use pyo3::PyClass;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::panic::PanicException;
@@ -45,9 +46,9 @@ pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
         "reserve($self, id, estimate=1, *, factor=None, keep=0, timeout=None)",
         doc!(BoundLimit.reserve)
     );
-    add(&bound, c"spend", with_keywords(bound_call::<SPEND>), spend)?;
-    add(&bound, c"check", with_keywords(bound_call::<CHECK>), check)?;
-    add(&bound, c"reserve", with_keywords(bound_call::<RESERVE>), reserve)?;
+    add(&bound, c"spend", method::<OfBound<SPEND>>, spend)?;
+    add(&bound, c"check", method::<OfBound<CHECK>>, check)?;
+    add(&bound, c"reserve", method::<OfBound<RESERVE>>, reserve)?;
     let limiter = py.get_type::<Limiter>();
     let spend =
         signed!("spend($self, name, id, cost=1, factor=None, *, keep=0)", doc!(Limiter.spend));
@@ -57,33 +58,27 @@ pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
         "reserve($self, name, id, estimate=1, *, factor=None, keep=0, timeout=None)",
         doc!(Limiter.reserve)
     );
-    add(&limiter, c"spend", with_keywords(limiter_call::<SPEND>), spend)?;
-    add(&limiter, c"check", with_keywords(limiter_call::<CHECK>), check)?;
-    add(&limiter, c"reserve", with_keywords(limiter_call::<RESERVE>), reserve)?;
+    add(&limiter, c"spend", method::<OfLimiter<SPEND>>, spend)?;
+    add(&limiter, c"check", method::<OfLimiter<CHECK>>, check)?;
+    add(&limiter, c"reserve", method::<OfLimiter<RESERVE>>, reserve)?;
     let reservation = py.get_type::<Reservation>();
-    let enter = ffi::PyMethodDefPointer { PyCFunction: enter_block };
-    add(&reservation, c"__enter__", (enter, ffi::METH_NOARGS), signed!("__enter__($self)", ""))?;
-    let exit = ffi::PyMethodDefPointer { PyCFunctionFast: exit_block };
-    let docs = signed!("__exit__($self, exc_type, exc, traceback, /)", "");
-    add(&reservation, c"__exit__", (exit, ffi::METH_FASTCALL), docs)
-}
-
-/// A function, and the flags of its calling convention.
-type Method = (ffi::PyMethodDefPointer, c_int);
-
-fn with_keywords(method: ffi::PyCFunctionFastWithKeywords) -> Method {
-    let pointer = ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: method };
-    (pointer, ffi::METH_FASTCALL | ffi::METH_KEYWORDS)
+    add(&reservation, c"__enter__", method::<EnterBlock>, signed!("__enter__($self)", ""))?;
+    let exit = signed!("__exit__($self, exc_type, exc, traceback, /)", "");
+    add(&reservation, c"__exit__", method::<ExitBlock>, exit)
 }
 
 fn add(
     class: &Bound<'_, PyType>,
     name: &'static CStr,
-    (ml_meth, ml_flags): Method,
+    method: ffi::PyCFunctionFastWithKeywords,
     docs: &'static CStr,
 ) -> PyResult<()> {
-    let definition =
-        ffi::PyMethodDef { ml_name: name.as_ptr(), ml_meth, ml_flags, ml_doc: docs.as_ptr() };
+    let definition = ffi::PyMethodDef {
+        ml_name: name.as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: method },
+        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+        ml_doc: docs.as_ptr(),
+    };
     // Leaked, because the descriptor keeps the address of the definition for the life of the class, which
     // is the life of the process.
     let definition = Box::leak(Box::new(definition));
@@ -95,6 +90,74 @@ fn add(
     };
     let name = name.to_str().unwrap_or_default();
     class.setattr(name, descriptor)
+}
+
+/// A method of a class.
+trait Method {
+    type Class: PyClass;
+
+    fn call<'py>(
+        slf: &Bound<'py, Self::Class>,
+        arguments: &Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>>;
+}
+
+/// The arguments of a call, as the interpreter passes them.
+struct Arguments<'a, 'py> {
+    positional: &'a [Borrowed<'a, 'py, PyAny>],
+    /// The values of the keywords, in the order of their names.
+    named: &'a [Borrowed<'a, 'py, PyAny>],
+    names: Option<Borrowed<'a, 'py, PyTuple>>,
+}
+
+/// Calls a method. Raises its error, or an exception for a panic, which must not unwind into the
+/// interpreter.
+unsafe extern "C" fn method<M: Method>(
+    slf: RawObject,
+    arguments: *const RawObject,
+    count: ffi::Py_ssize_t,
+    names: RawObject,
+) -> RawObject {
+    // The closure returns a pointer, because moving a whole result is slower.
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the interpreter calls methods with the thread attached, and their descriptor has checked
+        // the class of `slf`. `arguments` points to `count` objects, and one more for each name in the tuple
+        // `names`, which is null if there is none. `Borrowed` has the layout of a pointer that is not null.
+        // The interpreter keeps all objects for the length of the call.
+        let (slf, arguments) = unsafe {
+            let py = Python::assume_attached();
+            let names = Borrowed::from_ptr_or_opt(py, names);
+            let names = names.map(|names| names.cast_unchecked::<PyTuple>());
+            let len = count as usize + names.map_or(0, |names| names.len());
+            let all = match len {
+                0 => &[],
+                _ => slice::from_raw_parts(arguments.cast::<Borrowed<'_, '_, PyAny>>(), len),
+            };
+            let (positional, named) = all.split_at_unchecked(count as usize);
+            let slf = Borrowed::from_ptr(py, slf).cast_unchecked::<M::Class>();
+            (slf, Arguments { positional, named, names })
+        };
+        M::call(&slf, &arguments).map_or_else(raise_error, Bound::into_ptr)
+    }));
+    outcome.unwrap_or_else(|_| {
+        let message = "the Rust core panicked; this is a bug in penstock";
+        raise_error(PanicException::new_err(message))
+    })
+}
+
+/// Raises `error`.
+///
+/// PyO3 does not know that this thread is attached, so it defers the release of references until the next
+/// time it attaches. This function attaches; otherwise an application whose calls all fail would leak.
+#[cold]
+fn raise_error(error: PyErr) -> RawObject {
+    let mut error = Some(error);
+    Python::try_attach(|py| error.take().map(|error| error.restore(py)));
+    if let Some(error) = error {
+        // SAFETY: as in `method`. The interpreter is shutting down, so PyO3 does not attach.
+        error.restore(unsafe { Python::assume_attached() });
+    }
+    null_mut()
 }
 
 /// The verbs of the compiled calls.
@@ -112,130 +175,111 @@ pub(crate) const fn verb(number: u8) -> Verb {
 
 /// `BoundLimit.spend(id, cost=1, factor=None, *, keep=0)`, `check`, and
 /// `reserve(id, estimate=1, *, factor=None, keep=0, timeout=None)`.
-unsafe extern "C" fn bound_call<const VERB: u8>(
-    slf: RawObject,
-    arguments: *const RawObject,
-    count: ffi::Py_ssize_t,
-    keywords: RawObject,
-) -> RawObject {
-    enter(|py| {
-        // SAFETY: the method's descriptor has checked the class of `slf`.
-        let slf = unsafe { Borrowed::from_ptr(py, slf).cast_unchecked::<BoundLimit>() };
-        if count == 1 && keywords.is_null() {
-            // SAFETY: the interpreter calls with `count` valid objects, and keeps them for the length
-            // of the call.
-            let id = unsafe { Borrowed::from_ptr(py, *arguments) };
-            if let Some(result) = call_with_id::<VERB>(slf.get(), &id) {
-                return result;
-            }
+struct OfBound<const VERB: u8>;
+
+impl<const VERB: u8> Method for OfBound<VERB> {
+    type Class = BoundLimit;
+
+    #[inline(always)]
+    fn call<'py>(
+        slf: &Bound<'py, BoundLimit>,
+        arguments: &Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if let ([id], None) = (arguments.positional, arguments.names)
+            && let Some(result) = call_with_id::<VERB>(slf.get(), id)
+        {
+            return result;
         }
-        // SAFETY: as above; one more object follows for each name in `keywords`.
-        unsafe { bound_call_with(&slf, verb(VERB), arguments, count, keywords) }
-    })
+        call_bound(slf, verb(VERB), arguments)
+    }
 }
 
-/// Does the same as `bound_call`, with any arguments.
-///
-/// # Safety
-/// The same as for `parse`.
+/// Calls a bound limit with any arguments.
 #[inline(never)]
-unsafe fn bound_call_with<'py>(
+fn call_bound<'py>(
     slf: &Bound<'py, BoundLimit>,
     verb: Verb,
-    arguments: *const RawObject,
-    count: ffi::Py_ssize_t,
-    keywords: RawObject,
+    arguments: &Arguments<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (names, positional) = ParameterNames::interned(slf.py()).of(verb);
-    let names = &names[1..];
-    // SAFETY: guaranteed by the caller.
-    let [id, rest @ .., _] =
-        unsafe { parse(slf.py(), arguments, count, keywords, names, positional - 1)? };
+    let [id, rest @ .., _] = arguments.parse(&names[1..], positional - 1)?;
     let Some(id) = id else { return Err(missing("id")) };
-    call(slf, verb, &id, rest)
+    call(slf, verb, id, rest)
 }
 
 /// `Limiter.spend(name, id, cost=1, factor=None, *, keep=0)`, `check`, and
 /// `reserve(name, id, estimate=1, *, factor=None, keep=0, timeout=None)`.
-unsafe extern "C" fn limiter_call<const VERB: u8>(
-    slf: RawObject,
-    arguments: *const RawObject,
-    count: ffi::Py_ssize_t,
-    keywords: RawObject,
-) -> RawObject {
-    enter(|py| {
-        // SAFETY: as in `bound_call`.
-        let slf = unsafe { Borrowed::from_ptr(py, slf).cast_unchecked::<Limiter>() };
-        if count == 2 && keywords.is_null() {
-            // SAFETY: as in `bound_call`.
-            let (name, id) = unsafe {
-                (Borrowed::from_ptr(py, *arguments), Borrowed::from_ptr(py, *arguments.add(1)))
-            };
-            if let Some(last) = last_bound(&slf, &name)
-                && let Some(result) = call_with_id::<VERB>(last.get(), &id)
-            {
-                return result;
-            }
+struct OfLimiter<const VERB: u8>;
+
+impl<const VERB: u8> Method for OfLimiter<VERB> {
+    type Class = Limiter;
+
+    #[inline(always)]
+    fn call<'py>(
+        slf: &Bound<'py, Limiter>,
+        arguments: &Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if let ([name, id], None) = (arguments.positional, arguments.names)
+            && let Some(last) = last_bound(slf, name)
+            && let Some(result) = call_with_id::<VERB>(last.get(), id)
+        {
+            return result;
         }
-        // SAFETY: as in `bound_call`.
-        unsafe { limiter_call_with(&slf, verb(VERB), arguments, count, keywords) }
-    })
+        call_limiter(slf, verb(VERB), arguments)
+    }
 }
 
-/// Does the same as `limiter_call`, with any arguments.
-///
-/// # Safety
-/// The same as for `parse`.
+/// Calls a limiter with any arguments.
 #[inline(never)]
-unsafe fn limiter_call_with<'py>(
+fn call_limiter<'py>(
     slf: &Bound<'py, Limiter>,
     verb: Verb,
-    arguments: *const RawObject,
-    count: ffi::Py_ssize_t,
-    keywords: RawObject,
+    arguments: &Arguments<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (names, positional) = ParameterNames::interned(slf.py()).of(verb);
-    // SAFETY: guaranteed by the caller.
-    let [name, id, rest @ ..] =
-        unsafe { parse(slf.py(), arguments, count, keywords, names, positional)? };
+    let [name, id, rest @ ..] = arguments.parse(names, positional)?;
     let (Some(name), Some(id)) = (name, id) else { return Err(missing("name and id")) };
-    if let Some(last) = last_bound(slf, &name) {
-        return call(&last, verb, &id, rest);
+    if let Some(last) = last_bound(slf, name) {
+        return call(&last, verb, id, rest);
     }
-    let bound = slf.get().bound(&name)?;
+    let bound = slf.get().bound(name)?;
     slf.get().last.store(bound.as_ptr(), Ordering::Release);
-    call(&bound, verb, &id, rest)
+    call(&bound, verb, id, rest)
 }
 
 /// `Reservation.__enter__()`.
-unsafe extern "C" fn enter_block(slf: RawObject, _: RawObject) -> RawObject {
-    enter(|py| {
-        // SAFETY: as in `bound_call`.
-        let slf = unsafe { Borrowed::from_ptr(py, slf).cast_unchecked::<Reservation>() };
-        slf.get().enter(py)?;
-        Ok(slf.to_owned().into_any())
-    })
+struct EnterBlock;
+
+impl Method for EnterBlock {
+    type Class = Reservation;
+
+    fn call<'py>(
+        slf: &Bound<'py, Reservation>,
+        _: &Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().enter(slf.py())?;
+        Ok(slf.clone().into_any())
+    }
 }
 
 /// `Reservation.__exit__(exc_type, exc, traceback, /)`.
-unsafe extern "C" fn exit_block(
-    slf: RawObject,
-    arguments: *mut RawObject,
-    count: ffi::Py_ssize_t,
-) -> RawObject {
-    enter(|py| {
-        if count != 3 {
+struct ExitBlock;
+
+impl Method for ExitBlock {
+    type Class = Reservation;
+
+    fn call<'py>(
+        slf: &Bound<'py, Reservation>,
+        arguments: &Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let [_, exception, _] = arguments.positional else {
+            let count = arguments.positional.len();
             let message = format!("__exit__ takes 3 arguments, found {count}");
             return Err(PyTypeError::new_err(message));
-        }
-        // SAFETY: as in `bound_call`.
-        let (slf, exception) = unsafe {
-            let slf = Borrowed::from_ptr(py, slf).cast_unchecked::<Reservation>();
-            (slf, Borrowed::from_ptr(py, *arguments.add(1)))
         };
-        slf.get().exit(&exception)?;
-        Ok(py.None().into_bound(py))
-    })
+        slf.get().exit(exception)?;
+        Ok(slf.py().None().into_bound(slf.py()))
+    }
 }
 
 /// Returns the limit of the previous call, if it has this name.
@@ -246,7 +290,7 @@ fn last_bound<'a, 'py>(
 ) -> Option<Borrowed<'a, 'py, BoundLimit>> {
     // SAFETY: `last` is null or a BoundLimit in the limiter's dictionary, from which nothing is ever
     // removed, so it lives as long as the limiter does. Acquire pairs with the Release in
-    // `limiter_call_with`: a thread that sees the pointer sees the whole object.
+    // `call_limiter`: a thread that sees the pointer sees the whole object.
     let last = unsafe {
         let last = limiter.get().last.load(Ordering::Acquire);
         Borrowed::from_ptr_or_opt(limiter.py(), last)?.cast_unchecked::<BoundLimit>()
@@ -270,7 +314,7 @@ fn call_with_id<'py, const VERB: u8>(
 }
 
 /// The arguments after the id, in the order of the parameters: tokens, factor, keep and timeout.
-type Rest<'a, 'py> = [Option<Borrowed<'a, 'py, PyAny>>; 4];
+type Rest<'a, 'py> = [Option<&'a Bound<'py, PyAny>>; 4];
 
 fn call<'py>(
     bound: &Bound<'py, BoundLimit>,
@@ -279,54 +323,19 @@ fn call<'py>(
     [cost, factor, keep, timeout]: Rest<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let what = if verb == Verb::Reserve { "estimate" } else { "cost" };
-    let tokens = match cost {
-        None => 1,
-        Some(cost) => arguments::saturating(what, &cost)?,
-    };
-    let adjustment = arguments::adjustment(factor.as_deref(), keep.as_deref())?;
+    let tokens = cost.map_or(Ok(1), |cost| arguments::saturating(what, cost))?;
+    let adjustment = arguments::adjustment(factor, keep)?;
     if verb == Verb::Reserve {
         let factor = factor.filter(|factor| !factor.is_none());
-        let timeout = arguments::reserve_timeout_ns(timeout.as_deref(), factor.as_deref())?;
+        let timeout = arguments::reserve_timeout_ns(timeout, factor)?;
         let reserved = BoundLimit::reserve(bound, id, tokens, adjustment.as_ref(), timeout);
-        return reserved.map(Bound::into_any).map_err(|error| with_cost(error, cost.as_deref()));
+        return reserved.map(Bound::into_any).map_err(|error| with_cost(error, cost));
     }
     let decision = match (adjustment, utf8(id)) {
         (None, Some(text)) => bound.get().call_text(Call::new(verb, text, tokens), id),
         (adjustment, _) => bound.get().call(verb, id, tokens, adjustment.as_ref()),
     };
-    decision.map(Bound::into_any).map_err(|error| with_cost(error, cost.as_deref()))
-}
-
-/// Runs the body of a method. Raises its error, or an exception for a panic, which must not unwind into
-/// the interpreter.
-#[inline(always)]
-fn enter<'py>(body: impl FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>>) -> RawObject {
-    // SAFETY: the interpreter calls its methods with the thread attached.
-    let py = unsafe { Python::assume_attached() };
-    // The closure returns a pointer, because moving a whole result is slower.
-    let outcome = catch_unwind(AssertUnwindSafe(|| match body(py) {
-        Ok(result) => result.into_ptr(),
-        Err(error) => raise_error(error),
-    }));
-    outcome.unwrap_or_else(|_| {
-        let message = "the Rust core panicked; this is a bug in penstock";
-        raise_error(PanicException::new_err(message))
-    })
-}
-
-/// Raises `error`.
-///
-/// PyO3 does not know that this thread is attached, so it defers the release of references until the next
-/// time it attaches. This function attaches; otherwise an application whose calls all fail would leak.
-#[cold]
-fn raise_error(error: PyErr) -> RawObject {
-    let mut error = Some(error);
-    Python::try_attach(|py| error.take().map(|error| error.restore(py)));
-    if let Some(error) = error {
-        // SAFETY: as in `enter`. The interpreter is shutting down, so PyO3 does not attach.
-        error.restore(unsafe { Python::assume_attached() });
-    }
-    null_mut()
+    decision.map(Bound::into_any).map_err(|error| with_cost(error, cost))
 }
 
 #[cold]
@@ -361,66 +370,48 @@ impl ParameterNames {
     }
 }
 
-/// Assigns the arguments of a call to parameters.
-///
-/// # Safety
-/// `arguments` must point to `count` valid objects and one more for each name in `keywords`, which
-/// is null or a tuple.
-#[inline(always)]
-unsafe fn parse<'a, 'py>(
-    py: Python<'py>,
-    arguments: *const RawObject,
-    count: ffi::Py_ssize_t,
-    keywords: RawObject,
-    names: &[Py<PyString>],
-    positional: usize,
-) -> PyResult<[Option<Borrowed<'a, 'py, PyAny>>; PARAMETERS]> {
-    let count = count as usize;
-    if count > positional {
-        let message = format!("at most {positional} arguments can be given, found {count}");
-        return Err(PyTypeError::new_err(message));
-    }
-    let mut values = [None; PARAMETERS];
-    for (index, value) in values.iter_mut().enumerate().take(count) {
-        // SAFETY: there are `count` valid objects, and the interpreter keeps them for the length of
-        // the call.
-        *value = Some(unsafe { Borrowed::from_ptr(py, *arguments.add(index)) });
-    }
-    if !keywords.is_null() {
-        // SAFETY: as above; the values of the keywords follow the positional ones.
-        unsafe { parse_keywords(py, arguments.add(count), keywords, names, &mut values)? };
-    }
-    Ok(values)
-}
-
-/// Assigns the values of keywords to parameters.
-///
-/// # Safety
-/// `arguments` must point to one valid object for each name in the tuple `keywords`.
-unsafe fn parse_keywords<'a, 'py>(
-    py: Python<'py>,
-    arguments: *const RawObject,
-    keywords: RawObject,
-    names: &[Py<PyString>],
-    values: &mut [Option<Borrowed<'a, 'py, PyAny>>; PARAMETERS],
-) -> PyResult<()> {
-    // SAFETY: the interpreter gives the names as a tuple.
-    let keywords = unsafe { Borrowed::from_ptr(py, keywords).cast_unchecked::<PyTuple>() };
-    for (index, keyword) in keywords.iter_borrowed().enumerate() {
-        let by_identity = names.iter().position(|name| name.is(keyword));
-        let by_value = || names.iter().position(|name| keyword.eq(name).unwrap_or(false));
-        let Some(parameter) = by_identity.or_else(by_value) else {
-            return Err(PyTypeError::new_err(format!("there is no argument {}", keyword.repr()?)));
-        };
-        if values[parameter].is_some() {
-            return Err(PyTypeError::new_err(format!(
-                "the argument {} is given twice",
-                keyword.repr()?
-            )));
+impl<'a, 'py> Arguments<'a, 'py> {
+    /// Assigns the arguments to parameters, of which the first `positional` can be given by position.
+    #[inline(always)]
+    fn parse(
+        &self,
+        names: &[Py<PyString>],
+        positional: usize,
+    ) -> PyResult<[Option<&'a Bound<'py, PyAny>>; PARAMETERS]> {
+        let count = self.positional.len();
+        if count > positional {
+            let message = format!("at most {positional} arguments can be given, found {count}");
+            return Err(PyTypeError::new_err(message));
         }
-        // SAFETY: there is one valid object for each name, and the interpreter keeps them for the
-        // length of the call.
-        values[parameter] = Some(unsafe { Borrowed::from_ptr(py, *arguments.add(index)) });
+        let mut values = [None; PARAMETERS];
+        for (value, given) in values.iter_mut().zip(self.positional) {
+            *value = Some(&**given);
+        }
+        if let Some(keywords) = self.names {
+            self.assign_named(&keywords, names, &mut values)?;
+        }
+        Ok(values)
     }
-    Ok(())
+
+    /// Assigns the values of keywords to parameters.
+    fn assign_named(
+        &self,
+        keywords: &Bound<'_, PyTuple>,
+        names: &[Py<PyString>],
+        values: &mut [Option<&'a Bound<'py, PyAny>>; PARAMETERS],
+    ) -> PyResult<()> {
+        for (keyword, given) in keywords.iter_borrowed().zip(self.named) {
+            let by_identity = names.iter().position(|name| name.is(keyword));
+            let by_value = || names.iter().position(|name| keyword.eq(name).unwrap_or(false));
+            let Some(parameter) = by_identity.or_else(by_value) else {
+                let message = format!("there is no argument {}", keyword.repr()?);
+                return Err(PyTypeError::new_err(message));
+            };
+            if values[parameter].replace(given).is_some() {
+                let message = format!("the argument {} is given twice", keyword.repr()?);
+                return Err(PyTypeError::new_err(message));
+            }
+        }
+        Ok(())
+    }
 }

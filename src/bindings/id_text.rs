@@ -1,7 +1,7 @@
 //! Conversion of Python ids and addresses to text.
 
 use std::borrow::Cow;
-use std::{array, mem, slice};
+use std::{array, mem};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -105,21 +105,8 @@ fn has_text_form(given: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// Returns the text of an exact `str` that UTF-8 can encode, or `None` for anything else.
 #[inline(always)]
 pub(crate) fn utf8<'a>(id: &'a Bound<'_, PyAny>) -> Option<&'a str> {
-    let mut length = 0;
-    // SAFETY: the type is checked first. The interpreter keeps the text, as UTF-8, for as long as
-    // the `str` lives, which is at least as long as `id`; a `str` never changes.
-    unsafe {
-        if ffi::PyUnicode_CheckExact(id.as_ptr()) == 0 {
-            return None;
-        }
-        let text = ffi::PyUnicode_AsUTF8AndSize(id.as_ptr(), &raw mut length);
-        if text.is_null() {
-            // The slow path reports the error.
-            ffi::PyErr_Clear();
-            return None;
-        }
-        Some(str::from_utf8_unchecked(slice::from_raw_parts(text.cast(), length as usize)))
-    }
+    // The slow path reports the error.
+    id.cast_exact::<PyString>().ok()?.to_str().ok()
 }
 
 /// Ids of which each that is not an exact `str` counts as empty.
@@ -135,11 +122,7 @@ impl<'a, 'py> StrIds<'a, 'py> {
 
     #[inline(always)]
     fn object(&self, index: usize) -> Option<Borrowed<'a, 'py, PyAny>> {
-        // SAFETY: the tuple has an object at each index below its length, and keeps it.
-        (index < self.len).then(|| unsafe {
-            let object = ffi::PyTuple_GetItem(self.ids.as_ptr(), index as ffi::Py_ssize_t);
-            Borrowed::from_ptr(self.ids.py(), object)
-        })
+        if index < self.len { self.ids.get_borrowed_item(index).ok() } else { None }
     }
 
     /// Prefetches some ids, and returns those that exist.
