@@ -1536,22 +1536,11 @@ class Replies:
     ) -> Decision | asyncio.Future[Decision] | None: ...
 
 @final
-class Wakeup:
-    """Place where one thread sleeps until it is notified."""
-
-    def __new__(cls) -> Self: ...
-    def notify(self) -> None:
-        """Wake the thread, or let its next `wait` return immediately; from any thread."""
-    def wait(self, seconds: float | None) -> None:
-        """Block this thread until it is notified, or for `seconds`; `None` for no limit."""
-
-@final
 class Waiter:
     """Caller that waits until a limit allows its cost, or several limits do.
 
     `notify` is called, from any thread, when `step` must be called again; it must not wait. After
-    the first `step`, `leave` must be called in the end. With `reserves`, and for several limits,
-    `reservation` returns what was taken.
+    the first `step`, `leave` must be called in the end.
     """
     def __new__(
         cls,
@@ -1571,7 +1560,7 @@ class Waiter:
         timeout_ns: int | None,
         notify: Callable[[], object],
         *,
-        reserves: bool = True,
+        reserves: bool = False,
     ) -> Waiter:
         """Create a waiter for several limits, whose transactions are decided together.
 
@@ -1579,28 +1568,28 @@ class Waiter:
             TypeError: A transaction has a factor.
             Error: As `Limiter.reserve_all` raises.
         """
-    def step(self) -> Decision | None:
-        """Return the decision if it is the waiter's turn, otherwise `None`.
+    def step(self) -> bool:
+        """Return whether the waiter was served.
 
-        Call again after `delay()` or when notified.
+        If not, call again after `delay()` or when notified.
 
         Raises:
             RateLimited: The wait would be longer than the timeout.
             Error: As `BoundLimit.spend` raises.
         """
-    def reservation(self) -> Reservation:
-        """Return the reservation, after `step` has returned its decision.
+    def result(self) -> Any:
+        """Return the decision or, with `reserves`, the reservation of a waiter that was served.
 
         Raises:
-            ReservationError: It was not the waiter's turn yet, or it was returned before.
+            ReservationError: The waiter was not served yet, or this was called before.
         """
     def delay(self) -> float | None:
         """Return the seconds until the next `step`; `None` to wait for `notify`."""
     def leave(self) -> None:
-        """Leave the queue.
+        """Leave the queues.
 
-        If the waiter has no decision yet, or no reservation, its cost is refunded and the waiters
-        behind it move up.
+        Unless the caller has the result, what was taken is returned, and the waiters behind move
+        up.
         """
     def __call__(self) -> None: ...
 

@@ -638,10 +638,7 @@ class AsyncLimiter(_Verbs[Limiter]):
         As `Limiter.acquire_all`, in the same queues.
         """
         transactions = [*transactions]
-        given_ns = timeout_ns(timeout)
-        taken = await task_queue.reserve_all(self.limiter, transactions, given_ns, reserves=False)
-        taken.release_nowait()
-        return taken.decision
+        return await task_queue.acquire_all(self.limiter, transactions, timeout_ns(timeout))
 
     @_awaited
     async def acquire(

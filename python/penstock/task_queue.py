@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from penstock._core import Decision, Waiter
 from penstock.replies import replies_of
@@ -67,16 +67,11 @@ async def acquire(
     bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None, keep: int
 ) -> Decision:
     """Acquire as `Limiter.acquire` does."""
-    if bound.may_wait:
-        return await _acquire_waiting(bound, id, cost, timeout_ns, keep)
     wakeup = _Wakeup()
     waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify(), keep=keep)
-    try:
-        while (decision := waiter.step()) is None:
-            await wakeup.wait(waiter.delay())
-    finally:
-        waiter.leave()
-    return decision
+    if bound.may_wait:
+        return await _acquire_waiting(waiter, wakeup, bound, id, cost=cost, keep=keep)
+    return cast("Decision", await _served(waiter, wakeup))
 
 
 async def reserve(
@@ -86,44 +81,50 @@ async def reserve(
     wakeup = _Wakeup()
     notify = wakeup.weak_notify()
     waiter = Waiter(bound, id, estimate, timeout_ns, notify, reserves=True, keep=keep)
-    return await _reserve_with(waiter, wakeup, may_wait=bound.may_wait)
+    return cast("Reservation", await _served(waiter, wakeup, may_wait=bound.may_wait))
 
 
 async def reserve_all(
-    limiter: Limiter,
-    transactions: Sequence[AnyTransaction],
-    timeout_ns: int | None,
-    *,
-    reserves: bool = True,
+    limiter: Limiter, transactions: Sequence[AnyTransaction], timeout_ns: int
 ) -> Reservation:
     """Reserve as `Limiter.reserve_all` does with a timeout."""
     wakeup = _Wakeup()
     notify = wakeup.weak_notify()
-    waiter = Waiter.of_several(limiter, transactions, timeout_ns, notify, reserves=reserves)
-    return await _reserve_with(waiter, wakeup, may_wait=limiter.may_wait)
+    waiter = Waiter.of_several(limiter, transactions, timeout_ns, notify, reserves=True)
+    return cast("Reservation", await _served(waiter, wakeup, may_wait=limiter.may_wait))
 
 
-async def _reserve_with(waiter: Waiter, wakeup: _Wakeup, *, may_wait: bool) -> Reservation:
-    """Reserve when it is the waiter's turn."""
+async def acquire_all(
+    limiter: Limiter, transactions: Sequence[AnyTransaction], timeout_ns: int | None
+) -> Decision:
+    """Acquire as `Limiter.acquire_all` does."""
+    wakeup = _Wakeup()
+    waiter = Waiter.of_several(limiter, transactions, timeout_ns, wakeup.weak_notify())
+    return cast("Decision", await _served(waiter, wakeup, may_wait=limiter.may_wait))
+
+
+async def _served(waiter: Waiter, wakeup: _Wakeup, *, may_wait: bool = False) -> object:
+    """Return the result when it is the waiter's turn."""
     if may_wait:
-        return await _reserve_waiting(waiter, wakeup)
+        thread = _line_of(asyncio.get_running_loop()).thread
+        return await _served_in(thread, waiter, wakeup, thread.submit(waiter.step))
     try:
-        while waiter.step() is None:
+        while not waiter.step():
             await wakeup.wait(waiter.delay())
-        return waiter.reservation()
+        return waiter.result()
     finally:
         waiter.leave()
 
 
-async def _reserve_waiting(waiter: Waiter, wakeup: _Wakeup) -> Reservation:
-    """Reserve in the wait queue's thread."""
-    thread = _line_of(asyncio.get_running_loop()).thread
-    stepping = thread.submit(waiter.step)
+async def _served_in(
+    thread: ThreadPoolExecutor, waiter: Waiter, wakeup: _Wakeup, stepping: Future[bool]
+) -> object:
+    """Return the result of a waiter whose steps may wait, after its first one."""
     try:
-        while await asyncio.wrap_future(stepping) is None:
+        while not await asyncio.wrap_future(stepping):
             await wakeup.wait(waiter.delay())
             stepping = thread.submit(waiter.step)
-        return waiter.reservation()
+        return waiter.result()
     finally:
         # In the same thread, and therefore after a step that is still running.
         thread.submit(waiter.leave)
@@ -160,19 +161,17 @@ def _line_of(loop: asyncio.AbstractEventLoop) -> _Line:
 
 
 async def _acquire_waiting(
-    bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None, keep: int
+    waiter: Waiter, wakeup: _Wakeup, bound: BoundLimit, id: Id, *, cost: int, keep: int
 ) -> Decision:
     """Acquire immediately if possible, otherwise in the wait queue's thread."""
     loop = asyncio.get_running_loop()
     line = _line_of(loop)
     callers = line.buckets.setdefault((bound, id, keep), _Callers())
     callers.count += 1
-    wakeup = _Wakeup()
-    waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify(), keep=keep)
-    stepping: Future[Decision | None] | None = None
     try:
         if callers.count > 1:
             await callers.first_has_asked.wait()
+            stepping = line.thread.submit(waiter.step)
         else:
             try:
                 answer = replies_of(loop).call(loop, "acquire", bound, id, cost, keep=keep)
@@ -183,27 +182,8 @@ async def _acquire_waiting(
                 stepping = line.thread.submit(waiter.step)
             finally:
                 callers.first_has_asked.set()
-        if stepping is None:
-            stepping = line.thread.submit(waiter.step)
-        while (turn := await asyncio.wrap_future(stepping)) is None:
-            await wakeup.wait(waiter.delay())
-            stepping = line.thread.submit(waiter.step)
-    except BaseException:
-        if stepping is not None:
-            # In the same thread, and therefore after a step that is still running.
-            line.thread.submit(_leave, waiter, stepping, bound, id, cost)
-        raise
+        return cast("Decision", await _served_in(line.thread, waiter, wakeup, stepping))
     finally:
         callers.count -= 1
         if callers.count == 0:
             del line.buckets[bound, id, keep]
-    return turn
-
-
-def _leave(
-    waiter: Waiter, stepping: Future[Decision | None], bound: BoundLimit, id: Id, cost: int
-) -> None:
-    """Leave the queue; return the tokens if the caller was cancelled as its turn came."""
-    waiter.leave()
-    if not stepping.cancelled() and stepping.exception() is None and stepping.result() is not None:
-        bound.refund(id, cost)

@@ -17,6 +17,8 @@ use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::Reservation;
 use crate::bindings::spend_each::spend_each;
+use crate::bindings::wait_driver::take;
+use crate::bindings::waiter::{OneWait, Waiter};
 use crate::engine::factor::Adjustment;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
@@ -149,21 +151,14 @@ impl BoundLimit {
         self.try_call_here(Call::new(fastcall::verb(VERB), text, 1), id)
     }
 
-    /// Takes tokens or slots. Waits up to `timeout_ns` in the queue of the bucket, if it is given.
+    /// Takes tokens or slots.
     pub(crate) fn reserve<'py>(
         slf: &Bound<'py, Self>,
         id: &Bound<'py, PyAny>,
         cost: i64,
         adjustment: Option<&Adjustment>,
-        timeout_ns: Option<i64>,
     ) -> PyResult<Bound<'py, Reservation>> {
         let (py, handle) = (slf.py(), &slf.get().handle);
-        if let Some(timeout_ns) = timeout_ns {
-            let keep = adjustment.map_or(0, |adjustment| adjustment.keep);
-            let drivers = py.import("penstock.wait_queue")?;
-            let arguments = (slf, id, cost, timeout_ns, keep);
-            return Ok(drivers.call_method1("reserve", arguments)?.cast_into()?);
-        }
         let text = id_text(id)?;
         let (call, id) =
             (Call { verb: Verb::Reserve, id: &text, cost, adjustment }, kept_id(id, &text));
@@ -277,25 +272,6 @@ impl BoundLimit {
         self.decisions.make(id.py(), data)
     }
 
-    /// Takes `cost` tokens if they are available and this limiter has no waiters.
-    pub(crate) fn take<'py>(
-        &self,
-        id: &Bound<'py, PyAny>,
-        cost: i64,
-        adjustment: Option<&Adjustment>,
-    ) -> PyResult<Option<Bound<'py, Decision>>> {
-        if !self.handle.waiting.is_empty() {
-            return Ok(None);
-        }
-        let (text, (bound, entry)) = (id_text(id)?, self.snapshot(id.py())?);
-        let (verb, id) = (Verb::Spend, kept_id(id, &text));
-        let call = Call { verb, id: &text, cost, adjustment };
-        let taken = self.handle.run(id.py(), |core| core.take(&bound, call, Wait::Allowed))?;
-        let taken = taken.map(|answered| DecisionData::new(answered, verb, cost, &id, entry));
-        let taken = taken.filter(DecisionData::allowed);
-        taken.map(|data| Bound::new(id.py(), Decision::new(data))).transpose()
-    }
-
     fn call_with<'py>(
         &self,
         verb: Verb,
@@ -399,18 +375,18 @@ impl BoundLimit {
         timeout: Option<&Bound<'py, PyAny>>,
         keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let tokens = cost.or_int("cost", 1)?;
+        let (py, slf) = (slf.py(), slf.get());
         let timeout_ns = timeout.map_or(Ok(None), arguments::timeout)?;
-        let adjustment = arguments::adjustment(None, keep)?;
-        let taken = slf.get().take(id, tokens, adjustment.as_ref());
-        if let Some(decision) = taken.map_err(|error| with_cost(error, cost.given()))? {
-            return Ok(decision.into_any());
-        }
-        let keep = adjustment.map_or(0, |adjustment| adjustment.keep);
-        let drivers = slf.py().import("penstock.wait_queue")?;
-        match cost.given() {
-            Some(cost) => drivers.call_method1("acquire", (slf, id, cost, timeout_ns, keep)),
-            None => drivers.call_method1("acquire", (slf, id, 1, timeout_ns, keep)),
+        let (tokens, adjustment) = (cost.or_int("cost", 1)?, arguments::adjustment(None, keep)?);
+        let (verb, text, active) = (Verb::Spend, id_text(id)?, slf.snapshot(py)?);
+        let call = Call { verb, id: &text, cost: tokens, adjustment: adjustment.as_ref() };
+        let taken = take(py, &slf.handle, &active, call, &kept_id(id, &text));
+        match taken.map_err(|error| with_cost(error, cost.given()))? {
+            Some(taken) => Ok(Bound::new(py, Decision::new(taken))?.into_any()),
+            None => {
+                let call = OneWait { verb, id, cost: cost.given(), keep, timeout_ns };
+                Waiter::of_one(py, slf, call, None)?.wait(py)
+            }
         }
     }
 

@@ -24,6 +24,7 @@ use crate::bindings::id_text::utf8;
 use crate::bindings::limiter::Limiter;
 use crate::bindings::once::Once;
 use crate::bindings::reservation::Reservation;
+use crate::bindings::waiter::{OneWait, Waiter};
 use crate::engine::operation::Verb;
 use crate::limiter::Call;
 use crate::sync::Ordering;
@@ -326,9 +327,13 @@ fn call<'py>(
     let tokens = cost.map_or(Ok(1), |cost| arguments::saturating(what, cost))?;
     let adjustment = arguments::adjustment(factor, keep)?;
     if verb == Verb::Reserve {
-        let factor = factor.filter(|factor| !factor.is_none());
-        let timeout = arguments::reserve_timeout_ns(timeout, factor)?;
-        let reserved = BoundLimit::reserve(bound, id, tokens, adjustment.as_ref(), timeout);
+        let given_factor = factor.filter(|factor| !factor.is_none());
+        let timeout_ns = arguments::reserve_timeout_ns(timeout, given_factor)?;
+        if timeout_ns.is_some() {
+            let call = OneWait { verb, id, cost, keep, timeout_ns };
+            return Waiter::of_one(id.py(), bound.get(), call, None)?.wait(id.py());
+        }
+        let reserved = BoundLimit::reserve(bound, id, tokens, adjustment.as_ref());
         return reserved.map(Bound::into_any).map_err(|error| with_cost(error, cost));
     }
     let decision = match (adjustment, utf8(id)) {

@@ -7,61 +7,22 @@
 //! at most as long as it has waited itself; if it must wait longer, it gives that place up. So a client that
 //! waits for its own limit does not stop others at a limit that they share, and none waits forever.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use crate::bindings::arguments::Argument;
 use crate::bindings::decision::{Decision, several};
-use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::reservation::Reservation;
-use crate::bindings::wait_driver::{Wakeups, arrive, give_back, too_late};
-use crate::bindings::wait_queues::{Acquisition, BucketQueue, WaiterState};
+use crate::bindings::wait_driver::{Driver, arrive, set_timer, too_late};
+use crate::bindings::wait_queues::BucketQueue;
+use crate::bindings::waiting_call::{Permission, QueueMember, Taken, WaitingCall};
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
 use crate::engine::operation::Verb;
-use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{Call, Ticket, Transaction};
-use crate::sync::Mutex;
-
-/// A call about several limits that waits.
-#[derive(Debug)]
-pub(crate) struct JointCall {
-    limiter: Py<Limiter>,
-    transactions: Py<PyTuple>,
-    /// A spend or a reservation.
-    verb: Verb,
-    /// Its arrival number, the same in all queues.
-    pub(crate) number: u64,
-    arrived_at: Timestamp,
-    pub(crate) deadline: Option<Timestamp>,
-    progress: Mutex<JointProgress>,
-}
-
-#[derive(Debug, Default)]
-struct JointProgress {
-    /// The waiters in the queues of its transactions, in order.
-    waiters: Vec<Weak<WaiterState>>,
-    /// Whether a thread asks the store.
-    is_asked: bool,
-    /// Whether it was served or has failed, or the caller has left.
-    is_over: bool,
-    /// The queues that wanted to ask meanwhile.
-    busy: Vec<Arc<BucketQueue>>,
-    /// What was taken, until the caller takes it over.
-    reservation: Option<Py<Reservation>>,
-}
-
-/// Whether a driver may ask the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Permission {
-    Granted,
-    /// Another thread asks.
-    Busy,
-    Over,
-}
+use crate::engine::time::Nanos;
+use crate::limiter::{Call, Transaction};
 
 /// The store's answer to a call.
 #[derive(Debug)]
@@ -83,96 +44,7 @@ pub(crate) struct Denial {
     pub(crate) rates: Option<Nanos>,
 }
 
-impl JointCall {
-    /// Creates a call of `transactions`, with one waiter for each.
-    pub(crate) fn create(
-        limiter: &Bound<'_, Limiter>,
-        transactions: &Bound<'_, PyTuple>,
-        timeout: Option<Nanos>,
-        verb: Verb,
-    ) -> JointCall {
-        let handle = limiter.get().handle();
-        let arrived_at = handle.core.clock().now();
-        JointCall {
-            limiter: limiter.clone().unbind(),
-            transactions: transactions.clone().unbind(),
-            verb,
-            number: handle.waiting.next_number(),
-            arrived_at,
-            deadline: timeout.map(|timeout| arrived_at.saturating_add(timeout)),
-            progress: Mutex::new(JointProgress::default()),
-        }
-    }
-
-    /// Sets the waiters in the queues of its transactions.
-    pub(crate) fn set_waiters(&self, waiters: &[Arc<WaiterState>]) {
-        self.progress.lock().waiters = waiters.iter().map(Arc::downgrade).collect();
-    }
-
-    /// Returns the waiter for a transaction; `None` if the caller is gone.
-    pub(crate) fn waiter(&self, index: usize) -> Option<Arc<WaiterState>> {
-        self.progress.lock().waiters.get(index)?.upgrade()
-    }
-
-    /// Asks for permission to ask the store on behalf of `queue`. If granted, [`end`](Self::end) must
-    /// follow.
-    pub(crate) fn begin(&self, queue: Option<&Arc<BucketQueue>>) -> Permission {
-        let mut progress = self.progress.lock();
-        if progress.is_over {
-            return Permission::Over;
-        }
-        if std::mem::replace(&mut progress.is_asked, true) {
-            progress.busy.extend(queue.cloned());
-            return Permission::Busy;
-        }
-        Permission::Granted
-    }
-
-    /// Ends a question to the store. Returns the queues that wanted to ask meanwhile.
-    pub(crate) fn end(&self) -> Vec<Arc<BucketQueue>> {
-        let mut progress = self.progress.lock();
-        progress.is_asked = false;
-        std::mem::take(&mut progress.busy)
-    }
-
-    /// Holds what was taken for the caller.
-    pub(crate) fn hold(&self, reservation: Py<Reservation>) {
-        self.progress.lock().reservation = Some(reservation);
-    }
-
-    pub(crate) fn take_reservation(&self) -> Option<Py<Reservation>> {
-        self.progress.lock().reservation.take()
-    }
-
-    /// Returns whether a wait that begins now ends after the deadline; if `None`, whether it has passed.
-    pub(crate) fn is_too_late(&self, wait: Option<Nanos>, now: Timestamp) -> bool {
-        let end = wait.map_or(now, |wait| now.saturating_add(wait));
-        self.deadline.is_some_and(|deadline| end > deadline)
-    }
-
-    /// Makes its queues drop it.
-    pub(crate) fn finish(&self) {
-        self.progress.lock().is_over = true;
-    }
-
-    /// Leaves all queues, because those behind it count its demands. Returns the queues.
-    fn leave_queues(&self, now: Timestamp) -> Vec<Arc<BucketQueue>> {
-        let waiters = self.progress.lock().waiters.clone();
-        let places = waiters.iter().filter_map(Weak::upgrade).filter_map(|waiter| {
-            let progress = waiter.progress.lock();
-            Some((progress.queue.clone()?, progress.ticket))
-        });
-        let left = places.map(|(queue, ticket)| {
-            queue.waiters.lock().on_departure(ticket, now);
-            queue
-        });
-        left.collect()
-    }
-
-    fn is_over(&self) -> bool {
-        self.progress.lock().is_over
-    }
-
+impl WaitingCall {
     /// Decides all transactions together, unless others have waited longer for one of them. `own` is the
     /// transaction in whose queue the call is first.
     pub(crate) fn decide(
@@ -181,8 +53,7 @@ impl JointCall {
         handle: &Arc<LimiterHandle>,
         own: Option<usize>,
     ) -> PyResult<Verdict> {
-        let given = self.transactions.bind(py);
-        let (transactions, parts) = self.limiter.get().transactions(self.verb, given)?;
+        let (transactions, parts) = self.transactions(py, handle)?;
         if let Some(index) = self.queue_to_join(handle, &transactions, own) {
             let (wait, is_latest, rates) = (None, false, None);
             return Ok(Verdict::Denied(Denial { index, wait, is_latest, rates }));
@@ -210,7 +81,7 @@ impl JointCall {
         }))
     }
 
-    /// Returns the first transaction that others have waited longer for.
+    /// Returns the first place in whose queue others have waited longer.
     fn queue_to_join(
         &self,
         handle: &LimiterHandle,
@@ -223,11 +94,10 @@ impl JointCall {
         let mut others = transactions.iter().enumerate().filter(|(index, transaction)| {
             Some(*index) != own && transaction.kind != Kind::SpendOnly
         });
-        let found = others.find(|(_, Transaction { limit, id, adjustment, .. })| {
+        let found = others.find(|(index, Transaction { limit, id, .. })| {
             let Ok(id) = handle.core.waiter_id(limit, Call::check(id, 0)) else { return false };
-            let keep = adjustment.as_ref().map_or(0, |adjustment| adjustment.keep);
             let queue = handle.waiting.of_bucket(limit.entry().name().as_str(), &id);
-            let ticket = Ticket::new(keep, self.number);
+            let ticket = self.ticket(&self.places[*index]);
             queue.is_some_and(|queue| queue.waiters.lock().has_before(ticket))
         });
         found.map(|(index, _)| index)
@@ -239,9 +109,8 @@ impl JointCall {
         py: Python<'py>,
         handle: &Arc<LimiterHandle>,
     ) -> PyResult<Bound<'py, Decision>> {
-        let given = self.transactions.bind(py);
         let verb = self.verb;
-        let (transactions, parts) = self.limiter.get().transactions(verb, given)?;
+        let (transactions, parts) = self.transactions(py, handle)?;
         let answered = handle.run(py, |core| core.refuse_all(verb, &transactions))?;
         let decision = several(py, Verb::Check, answered, parts)?;
         let (missing, denied) = (Argument::Missing, Some(false));
@@ -249,132 +118,110 @@ impl JointCall {
     }
 }
 
-/// Adds a call to the queue of one of its transactions, unless it waits there. Returns that queue, if
-/// it must be driven.
+/// Adds a call to the queue of one of its limits, unless it waits there. Returns that queue, if it must
+/// be driven.
 pub(crate) fn arrive_at(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
-    call: &JointCall,
-    index: usize,
+    member: &QueueMember,
 ) -> PyResult<Option<Arc<BucketQueue>>> {
-    let waiter = call.waiter(index).filter(|waiter| waiter.progress.lock().queue.is_none());
-    let Some(waiter) = waiter else { return Ok(None) };
-    let queue = arrive(py, handle, &waiter)?;
-    if call.is_over() {
+    if member.place().queue().is_some() {
+        return Ok(None);
+    }
+    let queue = arrive(py, handle, member)?;
+    if member.call.is_over() {
         // The caller has left meanwhile, and may not have seen this place.
-        queue.waiters.lock().on_departure(waiter.ticket(), handle.core.clock().now());
+        queue.waiters.lock().on_departure(member.ticket(), handle.core.clock().now());
     } else {
-        let until = queue.waiters.lock().sleep(waiter.ticket());
-        waiter.set_timer(py, handle, until);
+        let until = queue.waiters.lock().sleep(member.ticket());
+        set_timer(py, handle, member, until);
     }
     Ok(Some(queue))
 }
 
-/// Decides the call of a waiter that is first in `queue`. Returns the waiter if it is finished, or must
-/// compute its delay again.
-pub(crate) fn ask_together(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    queue: &Arc<BucketQueue>,
-    ticket: Ticket,
-    waiter: &Arc<WaiterState>,
-    (call, index): (&Arc<JointCall>, usize),
-    wakeups: &mut Wakeups,
-) -> Option<Arc<WaiterState>> {
-    match call.begin(Some(queue)) {
-        Permission::Granted => {}
-        // The thread that asks drives this queue afterwards.
-        Permission::Busy => return None,
-        Permission::Over => {
-            queue.waiters.lock().on_end(ticket, handle.core.clock().now());
+impl Driver<'_, '_> {
+    /// Decides a call that is first in `queue`. Returns it if it is finished, or must compute its delay
+    /// again.
+    pub(crate) fn ask_together(
+        &mut self,
+        queue: &Arc<BucketQueue>,
+        member: &QueueMember,
+    ) -> Option<QueueMember> {
+        let (py, ticket, call) = (self.py, member.ticket(), &member.call);
+        match call.begin(Some(queue)) {
+            Permission::Granted => {}
+            // The thread that asks drives this queue afterwards.
+            Permission::Busy => return None,
+            Permission::Over => {
+                queue.waiters.lock().on_end(ticket, self.now());
+                return None;
+            }
+        }
+        let verdict = call.decide(py, self.handle, Some(member.index));
+        let now = self.now();
+        let changed = match verdict {
+            Ok(Verdict::Denied(denial)) => self.keep_waiting(queue, member, denial),
+            Ok(Verdict::Taken(reservation)) => {
+                let present = queue.waiters.lock().on_end(ticket, now);
+                self.queues.extend(call.leave_queues(now).0);
+                let decision = reservation.get().decision(py).map(Bound::unbind);
+                self.finish(call, decision.map(|decision| (decision, Taken::All(reservation))));
+                present
+            }
+            Err(error) => {
+                let present = queue.waiters.lock().on_end(ticket, now);
+                self.finish(call, Err(error));
+                present
+            }
+        };
+        self.queues.extend(call.end(now));
+        changed
+    }
+
+    /// Lets a call that was denied wait in the queue of the limit that denied it. It keeps its place in
+    /// `queue` if it waits no longer than it has already waited.
+    fn keep_waiting(
+        &mut self,
+        queue: &Arc<BucketQueue>,
+        member: &QueueMember,
+        denial: Denial,
+    ) -> Option<QueueMember> {
+        let Denial { index: denied_by, wait, is_latest, rates } = denial;
+        let (py, handle, now) = (self.py, self.handle, self.now());
+        let (call, ticket, is_own) = (&member.call, member.ticket(), denied_by == member.index);
+        let mut is_late = call.is_too_late(rates, now);
+        let waited = now.get() - call.arrived_at.get();
+        let wait = wait.filter(|wait| is_own || wait.get() <= waited);
+        let has_left = match wait {
+            Some(wait) if !is_late => {
+                let is_polled = is_own && is_latest && handle.core.store().is_shared();
+                let mut waiters = queue.waiters.lock();
+                is_late = waiters.on_denial(ticket, wait, is_latest, is_polled, now).is_some();
+                is_late
+            }
+            _ => {
+                queue.waiters.lock().on_end(ticket, now);
+                true
+            }
+        };
+        if has_left {
+            member.place().set_queue(None);
+            set_timer(py, handle, member, None);
+        }
+        if is_late {
+            let error = too_late(py, handle, member, &queue.id, rates);
+            self.finish(call, Err(error));
+        } else if !is_own {
+            match arrive_at(py, handle, &QueueMember { index: denied_by, ..member.clone() }) {
+                Ok(joined) => self.queues.extend(joined),
+                Err(error) => {
+                    queue.waiters.lock().on_departure(ticket, now);
+                    self.finish(call, Err(error));
+                }
+            }
+        } else {
             return None;
         }
+        Some(member.clone())
     }
-    let verdict = call.decide(py, handle, Some(index));
-    let now = handle.core.clock().now();
-    let changed = match verdict {
-        Ok(Verdict::Denied(denial)) => {
-            keep_waiting(py, handle, queue, ticket, waiter, (call, index), denial, wakeups)
-        }
-        Ok(Verdict::Taken(reservation)) => {
-            call.finish();
-            let present = queue.waiters.lock().on_end(ticket, now);
-            wakeups.queues.extend(call.leave_queues(now));
-            let decision = reservation.get().decision(py).map(Bound::unbind);
-            let outcome = decision.map(|decision| (decision, Acquisition::All(reservation)));
-            let unwanted = match &present {
-                Some(waiter) => waiter.finish(outcome),
-                None => outcome.ok().map(|(_, taken)| taken),
-            };
-            if let Some(taken) = unwanted {
-                give_back(py, handle, queue, ticket, &taken);
-            }
-            present
-        }
-        Err(error) => {
-            call.finish();
-            let present = queue.waiters.lock().on_end(ticket, now);
-            if let Some(waiter) = &present {
-                waiter.finish(Err(error));
-            }
-            present
-        }
-    };
-    for busy in call.end() {
-        busy.waiters.lock().on_busy(now);
-        wakeups.queues.push(busy);
-    }
-    changed
-}
-
-/// Lets a call that was denied wait in the queue of the limit that denied it. It keeps its place in
-/// `queue` if it waits no longer than it has already waited.
-#[expect(clippy::too_many_arguments, reason = "a part of `ask_together`")]
-fn keep_waiting(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    queue: &Arc<BucketQueue>,
-    ticket: Ticket,
-    waiter: &Arc<WaiterState>,
-    (call, index): (&Arc<JointCall>, usize),
-    denial: Denial,
-    wakeups: &mut Wakeups,
-) -> Option<Arc<WaiterState>> {
-    let Denial { index: denied_by, wait, is_latest, rates } = denial;
-    let now = handle.core.clock().now();
-    let mut is_late = call.is_too_late(rates, now);
-    let waited = now.get() - call.arrived_at.get();
-    let wait = wait.filter(|wait| denied_by == index || wait.get() <= waited);
-    let has_left = match wait {
-        Some(wait) if !is_late => {
-            let is_polled = denied_by == index && is_latest && handle.core.store().is_shared();
-            let mut waiters = queue.waiters.lock();
-            is_late = waiters.on_denial(ticket, wait, is_latest, is_polled, now).is_some();
-            is_late
-        }
-        _ => {
-            queue.waiters.lock().on_end(ticket, now);
-            true
-        }
-    };
-    if has_left {
-        waiter.progress.lock().queue = None;
-        waiter.set_timer(py, handle, None);
-    }
-    if is_late {
-        call.finish();
-        waiter.finish(Err(too_late(py, handle, waiter, &queue.id, rates)));
-    } else if denied_by != index {
-        match arrive_at(py, handle, call, denied_by) {
-            Ok(joined) => wakeups.queues.extend(joined),
-            Err(error) => {
-                call.finish();
-                queue.waiters.lock().on_departure(ticket, now);
-                waiter.finish(Err(error));
-            }
-        }
-    } else {
-        return None;
-    }
-    Some(Arc::clone(waiter))
 }

@@ -21,6 +21,7 @@ use crate::bindings::limits::Limits;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
 use crate::bindings::transaction::CallArgs;
+use crate::bindings::waiter::Waiter;
 use crate::clock::AnyClock;
 use crate::engine::operation::Verb;
 use crate::limiter::{Call, Transaction};
@@ -252,18 +253,17 @@ impl Limiter {
     #[doc = doc!(Limiter.reserve_all)]
     #[pyo3(signature = (transactions, *, timeout = None))]
     fn reserve_all<'py>(
-        slf: &Bound<'py, Self>,
+        &self,
         transactions: &Bound<'py, PyAny>,
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Reservation>> {
-        let (py, limiter) = (slf.py(), slf.get());
+        let py = transactions.py();
         if let Some(timeout_ns) = arguments::timeout_ns(timeout)? {
-            let drivers = py.import("penstock.wait_queue")?;
-            let reserved = drivers.call_method1("reserve_all", (slf, transactions, timeout_ns))?;
-            return Ok(reserved.cast_into()?);
+            let waiter = Waiter::of_all(self, Verb::Reserve, transactions, Some(timeout_ns), None)?;
+            return Ok(waiter.wait(py)?.cast_into()?);
         }
-        let (transactions, parts) = limiter.transactions(Verb::Reserve, transactions)?;
-        let handle = &limiter.handle;
+        let (transactions, parts) = self.transactions(Verb::Reserve, transactions)?;
+        let handle = &self.handle;
         let answered = handle.run(py, |core| core.answer_all(Verb::Reserve, &transactions))?;
         Reservation::of_several(py, handle, transactions, parts, answered)
     }
@@ -271,13 +271,12 @@ impl Limiter {
     #[doc = doc!(Limiter.acquire_all)]
     #[pyo3(signature = (transactions, timeout = None))]
     fn acquire_all<'py>(
-        slf: &Bound<'py, Self>,
+        &self,
         transactions: &Bound<'py, PyAny>,
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let timeout_ns = arguments::timeout_ns(timeout)?;
-        let drivers = slf.py().import("penstock.wait_queue")?;
-        drivers.call_method1("acquire_all", (slf, transactions, timeout_ns))
+        Waiter::of_all(self, Verb::Spend, transactions, timeout_ns, None)?.wait(transactions.py())
     }
 
     #[doc = doc!(Limiter.acquire)]

@@ -51,6 +51,7 @@ mod transaction;
 mod wait_driver;
 mod wait_queues;
 mod waiter;
+mod waiting_call;
 mod wakeup;
 
 use pyo3::prelude::*;
@@ -106,8 +107,6 @@ mod _core {
     use super::wait_driver::rate_limited_error;
     #[pymodule_export]
     use super::waiter::Waiter;
-    #[pymodule_export]
-    use super::wakeup::Wakeup;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -10,23 +10,23 @@ use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::id_text::id_text;
-use crate::bindings::joint_call::ask_together;
+use crate::bindings::limit_entry::ActiveLimit;
 use crate::bindings::limiter_handle::LimiterHandle;
-use crate::bindings::reservation::Reservation;
-use crate::bindings::wait_queues::{Acquisition, BucketQueue, Charge, WaiterState};
+use crate::bindings::wait_queues::{BucketQueue, Charge};
+use crate::bindings::waiting_call::{QueueMember, Taken, WaitingCall};
 use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{self, Call, Decided, Ending, QueueStep, Rejected, Ticket};
-use crate::store::{Store, StoreError};
+use crate::limiter::{self, Call, Decided, Ending, QueueStep, Rejected};
+use crate::store::{Store, StoreError, Wait};
 
 impl LimiterHandle {
     /// Applies a replacement of the limits to all waiters.
     pub(crate) fn wake_after_reload(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
         for queue in self.waiting.all() {
             let waiter = queue.waiters.lock().any().cloned();
-            let bound = waiter.and_then(|waiter| self.active(py, &waiter.entry).ok());
+            let bound = waiter.and_then(|member| self.active(py, &member.place().entry).ok());
             let rule = bound.as_ref().map(|(bound, _)| bound.entry().rule_for(&queue.id));
             let is_limited = rule.is_none_or(|rule| !rule.limit.is_unlimited() && !rule.shadow);
             let has_changed = |charge: &Charge| {
@@ -46,7 +46,7 @@ impl LimiterHandle {
             for charge in charges {
                 self.refund_charge(py, &charge, &queue.id);
             }
-            drive(py, self, &queue, None, false)?;
+            drive(py, self, &queue, None)?;
         }
         Ok(())
     }
@@ -62,18 +62,15 @@ impl LimiterHandle {
             let Some(queue) = self.queue_of(limit, id) else { continue };
             let (store, now) = (self.core.store(), self.core.clock().now());
             queue.waiters.lock().on_release(store.is_shared(), now);
-            let woken = if store.may_wait() {
-                let mut wakeups = Wakeups::default();
-                wakeups.wake_moved(py, self, &queue);
-                while let Some(dead) = wakeups.dead.pop() {
-                    depart(py, self, &queue, &dead);
-                    wakeups.wake_moved(py, self, &queue);
-                }
+            let mut driver = Driver::new(py, self);
+            if store.may_wait() {
+                while driver.wake_moved(&queue) {}
                 self.waiting.remove_if_empty(&queue);
-                wakeups.result()
             } else {
-                drive(py, self, &queue, None, false)
-            };
+                driver.queues.push(queue);
+                driver.drive_queues();
+            }
+            let woken = driver.result();
             if let Err(error) = woken {
                 // The slots are returned in any case.
                 error.write_unraisable(py, None);
@@ -82,19 +79,19 @@ impl LimiterHandle {
     }
 
     /// Closes the store. All waiters raise an error.
-    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn close(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
         self.close_store();
-        let mut wakeups = Wakeups::default();
+        let mut driver = Driver::new(py, self);
         for queue in self.waiting.all() {
             let (waiters, charges) = queue.waiters.lock().on_close();
-            for waiter in waiters {
-                waiter.finish(Err(StoreError::Closed.into()));
-                wakeups.wake(py, &waiter);
+            for member in waiters {
+                member.call.finish(Err(StoreError::Closed.into()));
+                driver.wake(&member);
             }
             self.forget(charges);
             self.waiting.remove_if_empty(&queue);
         }
-        wakeups.result()
+        driver.result()
     }
 
     /// Applies a reset of a bucket, which also removed the charges of its waiters.
@@ -107,7 +104,7 @@ impl LimiterHandle {
         let Some(queue) = self.queue_of(bound, id) else { return Ok(()) };
         let charges = queue.waiters.lock().queue_again(self.core.clock().now());
         self.forget(charges);
-        drive(py, self, &queue, None, false)
+        drive(py, self, &queue, None)
     }
 
     /// Moves the waiters of a bucket up after a refund.
@@ -120,7 +117,7 @@ impl LimiterHandle {
         let Some(queue) = self.queue_of(bound, id) else { return Ok(()) };
         let wait = peek(py, self, bound, &queue.id, 0, 0).map(|peek| peek.decision.retry_after);
         queue.waiters.lock().on_refund(wait.unwrap_or(Nanos::MAX), self.core.clock().now());
-        drive(py, self, &queue, None, false)
+        drive(py, self, &queue, None)
     }
 
     fn queue_of(&self, bound: &limiter::BoundLimit, id: &str) -> Option<Arc<BucketQueue>> {
@@ -172,23 +169,24 @@ fn peek(
 pub(crate) fn too_late(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
-    waiter: &WaiterState,
+    member: &QueueMember,
     id: &str,
     wait: Option<Nanos>,
 ) -> PyErr {
+    let (call, place) = (&member.call, member.place());
     let build = || -> PyResult<PyErr> {
-        if let Some((call, _)) = &waiter.joint {
+        if call.is_joint {
             let decision = call.refuse(py, handle)?;
             // Of what denies it now, another limit may take longer, such as one on slots.
             let least = decision.get().data.decision(py).retry_after.max(Nanos::clamped(1));
-            return denied(&decision, waiter, wait.filter(|wait| *wait >= least));
+            return denied(&decision, call, wait.filter(|wait| *wait >= least));
         }
-        let (bound, entry) = handle.active(py, &waiter.entry)?;
-        let adjustment = Adjustment::keeping(waiter.keep);
-        let check = Call { adjustment: adjustment.as_ref(), ..Call::check(id, waiter.cost) };
+        let (bound, entry) = handle.active(py, &place.entry)?;
+        let adjustment = Adjustment::keeping(place.keep);
+        let check = Call { adjustment: adjustment.as_ref(), ..Call::check(id, place.cost) };
         let decided = handle.run(py, |core| core.refuse(&bound, check))?;
-        let data = DecisionData::given(decided, waiter.cost, waiter.id.bind(py), entry);
-        denied(&Bound::new(py, Decision::new(data))?, waiter, wait)
+        let data = DecisionData::given(decided, place.cost, place.id.bind(py), entry);
+        denied(&Bound::new(py, Decision::new(data))?, call, wait)
     };
     build().unwrap_or_else(|error| error)
 }
@@ -196,12 +194,12 @@ pub(crate) fn too_late(
 /// Returns the error for the decision of a waiter whose turn would come in `wait`; `None` if unknown.
 fn denied(
     decision: &Bound<'_, Decision>,
-    waiter: &WaiterState,
+    call: &WaitingCall,
     wait: Option<Nanos>,
 ) -> PyResult<PyErr> {
     match wait {
         Some(wait) => Ok(PyErr::from_value(rate_limited_error(decision, wait.get())?)),
-        None => timeout_error(decision, waiter),
+        None => timeout_error(decision, call),
     }
 }
 
@@ -229,133 +227,279 @@ pub(crate) fn rate_limited_error<'py>(
 }
 
 /// Returns the error for a caller whose turn did not come until its deadline, and may come at any time.
-fn timeout_error(decision: &Bound<'_, Decision>, waiter: &WaiterState) -> PyResult<PyErr> {
+fn timeout_error(decision: &Bound<'_, Decision>, call: &WaitingCall) -> PyResult<PyErr> {
     let (py, name) = (decision.py(), decision.getattr("name")?);
-    let what = if waiter.joint.is_some() { "not served" } else { "no slot was free" };
-    let seconds = waiter.timeout.map_or(0.0, |timeout| timeout.get() as f64 / 1e9);
+    let what = if call.is_joint { "not served" } else { "no slot was free" };
+    let seconds = call.timeout.map_or(0.0, |timeout| timeout.get() as f64 / 1e9);
     let message = format!("denied by {name}: {what} within the timeout of {seconds} s");
     let class = py.import("penstock.errors")?.getattr("RateLimited")?;
     Ok(PyErr::from_value(class.call1((message, decision))?))
 }
 
-/// The results of notifying waiters.
-#[derive(Default)]
-pub(crate) struct Wakeups {
-    /// Waiters that could not be notified.
-    dead: Vec<Arc<WaiterState>>,
+/// Performs all due steps of a queue: asks the store for the first waiter, serves waiters whose turn
+/// has come, and notifies waiters that moved up. `own` is the waiter of the caller, and whether it needs
+/// no notification.
+pub(crate) fn drive(
+    py: Python<'_>,
+    handle: &Arc<LimiterHandle>,
+    queue: &Arc<BucketQueue>,
+    own: Option<(&QueueMember, bool)>,
+) -> PyResult<()> {
+    let mut driver = Driver::new(py, handle);
+    driver.drive(queue, own);
+    driver.drive_queues();
+    driver.result()
+}
+
+/// A thread that drives queues.
+pub(crate) struct Driver<'a, 'py> {
+    pub(crate) py: Python<'py>,
+    pub(crate) handle: &'a Arc<LimiterHandle>,
     /// The first interruption, such as `KeyboardInterrupt`.
     error: Option<PyErr>,
     /// Other queues with due steps.
     pub(crate) queues: Vec<Arc<BucketQueue>>,
 }
 
-impl Wakeups {
-    fn wake(&mut self, py: Python<'_>, waiter: &Arc<WaiterState>) {
-        let Err(error) = waiter.notify.call0(py) else { return };
-        if error.is_instance_of::<PyException>(py) {
-            // The waiter's event loop is closed.
-            self.dead.push(Arc::clone(waiter));
-        } else {
-            // The interruption is meant for this thread. The waiter must be notified nevertheless.
-            let _ = waiter.notify.call0(py);
-            self.error.get_or_insert(error);
+impl<'a, 'py> Driver<'a, 'py> {
+    pub(crate) fn new(py: Python<'py>, handle: &'a Arc<LimiterHandle>) -> Driver<'a, 'py> {
+        Driver { py, handle, error: None, queues: Vec::new() }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.handle.core.clock().now()
+    }
+
+    /// Drives the other queues with due steps.
+    pub(crate) fn drive_queues(&mut self) {
+        while let Some(queue) = self.queues.pop() {
+            self.drive(&queue, None);
         }
     }
 
-    /// Notifies the waiters that moved up.
-    fn wake_moved(&mut self, py: Python<'_>, handle: &Arc<LimiterHandle>, queue: &BucketQueue) {
-        let waiters = queue.waiters.lock().waiters_to_notify();
-        for waiter in waiters {
-            let until = queue.waiters.lock().sleep(waiter.ticket());
-            if !waiter.set_timer(py, handle, until) {
-                self.wake(py, &waiter);
-            }
-        }
-    }
-
-    fn result(self) -> PyResult<()> {
+    /// Returns the first interruption.
+    pub(crate) fn result(self) -> PyResult<()> {
         self.error.map_or(Ok(()), Err)
     }
-}
 
-/// Performs all due steps of a queue: asks the store for the first waiter, serves waiters whose turn
-/// has come, and notifies waiters that moved up. `own` is the waiter of the caller; `is_awake` is
-/// whether it needs no notification.
-pub(crate) fn drive(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    queue: &Arc<BucketQueue>,
-    own: Option<(&Arc<WaiterState>, Ticket)>,
-    is_awake: bool,
-) -> PyResult<()> {
-    let mut wakeups = Wakeups::default();
-    drive_one(py, handle, queue, own, is_awake, &mut wakeups);
-    while let Some(queue) = wakeups.queues.pop() {
-        drive_one(py, handle, &queue, None, false, &mut wakeups);
-    }
-    wakeups.result()
-}
-
-fn drive_one(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    queue: &Arc<BucketQueue>,
-    own: Option<(&Arc<WaiterState>, Ticket)>,
-    is_awake: bool,
-    wakeups: &mut Wakeups,
-) {
-    let is_asleep = |waiter: &Arc<WaiterState>| {
-        !is_awake || own.is_none_or(|(own, _)| !Arc::ptr_eq(own, waiter))
-    };
-    loop {
-        let now = handle.core.clock().now();
-        let step = queue.waiters.lock().step(own.map(|(_, ticket)| ticket), now);
-        let finished = match step {
-            QueueStep::Ask { ticket, waiter, cost } => match &waiter.joint {
-                Some((call, index)) => {
-                    ask_together(py, handle, queue, ticket, &waiter, (call, *index), wakeups)
+    fn drive(&mut self, queue: &Arc<BucketQueue>, own: Option<(&QueueMember, bool)>) {
+        let (own, is_awake) = own.map_or((None, false), |(own, is_awake)| (Some(own), is_awake));
+        loop {
+            let step = queue.waiters.lock().step(own.map(QueueMember::ticket), self.now());
+            let finished = match step {
+                QueueStep::Ask { waiter, .. } if waiter.call.is_joint => {
+                    self.ask_together(queue, &waiter)
                 }
-                None => ask(py, handle, queue, ticket, &waiter, cost),
-            },
-            QueueStep::Serve { waiter, charge } => {
-                let decision = serve(py, handle, queue, &waiter, &charge);
-                let outcome = decision.map(|decision| (decision, Acquisition::One(charge)));
-                if let Some(taken) = waiter.finish(outcome) {
-                    give_back(py, handle, queue, waiter.ticket(), &taken);
+                QueueStep::Ask { waiter, .. } => self.ask(queue, &waiter),
+                QueueStep::Serve { waiter, charge } => {
+                    let decision = self.serve(queue, &waiter, &charge);
+                    let outcome = decision.map(|decision| (decision, Taken::Charge(charge)));
+                    self.finish(&waiter.call, outcome);
+                    Some(waiter)
                 }
-                Some(waiter)
-            }
-            QueueStep::Overdue { demands } => own.map(|(own, _)| {
-                let bound = handle.active(py, &own.entry).map(|(bound, _)| bound);
-                let estimated = bound.ok().filter(|bound| !bound.has_slots(&queue.id));
-                let wait = estimated.map(|bound| {
-                    let estimate =
-                        handle.run(py, |core| core.estimate(&bound, &queue.id, &demands, None));
-                    estimate.ok().flatten().map_or(Nanos::ZERO, |estimate| estimate.wait())
-                });
-                own.finish(Err(too_late(py, handle, own, &queue.id, wait)));
-                Arc::clone(own)
-            }),
-            QueueStep::Sleep => {
-                if let Some((own, ticket)) = own {
-                    let until = queue.waiters.lock().sleep(ticket);
-                    own.set_timer(py, handle, until);
-                }
-                wakeups.wake_moved(py, handle, queue);
-                match wakeups.dead.pop() {
-                    None => break,
-                    Some(dead) => {
-                        depart(py, handle, queue, &dead);
-                        None
+                QueueStep::Overdue { demands } => own.map(|own| {
+                    let bound = self.handle.active(self.py, &own.place().entry);
+                    let bound = bound.ok().filter(|(bound, _)| !bound.has_slots(&queue.id));
+                    let wait = bound.map(|(bound, _)| {
+                        let estimate = self
+                            .handle
+                            .run(self.py, |core| core.estimate(&bound, &queue.id, &demands, None));
+                        estimate.ok().flatten().map_or(Nanos::ZERO, |estimate| estimate.wait())
+                    });
+                    let error = too_late(self.py, self.handle, own, &queue.id, wait);
+                    self.finish(&own.call, Err(error));
+                    own.clone()
+                }),
+                QueueStep::Sleep => {
+                    if let Some(own) = own {
+                        let until = queue.waiters.lock().sleep(own.ticket());
+                        set_timer(self.py, self.handle, own, until);
                     }
+                    if !self.wake_moved(queue) {
+                        break;
+                    }
+                    None
                 }
+            };
+            let is_own =
+                |member: &QueueMember| own.is_some_and(|own| Arc::ptr_eq(&own.call, &member.call));
+            if let Some(member) = finished.filter(|member| !is_awake || !is_own(member)) {
+                self.wake(&member);
             }
-        };
-        if let Some(waiter) = finished.filter(is_asleep) {
-            wakeups.wake(py, &waiter);
+        }
+        self.handle.waiting.remove_if_empty(queue);
+    }
+
+    /// Notifies a waiter. One that cannot be notified is removed from its queues. Returns whether it was.
+    fn wake(&mut self, member: &QueueMember) -> bool {
+        let Err(error) = member.call.wakeup.notify(self.py) else { return false };
+        if error.is_instance_of::<PyException>(self.py) {
+            // The waiter's event loop is closed.
+            self.depart(&member.call);
+            return true;
+        }
+        // The interruption is meant for this thread. The waiter must be notified nevertheless.
+        let _ = member.call.wakeup.notify(self.py);
+        self.error.get_or_insert(error);
+        false
+    }
+
+    /// Notifies the waiters that moved up. Returns whether one of them could not be notified, so that
+    /// others move up.
+    fn wake_moved(&mut self, queue: &BucketQueue) -> bool {
+        let moved = queue.waiters.lock().waiters_to_notify();
+        let mut has_departed = false;
+        for member in moved {
+            let until = queue.waiters.lock().sleep(member.ticket());
+            if !set_timer(self.py, self.handle, &member, until) {
+                has_departed |= self.wake(&member);
+            }
+        }
+        has_departed
+    }
+
+    /// Gives a call its outcome. What was taken is returned if the caller has left.
+    pub(crate) fn finish(&mut self, call: &WaitingCall, outcome: PyResult<(Py<Decision>, Taken)>) {
+        if let Some(taken) = call.finish(outcome) {
+            self.give_back(call, taken);
         }
     }
-    handle.waiting.remove_if_empty(queue);
+
+    /// Removes a call from its queues, and returns what was taken for it, unless the caller has taken it
+    /// over. The queues must then be driven.
+    pub(crate) fn depart(&mut self, call: &WaitingCall) {
+        if !call.abandon() {
+            return;
+        }
+        call.drop_timers(self.py, self.handle);
+        let outcome = call.take_outcome().and_then(Result::ok);
+        let (queues, charge) = call.leave_queues(self.now());
+        let taken = outcome.map(|(_, taken)| taken).or(charge.map(Taken::Charge));
+        if let Some(taken) = taken {
+            self.give_back(call, taken);
+        }
+        self.queues.extend(queues);
+    }
+
+    /// Asks the store to charge a waiter's cost. Returns the waiter if it is finished.
+    fn ask(&mut self, queue: &Arc<BucketQueue>, member: &QueueMember) -> Option<QueueMember> {
+        let (py, handle, place) = (self.py, self.handle, member.place());
+        let (verb, cost, ticket) = (member.call.verb, place.cost, member.ticket());
+        let answer = handle.active(py, &place.entry).and_then(|(bound, entry)| {
+            let adjustment = Adjustment::keeping(place.keep);
+            let call = Call { verb, id: &queue.id, cost, adjustment: adjustment.as_ref() };
+            let answer = handle.run(py, |core| core.place(&bound, call));
+            Ok((answer?, bound, entry))
+        });
+        let received_at = self.now();
+        let (mut answer, bound, entry) = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                let member = queue.waiters.lock().on_end(ticket, received_at)?;
+                self.finish(&member.call, Err(error));
+                return Some(member);
+            }
+        };
+        let (pace, now) = (answer.pace, answer.decided.decision.now);
+        answer.is_polled = bound.has_slots(&queue.id) && handle.core.store().is_shared();
+        let slot = answer.lease.map(|lease| handle.hold(py, &bound, &queue.id, cost, lease, now));
+        let charge = |decided| Charge { bound, entry, decided, cost, pace, slot };
+        let rejected = queue.waiters.lock().on_answer(ticket, answer, charge, received_at)?;
+        match rejected {
+            Rejected::Unwanted(charge) => {
+                self.give_back(&member.call, Taken::Charge(charge));
+                None
+            }
+            Rejected::TooLate(member, wait, charge) => {
+                if let Some(charge) = charge {
+                    self.give_back(&member.call, Taken::Charge(charge));
+                }
+                let error = too_late(py, handle, &member, &queue.id, Some(wait));
+                self.finish(&member.call, Err(error));
+                Some(member)
+            }
+        }
+    }
+
+    /// Counts a waiter whose turn has come. Returns its decision, with the bucket's current numbers.
+    fn serve(
+        &self,
+        queue: &BucketQueue,
+        member: &QueueMember,
+        charge: &Charge,
+    ) -> PyResult<Py<Decision>> {
+        let (py, handle, place) = (self.py, self.handle, member.place());
+        let decision = |decided: Decided, entry| {
+            let data = DecisionData::given(decided, place.cost, place.id.bind(py), entry);
+            Py::new(py, Decision::new(data))
+        };
+        handle.core.count_served(&charge.bound, &queue.id, &charge.decided);
+        // Slots were taken just now.
+        let is_current = charge.slot.is_some() || !charge.decided.decision.allowed;
+        if member.call.verb == Verb::Reserve && is_current {
+            return decision(charge.decided.clone(), charge.entry.clone_ref(py));
+        }
+        let current = handle.active(py, &place.entry).ok().and_then(|(bound, entry)| {
+            let next = peek(py, handle, &bound, &queue.id, place.cost, place.keep)?.decision;
+            let mut decided = peek(py, handle, &bound, &queue.id, 0, place.keep)?;
+            decided.decision.retry_after =
+                if next.allowed { Nanos::ZERO } else { next.retry_after };
+            Some((decided, entry))
+        });
+        // If the limit was removed or the store does not answer, the numbers of the charge are used.
+        let (mut decided, entry) = current.unwrap_or_else(|| {
+            let mut decided = charge.decided.clone();
+            decided.decision.retry_after = Nanos::ZERO;
+            (decided, charge.entry.clone_ref(py))
+        });
+        decided.decision.allowed = true;
+        decision(decided, entry)
+    }
+
+    /// Returns to the store what was taken for a call that its caller has left. If the store fails, tokens
+    /// come back with time.
+    fn give_back(&mut self, call: &WaitingCall, taken: Taken) {
+        let (py, handle) = (self.py, self.handle);
+        let returned = match taken {
+            Taken::Tokens(bound) => call.places.iter().try_for_each(|place| {
+                let (id, spent) = (id_text(place.id.bind(py))?, place.cost);
+                handle.run(py, |core| core.settle(&bound, Call::spend(&id, spent), 0))?;
+                handle.wake_after_refund(py, &bound, &id)
+            }),
+            Taken::Charge(charge) => {
+                let places = call.places.iter();
+                for (queue, ticket) in places.filter_map(|place| call.queue_and_ticket(place)) {
+                    if handle.refund_charge(py, &charge, &queue.id) {
+                        let (Charge { cost, pace, .. }, now) = (&charge, self.now());
+                        queue.waiters.lock().on_returned(ticket, *cost, *pace, now);
+                    }
+                }
+                Ok(())
+            }
+            Taken::All(reservation) => reservation.get().release_nowait(py, true).map(drop),
+        };
+        if let Err(error) = returned {
+            error.write_unraisable(py, None);
+        }
+    }
+}
+
+/// Takes the cost of a call if it is available and the limiter has no waiters. Returns the data of the
+/// decision.
+pub(crate) fn take(
+    py: Python<'_>,
+    handle: &LimiterHandle,
+    (bound, entry): &ActiveLimit,
+    call: Call<'_>,
+    id: &Bound<'_, PyAny>,
+) -> PyResult<Option<DecisionData>> {
+    if !handle.waiting.is_empty() {
+        return Ok(None);
+    }
+    let taken = handle.run(py, |core| core.take(bound, call, Wait::Allowed))?;
+    let Call { verb, cost, .. } = call;
+    let data = taken.map(|taken| DecisionData::new(taken, verb, cost, id, entry.clone_ref(py)));
+    Ok(data.filter(DecisionData::allowed))
 }
 
 /// Adds a waiter to the queue of its bucket.
@@ -365,15 +509,16 @@ fn drive_one(
 pub(crate) fn arrive(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
-    waiter: &Arc<WaiterState>,
+    member: &QueueMember,
 ) -> PyResult<Arc<BucketQueue>> {
-    let (limit, _) = handle.active(py, &waiter.entry)?;
-    let (text, adjustment) = (id_text(waiter.id.bind(py))?, Adjustment::keeping(waiter.keep));
-    let (verb, cost, adjustment) = (waiter.verb, waiter.cost, adjustment.as_ref());
+    let place = member.place();
+    let (limit, _) = handle.active(py, &place.entry)?;
+    let (text, adjustment) = (id_text(place.id.bind(py))?, Adjustment::keeping(place.keep));
+    let (verb, cost, adjustment) = (member.call.verb, place.cost, adjustment.as_ref());
     let id = handle.core.waiter_id(&limit, Call { verb, id: &text, cost, adjustment })?;
     let name = limit.entry().name().as_str();
     let queue = handle.waiting.of_bucket(name, &id).filter(|_| !limit.has_slots(&id));
-    let (ticket, now) = (waiter.next_ticket(&handle.waiting), handle.core.clock().now());
+    let (ticket, now) = (member.ticket(), handle.core.clock().now());
     let arguments =
         queue.and_then(|queue| queue.waiters.lock().estimate_arguments(ticket, cost, now));
     let estimate = match arguments {
@@ -383,174 +528,28 @@ pub(crate) fn arrive(
         None => None,
     };
     let now = handle.core.clock().now();
-    let joined = handle.waiting.join(waiter, name, &id, ticket, estimate, now);
-    joined.map_err(|wait| too_late(py, handle, waiter, &id, Some(wait)))
+    let joined = handle.waiting.join(member, name, &id, estimate, now);
+    joined.map_err(|wait| too_late(py, handle, member, &id, Some(wait)))
 }
 
-/// Asks the store to charge a waiter's cost. Returns the waiter if it is finished.
-fn ask(
+/// Sets a timer on a `ManualClock`, so that a waiter is served when the clock passes `until`, even in a
+/// single large move. Returns whether a timer handles the wake-up; otherwise the waiter must be notified
+/// or wake by itself.
+pub(crate) fn set_timer(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
-    queue: &Arc<BucketQueue>,
-    ticket: Ticket,
-    waiter: &Arc<WaiterState>,
-    cost: i64,
-) -> Option<Arc<WaiterState>> {
-    let answer = handle.active(py, &waiter.entry).and_then(|(bound, entry)| {
-        let (verb, adjustment) = (waiter.verb, Adjustment::keeping(waiter.keep));
-        let call = Call { verb, id: &queue.id, cost, adjustment: adjustment.as_ref() };
-        let answer = handle.run(py, |core| core.place(&bound, call));
-        Ok((answer?, bound, entry))
+    member: &QueueMember,
+    until: Option<Timestamp>,
+) -> bool {
+    let Ok(clock) = handle.clock.bind(py).cast::<ManualClock>() else { return false };
+    let is_due = until.is_some_and(|until| until <= handle.core.clock().now());
+    let timer = until.filter(|_| !is_due).and_then(|until| {
+        let timer = Timer { handle: Arc::clone(handle), member: member.clone() };
+        Some(clock.get().set_timer(until.get(), Py::new(py, timer).ok()?.into_any()))
     });
-    let received_at = handle.core.clock().now();
-    let (mut answer, bound, entry) = match answer {
-        Ok(answer) => answer,
-        Err(error) => {
-            let waiter = queue.waiters.lock().on_end(ticket, received_at)?;
-            waiter.finish(Err(error));
-            return Some(waiter);
-        }
-    };
-    let (pace, now) = (answer.pace, answer.decided.decision.now);
-    answer.is_polled = bound.has_slots(&queue.id) && handle.core.store().is_shared();
-    let slot = answer.lease.map(|lease| handle.hold(py, &bound, &queue.id, cost, lease, now));
-    let charge = |decided| Charge { bound, entry, decided, cost, pace, slot };
-    let rejected = queue.waiters.lock().on_answer(ticket, answer, charge, received_at)?;
-    match rejected {
-        Rejected::Unwanted(charge) => {
-            return_charge(py, handle, queue, ticket, &charge);
-            None
-        }
-        Rejected::TooLate(waiter, wait, charge) => {
-            if let Some(charge) = charge {
-                return_charge(py, handle, queue, ticket, &charge);
-            }
-            waiter.finish(Err(too_late(py, handle, &waiter, &queue.id, Some(wait))));
-            Some(waiter)
-        }
-    }
-}
-
-/// Counts a waiter whose turn has come. Returns its decision, with the bucket's current numbers.
-fn serve(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    queue: &BucketQueue,
-    waiter: &WaiterState,
-    charge: &Charge,
-) -> PyResult<Py<Decision>> {
-    handle.core.count_served(&charge.bound, &queue.id, &charge.decided);
-    // Slots were taken just now.
-    let is_current = charge.slot.is_some() || !charge.decided.decision.allowed;
-    if waiter.verb == Verb::Reserve && is_current {
-        let (decided, entry) = (charge.decided.clone(), charge.entry.clone_ref(py));
-        let data = DecisionData::given(decided, waiter.cost, waiter.id.bind(py), entry);
-        return Py::new(py, Decision::new(data));
-    }
-    let current = handle.active(py, &waiter.entry).ok().and_then(|(bound, entry)| {
-        let next = peek(py, handle, &bound, &queue.id, waiter.cost, waiter.keep)?.decision;
-        let mut decided = peek(py, handle, &bound, &queue.id, 0, waiter.keep)?;
-        decided.decision.retry_after = if next.allowed { Nanos::ZERO } else { next.retry_after };
-        Some((decided, entry))
-    });
-    // If the limit was removed or the store does not answer, the numbers of the charge are used.
-    let (mut decided, entry) = current.unwrap_or_else(|| {
-        let mut decided = charge.decided.clone();
-        decided.decision.retry_after = Nanos::ZERO;
-        (decided, charge.entry.clone_ref(py))
-    });
-    decided.decision.allowed = true;
-    let data = DecisionData::given(decided, waiter.cost, waiter.id.bind(py), entry);
-    Py::new(py, Decision::new(data))
-}
-
-/// Returns to the store what was taken for a waiter.
-pub(crate) fn give_back(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    queue: &BucketQueue,
-    ticket: Ticket,
-    taken: &Acquisition,
-) {
-    match taken {
-        Acquisition::One(charge) => return_charge(py, handle, queue, ticket, charge),
-        Acquisition::All(reservation) => cancel(py, reservation),
-    }
-}
-
-/// Cancels a reservation of a caller that has left. If the store fails, its tokens come back with time.
-pub(crate) fn cancel(py: Python<'_>, reservation: &Py<Reservation>) {
-    if let Err(error) = reservation.get().release_nowait(py, true) {
-        error.write_unraisable(py, None);
-    }
-}
-
-pub(crate) fn return_charge(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    queue: &BucketQueue,
-    ticket: Ticket,
-    charge: &Charge,
-) {
-    if handle.refund_charge(py, charge, &queue.id) {
-        let now = handle.core.clock().now();
-        queue.waiters.lock().on_returned(ticket, charge.cost, charge.pace, now);
-    }
-}
-
-/// Removes a waiter from its queue, and refunds its charge unless the caller has the decision.
-pub(crate) fn depart(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    queue: &Arc<BucketQueue>,
-    waiter: &Arc<WaiterState>,
-) {
-    let (ticket, outcome) = {
-        let mut progress = waiter.progress.lock();
-        if progress.is_over {
-            return;
-        }
-        progress.is_over = true;
-        (progress.ticket, progress.outcome.take())
-    };
-    waiter.set_timer(py, handle, None);
-    let taken = match outcome {
-        Some(Ok((_, taken))) => Some(taken),
-        Some(Err(_)) => None,
-        None => {
-            let now = handle.core.clock().now();
-            let departed = queue.waiters.lock().on_departure(ticket, now);
-            departed.and_then(|(_, charge)| charge).map(Acquisition::One)
-        }
-    };
-    if let Some(taken) = taken {
-        give_back(py, handle, queue, ticket, &taken);
-    }
-}
-
-impl WaiterState {
-    /// Sets a timer on a `ManualClock`, so that the waiter is served when the clock passes `until`, even
-    /// in a single large move. Returns whether a timer handles the wake-up; otherwise the waiter must
-    /// be notified or wake by itself.
-    pub(crate) fn set_timer(
-        self: &Arc<Self>,
-        py: Python<'_>,
-        handle: &Arc<LimiterHandle>,
-        until: Option<Timestamp>,
-    ) -> bool {
-        let Ok(clock) = handle.clock.bind(py).cast::<ManualClock>() else { return false };
-        let is_due = until.is_some_and(|until| until <= handle.core.clock().now());
-        let timer = until.filter(|_| !is_due).and_then(|until| {
-            let timer =
-                Py::new(py, Timer { handle: Arc::clone(handle), waiter: Arc::clone(self) }).ok()?;
-            Some(clock.get().set_timer(until.get(), timer.into_any()))
-        });
-        let previous = std::mem::replace(&mut *self.timer.lock(), timer);
-        if let Some(previous) = previous {
-            clock.get().drop_timer(previous);
-        }
-        !is_due
-    }
+    let previous = std::mem::replace(&mut *member.place().timer.lock(), timer);
+    previous.into_iter().for_each(|timer| clock.get().drop_timer(timer));
+    !is_due
 }
 
 /// Callback that a `ManualClock` calls when it passes a waiter's turn.
@@ -558,19 +557,15 @@ impl WaiterState {
 #[derive(Debug)]
 struct Timer {
     handle: Arc<LimiterHandle>,
-    waiter: Arc<WaiterState>,
+    member: QueueMember,
 }
 
 #[pymethods]
 impl Timer {
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
-        let Timer { handle, waiter } = self;
-        let (queue, ticket) = {
-            let progress = waiter.progress.lock();
-            (progress.queue.clone(), progress.ticket)
-        };
-        match queue.filter(|queue| handle.waiting.has(queue)) {
-            Some(queue) => drive(py, handle, &queue, Some((waiter, ticket)), false),
+        let Timer { handle, member } = self;
+        match member.place().queue().filter(|queue| handle.waiting.has(queue)) {
+            Some(queue) => drive(py, handle, &queue, Some((member, false))),
             None => Ok(()),
         }
     }

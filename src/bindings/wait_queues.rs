@@ -1,19 +1,16 @@
-//! The wait queues of a limiter, and the state of their waiters.
+//! The wait queues of a limiter.
 //!
-//! `wait_driver.rs` drives them; `joint_call.rs` has waiters in several of them. No lock of a queue is held while the store is asked or Python code runs.
+//! `wait_driver.rs` drives them. No lock of a queue is held while the store is asked or Python code runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::bindings::decision::Decision;
-use crate::bindings::joint_call::JointCall;
 use crate::bindings::limit_entry::LimitEntry;
-use crate::bindings::reservation::Reservation;
-use crate::engine::operation::Verb;
+use crate::bindings::waiting_call::QueueMember;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{self, Decided, Estimate, HeldSlotKey, Pace, Ticket, WaitQueue};
+use crate::limiter::{self, Decided, Estimate, HeldSlotKey, Pace, WaitQueue};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 /// The charge of a waiter.
@@ -29,19 +26,12 @@ pub(crate) struct Charge {
     pub(crate) slot: Option<HeldSlotKey>,
 }
 
-/// What was taken for a waiter.
-#[derive(Debug)]
-pub(crate) enum Acquisition {
-    One(Charge),
-    All(Py<Reservation>),
-}
-
 /// The waiters of one bucket.
 #[derive(Debug)]
 pub(crate) struct BucketQueue {
     name: String,
     pub(crate) id: String,
-    pub(crate) waiters: Mutex<WaitQueue<Arc<WaiterState>, Charge>>,
+    pub(crate) waiters: Mutex<WaitQueue<QueueMember, Charge>>,
 }
 
 /// The wait queues of a limiter. A queue exists while it has waiters.
@@ -113,27 +103,26 @@ impl WaitQueues {
     /// The estimated wait, if it exceeds the waiter's timeout.
     pub(crate) fn join(
         &self,
-        waiter: &Arc<WaiterState>,
+        member: &QueueMember,
         name: &str,
         id: &str,
-        ticket: Ticket,
         estimate: Option<Estimate>,
         now: Timestamp,
     ) -> Result<Arc<BucketQueue>, Nanos> {
-        let timeout = waiter.timeout_from(now);
+        let timeout = member.call.time_left(now);
+        let (place, ticket) = (member.place(), member.ticket());
         let arrived = self.with_registry(|registry| {
             let key = (name.to_owned(), id.to_owned());
             let queue = registry.queues.entry(key).or_insert_with(|| {
                 let (name, id) = (name.to_owned(), id.to_owned());
                 Arc::new(BucketQueue { name, id, waiters: Mutex::new(WaitQueue::default()) })
             });
-            let (handle, cost) = (Arc::clone(waiter), waiter.cost);
             let mut waiters = queue.waiters.lock();
-            let arrived = waiters.on_arrival(handle, ticket, cost, timeout, estimate, now);
+            let member = member.clone();
+            let arrived = waiters.on_arrival(member, ticket, place.cost, timeout, estimate, now);
             drop(waiters);
             arrived.map_err(|wait| (Arc::clone(queue), wait)).map(|()| {
-                let mut progress = waiter.progress.lock();
-                (progress.queue, progress.ticket) = (Some(Arc::clone(queue)), ticket);
+                place.set_queue(Some(queue));
                 Arc::clone(queue)
             })
         });
@@ -156,72 +145,5 @@ impl WaitQueues {
                 registry.queues.remove(&key);
             }
         });
-    }
-}
-
-/// The state of one waiter, shared with its queue.
-#[derive(Debug)]
-pub(crate) struct WaiterState {
-    /// The limit at the time of arrival.
-    pub(crate) entry: Py<LimitEntry>,
-    /// A spend or a reservation.
-    pub(crate) verb: Verb,
-    pub(crate) id: Py<PyAny>,
-    pub(crate) cost: i64,
-    /// The tokens that must be left.
-    pub(crate) keep: i64,
-    pub(crate) timeout: Option<Nanos>,
-    pub(crate) notify: Py<PyAny>,
-    pub(crate) progress: Mutex<WaiterProgress>,
-    /// The timer that wakes the waiter on a `ManualClock`.
-    pub(crate) timer: Mutex<Option<(i64, u64)>>,
-    /// The call about several limits that it is a part of, and its place among them.
-    pub(crate) joint: Option<(Arc<JointCall>, usize)>,
-}
-
-/// The part of a waiter's state that changes.
-#[derive(Debug, Default)]
-pub(crate) struct WaiterProgress {
-    pub(crate) queue: Option<Arc<BucketQueue>>,
-    pub(crate) ticket: Ticket,
-    pub(crate) outcome: Option<PyResult<(Py<Decision>, Acquisition)>>,
-    /// What the caller has taken and not made a reservation of.
-    pub(crate) reserved: Option<(Py<Decision>, Charge)>,
-    /// Whether the caller has the outcome, or has left.
-    pub(crate) is_over: bool,
-}
-
-impl WaiterState {
-    pub(crate) fn ticket(&self) -> Ticket {
-        self.progress.lock().ticket
-    }
-
-    /// Returns the ticket with which it joins a queue at this time.
-    pub(crate) fn next_ticket(&self, queues: &WaitQueues) -> Ticket {
-        let joint = self.joint.as_ref();
-        let number = joint.map_or_else(|| queues.next_number(), |(call, _)| call.number);
-        Ticket::new(self.keep, number)
-    }
-
-    /// Returns what is left of the timeout.
-    fn timeout_from(&self, now: Timestamp) -> Option<Nanos> {
-        let joint = self.joint.as_ref();
-        joint.map_or(self.timeout, |(call, _)| {
-            call.deadline.map(|deadline| Nanos::clamped((deadline.get() - now.get()).max(0)))
-        })
-    }
-
-    /// Stores the outcome for the caller. Returns what was taken if the caller has left.
-    pub(crate) fn finish(
-        &self,
-        outcome: PyResult<(Py<Decision>, Acquisition)>,
-    ) -> Option<Acquisition> {
-        let mut progress = self.progress.lock();
-        if progress.is_over {
-            drop(progress);
-            return outcome.ok().map(|(_, taken)| taken);
-        }
-        progress.outcome = Some(outcome);
-        None
     }
 }

@@ -1,15 +1,17 @@
-"""Iterations of an event loop, coroutines that do not wait, and a loop without threads."""
+"""Iterations of an event loop, coroutines that do not wait, and interrupts of calls."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
 
 async def turn_over(times: int = 5) -> None:
@@ -38,3 +40,22 @@ def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
 async def awaited(awaitable: Awaitable[Any]) -> Any:
     """Await what is no coroutine."""
     return await awaitable
+
+
+@contextlib.contextmanager
+def interrupted_after(seconds: float) -> Iterator[list[float]]:
+    """Interrupt the block after some time, as Ctrl-C does; the list is empty if it ends before."""
+    interrupted: list[float] = []
+
+    def interrupt(*_: object) -> None:
+        interrupted.append(seconds)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield interrupted
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)

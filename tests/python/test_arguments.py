@@ -234,8 +234,8 @@ def test_errors_about_a_cost_beyond_64_bits_show_it(limiter: Limiter, cost: int)
         lambda: asyncio.run(tasks.acquire("Orders", "ada", cost)),
         lambda: asyncio.run(outcome(tasks.reserve("Orders", "ada", cost, timeout=1))),
     ]
-    for verb in ("spend_all", "check_all", "reserve_all", "acquire_all", "refund_all"):
-        calls.append(functools.partial(getattr(limiter, verb), several))
+    verbs = ("spend_all", "check_all", "reserve_all", "acquire_all", "refund_all")
+    calls.extend(functools.partial(getattr(limiter, verb), several) for verb in verbs)
     calls.append(lambda: limiter.acquire_all(several, timeout=1))
     calls.append(lambda: asyncio.run(tasks.acquire_all(several)))
     for call in calls:

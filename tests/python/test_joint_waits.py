@@ -13,13 +13,14 @@ import asyncio
 import itertools
 import operator
 import random
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loops import turn_over
-from waiters import Crowd, has_line
+from loops import interrupted_after, turn_over
+from waiters import Crowd
 
 import penstock
 from penstock import AsyncReservation, Limit, Limiter, ManualClock, Transaction
@@ -495,18 +496,22 @@ def test_threads_wait_without_exceeding_a_limit() -> None:
     assert limiter.acquire_all([("Site", "ada"), ("Tokens", "ada")], timeout=60).allowed
 
 
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="interrupts after a time")
 def test_interrupts_at_any_point_leave_nothing() -> None:
     limits = {
-        "Site": Limit.token_bucket(burst=1, count=1, period="50ms"),
-        "Window": Limit.fixed_window(count=1, period="50ms"),
+        "Site": Limit.token_bucket(burst=1, count=1, period="60ms"),
+        "Window": Limit.fixed_window(count=1, period="60ms"),
     }
 
-    def is_over(nth: int) -> bool:
+    def is_over(after: float) -> bool:
+        """Interrupt `acquire_all` after some seconds; whether it took less time."""
         limiter = Limiter(limits)
         wanted = [("Site", "ada"), ("Window", "ada")]
         limiter.acquire_all(wanted)
-        was_interrupted = has_line(nth, lambda: limiter.acquire_all(wanted))
-        assert limiter.acquire_all(wanted, timeout=5), nth
-        return not was_interrupted
+        with interrupted_after(after) as interrupted:
+            limiter.acquire_all(wanted)
+        assert limiter.acquire_all(wanted, timeout=5), after
+        return not interrupted
 
-    assert next(nth for nth in itertools.count(1) if is_over(nth)) > 8
+    are_over = [is_over(0.0005 * 2**step) for step in range(9)]
+    assert not any(are_over[:4])

@@ -53,7 +53,6 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.RouteSimulator: lambda: _core.RouteSimulator(LIMITS, ["Orders"]),
     _core.SystemClock: penstock.SystemClock,
     _core.Waiter: lambda: _core.Waiter(LIMITER.limit("Orders"), "a", 1, None, int),
-    _core.Wakeup: _core.Wakeup,
     _core.LogParser: lambda: _core.LogParser.of_objects([], Options()),
     _core.Totals: lambda: _core.Totals([], [1]),
     _core.Renewal: lambda: _core.Renewal(LIMITER),

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from loops import turn_over
 
 import penstock
-from penstock import AsyncReservation, wait_queue
+from penstock import AsyncReservation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from types import FrameType
+    from collections.abc import Coroutine
 
 SECOND = 1_000_000_000
 
@@ -118,25 +115,3 @@ class Crowd:
             for reservation in self.held.values():
                 reservation.release()
             self.loop.close()
-
-
-def has_line(nth: int, call: Callable[[], object]) -> bool:
-    """Interrupt a call at the nth line of `wait_queue` that it runs; return whether it has one."""
-    ran = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal ran
-        if frame.f_code.co_filename != wait_queue.__file__:
-            return None
-        ran += event == "line"
-        if event == "line" and ran == nth:
-            sys.settrace(before)
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    with suppress(KeyboardInterrupt):
-        sys.settrace(trace)
-        call()
-    sys.settrace(before)
-    return ran >= nth

@@ -1,0 +1,270 @@
+//! A call that waits for its turn: an `acquire` or a reservation, of one limit or of several, in a thread or
+//! in a task.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use smallvec::SmallVec;
+
+use crate::bindings::clock::ManualClock;
+use crate::bindings::decision::{Decision, DecisionPart};
+use crate::bindings::id_text::id_text;
+use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::limiter_handle::LimiterHandle;
+use crate::bindings::reservation::Reservation;
+use crate::bindings::wait_queues::{BucketQueue, Charge};
+use crate::bindings::wakeup::Wakeup;
+use crate::clock::Clock;
+use crate::engine::batch::Kind;
+use crate::engine::factor::Adjustment;
+use crate::engine::operation::Verb;
+use crate::engine::time::{Nanos, Timestamp};
+use crate::limiter::{self, Ticket, Transaction};
+use crate::sync::Mutex;
+
+/// A call that waits.
+#[derive(Debug)]
+pub(crate) struct WaitingCall {
+    /// A spend or a reservation.
+    pub(crate) verb: Verb,
+    /// Whether its limits decide together, when all of them allow it. The cost of any other call, which has
+    /// one limit, may be charged in advance.
+    pub(crate) is_joint: bool,
+    /// Its limits. It may wait in the queue of each.
+    pub(crate) places: Places,
+    pub(crate) timeout: Option<Nanos>,
+    pub(crate) arrived_at: Timestamp,
+    /// Its arrival number, the same in all queues.
+    number: u64,
+    pub(crate) wakeup: Wakeup,
+    progress: Mutex<CallProgress>,
+}
+
+pub(crate) type Places = SmallVec<[Place; 1]>;
+
+/// A limit of a call, and its place in the queue of that bucket.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The limit at the time of arrival.
+    pub(crate) entry: Py<LimitEntry>,
+    pub(crate) id: Py<PyAny>,
+    pub(crate) cost: i64,
+    pub(crate) kind: Kind,
+    /// The tokens that must be left.
+    pub(crate) keep: i64,
+    queue: Mutex<Option<Arc<BucketQueue>>>,
+    /// The timer that wakes the caller on a `ManualClock`.
+    pub(crate) timer: Mutex<Option<(i64, u64)>>,
+}
+
+/// The decision for the caller, and what was taken.
+type Outcome = PyResult<(Py<Decision>, Taken)>;
+
+/// What was taken for a call.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// Tokens that were available when the call was made.
+    Tokens(Arc<limiter::BoundLimit>),
+    Charge(Charge),
+    All(Py<Reservation>),
+}
+
+/// The part of a call that changes.
+#[derive(Debug, Default)]
+struct CallProgress {
+    outcome: Option<Outcome>,
+    /// Whether it has an outcome, or the caller has left.
+    is_over: bool,
+    /// Whether a thread asks the store about all limits.
+    is_asked: bool,
+    /// The queues that wanted to ask meanwhile.
+    busy: Vec<Arc<BucketQueue>>,
+}
+
+/// Whether a driver may ask the store about all limits of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Permission {
+    Granted,
+    /// Another thread asks.
+    Busy,
+    Over,
+}
+
+impl Place {
+    pub(crate) fn new(
+        (id, cost, entry): DecisionPart,
+        kind: Kind,
+        adjustment: Option<&Adjustment>,
+    ) -> Place {
+        let keep = adjustment.map_or(0, |adjustment| adjustment.keep);
+        let (queue, timer) = (Mutex::new(None), Mutex::new(None));
+        Place { entry, id, cost, kind, keep, queue, timer }
+    }
+
+    /// Returns the queue that the call has joined.
+    pub(crate) fn queue(&self) -> Option<Arc<BucketQueue>> {
+        self.queue.lock().clone()
+    }
+
+    pub(crate) fn set_queue(&self, queue: Option<&Arc<BucketQueue>>) {
+        *self.queue.lock() = queue.cloned();
+    }
+}
+
+impl WaitingCall {
+    pub(crate) fn new(
+        handle: &LimiterHandle,
+        verb: Verb,
+        is_joint: bool,
+        places: Places,
+        timeout: Option<Nanos>,
+        notify: Option<Py<PyAny>>,
+    ) -> WaitingCall {
+        let (arrived_at, number) = (handle.core.clock().now(), handle.waiting.next_number());
+        let (wakeup, progress) = (Wakeup::new(notify), Mutex::new(CallProgress::default()));
+        WaitingCall { verb, is_joint, places, timeout, arrived_at, number, wakeup, progress }
+    }
+
+    /// Returns what is left of the timeout.
+    pub(crate) fn time_left(&self, now: Timestamp) -> Option<Nanos> {
+        let waited = now.get() - self.arrived_at.get();
+        self.timeout.map(|timeout| Nanos::clamped((timeout.get() - waited).max(0)))
+    }
+
+    /// Returns whether a wait that begins now ends after the timeout; if `None`, whether it has passed.
+    pub(crate) fn is_too_late(&self, wait: Option<Nanos>, now: Timestamp) -> bool {
+        let end = wait.map_or(now, |wait| now.saturating_add(wait));
+        self.timeout.is_some_and(|timeout| end > self.arrived_at.saturating_add(timeout))
+    }
+
+    /// Returns its transactions, under the limits that are active now.
+    pub(crate) fn transactions(
+        &self,
+        py: Python<'_>,
+        handle: &LimiterHandle,
+    ) -> PyResult<(Vec<Transaction>, Vec<DecisionPart>)> {
+        handle.check_open()?;
+        let active = handle.core.snapshot();
+        let transactions = self.places.iter().map(|place| {
+            let &Place { ref entry, ref id, cost, kind, keep, .. } = place;
+            let (limit, entry) = LimitEntry::active_in(entry, py, &active)?;
+            let (text, shown) = (id_text(id.bind(py))?.into_owned(), id.clone_ref(py));
+            let adjustment = Adjustment::keeping(keep);
+            Ok((Transaction { limit, id: text, cost, kind, adjustment }, (shown, cost, entry)))
+        });
+        transactions.collect()
+    }
+
+    /// Asks for permission to ask the store about all limits, on behalf of `queue`. If granted,
+    /// [`end`](Self::end) must follow.
+    pub(crate) fn begin(&self, queue: Option<&Arc<BucketQueue>>) -> Permission {
+        let mut progress = self.progress.lock();
+        if progress.is_over {
+            return Permission::Over;
+        }
+        if std::mem::replace(&mut progress.is_asked, true) {
+            progress.busy.extend(queue.cloned());
+            return Permission::Busy;
+        }
+        Permission::Granted
+    }
+
+    /// Ends a question to the store. The queues that wanted to ask meanwhile ask next; returns them.
+    pub(crate) fn end(&self, now: Timestamp) -> Vec<Arc<BucketQueue>> {
+        let busy = {
+            let mut progress = self.progress.lock();
+            progress.is_asked = false;
+            std::mem::take(&mut progress.busy)
+        };
+        busy.iter().for_each(|queue| queue.waiters.lock().on_busy(now));
+        busy
+    }
+
+    /// Returns whether it has an outcome, or the caller has left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.progress.lock().is_over
+    }
+
+    /// Stores the outcome for the caller. Returns what was taken if the caller has left.
+    pub(crate) fn finish(&self, outcome: Outcome) -> Option<Taken> {
+        let mut progress = self.progress.lock();
+        if std::mem::replace(&mut progress.is_over, true) {
+            drop(progress);
+            return outcome.ok().map(|(_, taken)| taken);
+        }
+        progress.outcome = Some(outcome);
+        None
+    }
+
+    /// Returns whether it was served and the caller has not taken the outcome over.
+    ///
+    /// # Errors
+    /// Its own, once.
+    pub(crate) fn is_served(&self) -> PyResult<bool> {
+        let mut progress = self.progress.lock();
+        let error = progress.outcome.take_if(|outcome| outcome.is_err());
+        let is_served = progress.outcome.is_some();
+        drop(progress);
+        error.map_or(Ok(is_served), |error| error.map(|_| false))
+    }
+
+    /// Takes the outcome over for the caller.
+    pub(crate) fn take_outcome(&self) -> Option<Outcome> {
+        self.progress.lock().outcome.take()
+    }
+
+    /// Ends it because the caller leaves. Returns `false` if it is over already, and nothing is taken that
+    /// the caller does not have.
+    pub(crate) fn abandon(&self) -> bool {
+        let mut progress = self.progress.lock();
+        !std::mem::replace(&mut progress.is_over, true) || progress.outcome.is_some()
+    }
+
+    /// Leaves all queues, because those behind it count its demands. Returns the queues, and the charge that
+    /// one of them had.
+    pub(crate) fn leave_queues(&self, now: Timestamp) -> (Vec<Arc<BucketQueue>>, Option<Charge>) {
+        let (mut queues, mut charge) = (Vec::new(), None);
+        for place in &self.places {
+            let Some((queue, ticket)) = self.queue_and_ticket(place) else { continue };
+            let departed = queue.waiters.lock().on_departure(ticket, now);
+            charge = departed.and_then(|(_, charge)| charge).or(charge);
+            queues.push(queue);
+        }
+        (queues, charge)
+    }
+
+    pub(crate) fn ticket(&self, place: &Place) -> Ticket {
+        Ticket::new(place.keep, self.number)
+    }
+
+    /// Returns the queue in which a place is, and its ticket there.
+    pub(crate) fn queue_and_ticket(&self, place: &Place) -> Option<(Arc<BucketQueue>, Ticket)> {
+        Some((place.queue()?, self.ticket(place)))
+    }
+
+    /// Drops the timers.
+    pub(crate) fn drop_timers(&self, py: Python<'_>, handle: &LimiterHandle) {
+        let Ok(clock) = handle.clock.bind(py).cast::<ManualClock>() else { return };
+        for place in &self.places {
+            let timer = place.timer.lock().take();
+            timer.into_iter().for_each(|timer| clock.get().drop_timer(timer));
+        }
+    }
+}
+
+/// A call in its place in a queue.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueMember {
+    pub(crate) call: Arc<WaitingCall>,
+    pub(crate) index: usize,
+}
+
+impl QueueMember {
+    pub(crate) fn place(&self) -> &Place {
+        &self.call.places[self.index]
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket {
+        self.call.ticket(self.place())
+    }
+}
