@@ -1474,6 +1474,25 @@ class Replies:
         """
     def deliver(self) -> None:
         """Set the result of each future whose reply has arrived."""
+    @overload
+    def call(
+        self,
+        event_loop: asyncio.AbstractEventLoop,
+        verb: Literal["reserve"],
+        bound: BoundLimit,
+        id: Id,
+        cost: int = 1,
+        factor: Factor | None = None,
+        keep: int = 0,
+    ) -> Reservation | asyncio.Future[Reservation] | None:
+        """Return a decision or reservation that needs no reply, or a future of `event_loop`.
+
+        `None` if the call must be made in a thread because the limiter has waiters or it would wait
+        for another process. An acquire is a spend that is refunded if the future is cancelled. The
+        future of a reservation must not be cancelled: what is taken would be held until its lease
+        ends. Raises as the method of `BoundLimit` does, except for errors that depend on the reply.
+        """
+    @overload
     def call(
         self,
         event_loop: asyncio.AbstractEventLoop,
@@ -1483,28 +1502,7 @@ class Replies:
         cost: int = 1,
         factor: Factor | None = None,
         keep: int = 0,
-    ) -> Decision | asyncio.Future[Decision] | None:
-        """Return a decision that needs no reply, or a future of `event_loop`.
-
-        `None` if the call must be made in a thread because the limiter has waiters or it would wait
-        for another process. `verb` is spend, check, refund or acquire; an acquire is a spend
-        that is refunded if the future is cancelled. Raises as `BoundLimit.spend` does, except for
-        errors that depend on the reply.
-        """
-    def reserve(
-        self,
-        event_loop: asyncio.AbstractEventLoop,
-        bound: BoundLimit,
-        id: Id,
-        estimate: int,
-        factor: Factor | None = None,
-        keep: int = 0,
-    ) -> Reservation | asyncio.Future[Reservation] | None:
-        """Return a reservation that needs no reply, or a future of `event_loop`.
-
-        `None` as in `call`. The future must not be cancelled: what is taken would be held until its
-        lease ends. Raises as `BoundLimit.reserve` does, except for errors that depend on the reply.
-        """
+    ) -> Decision | asyncio.Future[Decision] | None: ...
     def end(
         self, event_loop: asyncio.AbstractEventLoop, reserved: Reservation, is_cancelled: bool
     ) -> asyncio.Future[Decision] | None:

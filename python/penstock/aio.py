@@ -65,11 +65,23 @@ async def _here(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> 
 
 _Verb: TypeAlias = Literal["spend", "check", "refund"]
 _Answer: TypeAlias = "Decision | asyncio.Future[Decision]"
+_Reserving: TypeAlias = "Reservation | asyncio.Future[Reservation]"
 _Plain = TypeVar("_Plain", Limiter, BoundLimit)
 
 
-# Not `async def`: the garbage collector counts the objects of all callers that wait at the same
-# time, so a caller awaits the future itself.
+@overload
+def ask(
+    verb: Literal["reserve"],
+    bound: BoundLimit,
+    id: Id,
+    cost: int = 1,
+    factor: Factor | None = None,
+    *,
+    keep: int = 0,
+) -> _Reserving: ...
+
+
+@overload
 def ask(
     verb: _Verb,
     bound: BoundLimit,
@@ -78,19 +90,42 @@ def ask(
     factor: Factor | None = None,
     *,
     keep: int = 0,
-) -> _Answer:
-    """Make a call about one bucket; return its decision, or a future of the running loop."""
+) -> _Answer: ...
+
+
+# Not `async def`: the garbage collector counts the objects of all callers that wait at the same
+# time, so a caller awaits the future itself.
+def ask(
+    verb: Any,
+    bound: BoundLimit,
+    id: Id,
+    cost: int = 1,
+    factor: Factor | None = None,
+    *,
+    keep: int = 0,
+) -> Any:
+    """Make a call about one bucket; return its answer, or a future of the running loop."""
     loop = asyncio.get_running_loop()
     answer = replies_of(loop).call(loop, verb, bound, id, cost, factor, keep)
     if answer is None:
         # A refund has no such argument.
         kept = {"keep": keep} if keep else {}
-        call = functools.partial(getattr(bound, verb), id, cost, factor, **kept)
+        call = functools.partial(getattr(bound, verb), id, cost, factor=factor, **kept)
         return loop.run_in_executor(None, call)
     return answer
 
 
-def ask_all(verb: _Verb, limiter: Limiter, transactions: Sequence[AnyTransaction]) -> _Answer:
+@overload
+def ask_all(
+    verb: Literal["reserve"], limiter: Limiter, transactions: Sequence[AnyTransaction]
+) -> _Reserving: ...
+
+
+@overload
+def ask_all(verb: _Verb, limiter: Limiter, transactions: Sequence[AnyTransaction]) -> _Answer: ...
+
+
+def ask_all(verb: Any, limiter: Limiter, transactions: Sequence[AnyTransaction]) -> Any:
     """Make a call about several buckets, as `ask` does."""
     loop = asyncio.get_running_loop()
     answer = replies_of(loop).call_all(loop, verb, limiter, transactions)
@@ -385,12 +420,14 @@ def _reservation(
         bound, timeout_ns = find(), reserve_timeout_ns(timeout, factor)
         if timeout_ns is not None:
             return await task_queue.reserve(bound, id, estimate, timeout_ns, keep)
-        return await _reserved(_reserve(bound, id, estimate, factor, keep))
+        if not may_wait:
+            return bound.reserve(id, estimate, factor=factor, keep=keep)
+        return await _reserved(ask("reserve", bound, id, estimate, factor, keep=keep))
 
     return AsyncReservation(take, may_wait=may_wait)
 
 
-async def _reserved(reserving: Reservation | asyncio.Future[Reservation]) -> Reservation:
+async def _reserved(reserving: _Reserving) -> Reservation:
     """Wait for a reservation. A caller that is cancelled meanwhile leaves nothing reserved."""
     if isinstance(reserving, Reservation):
         return reserving
@@ -404,33 +441,6 @@ async def _reserved(reserving: Reservation | asyncio.Future[Reservation]) -> Res
 
         reserving.add_done_callback(cancel)
         raise
-
-
-def _reserve(
-    bound: BoundLimit, id: Id, estimate: int, factor: Factor | None, keep: int
-) -> Reservation | asyncio.Future[Reservation]:
-    """Reserve; return a future of the running loop if that may wait."""
-    if not bound.may_wait:
-        return bound.reserve(id, estimate, factor=factor, keep=keep)
-    loop = asyncio.get_running_loop()
-    answer = replies_of(loop).reserve(loop, bound, id, estimate, factor, keep)
-    if answer is None:
-        call = functools.partial(bound.reserve, id, estimate, factor=factor, keep=keep)
-        return loop.run_in_executor(None, call)
-    return answer
-
-
-def _reserve_all(
-    limiter: Limiter, transactions: Sequence[AnyTransaction]
-) -> Reservation | asyncio.Future[Reservation]:
-    """Reserve, as `_reserve` does."""
-    if not limiter.may_wait:
-        return limiter.reserve_all(transactions)
-    loop = asyncio.get_running_loop()
-    answer = replies_of(loop).call_all(loop, "reserve", limiter, transactions)
-    if answer is None:
-        return loop.run_in_executor(None, limiter.reserve_all, transactions)
-    return answer
 
 
 class AsyncBoundLimit(_Verbs[BoundLimit]):
@@ -623,7 +633,9 @@ class AsyncLimiter(_Verbs[Limiter]):
             given_ns = timeout_ns(timeout)
             if given_ns is not None:
                 return await task_queue.reserve_all(self.limiter, transactions, given_ns)
-            return await _reserved(_reserve_all(self.limiter, transactions))
+            if not self._may_wait:
+                return self.limiter.reserve_all(transactions)
+            return await _reserved(ask_all("reserve", self.limiter, transactions))
 
         return AsyncReservation(take, may_wait=self._may_wait)
 
@@ -670,9 +682,7 @@ class AsyncLimiter(_Verbs[Limiter]):
                 is the wait.
             ValueError: `timeout` is negative or not a number.
         """
-        return await task_queue.acquire(
-            self.limiter.limit(name), id, cost, timeout_ns(timeout), keep
-        )
+        return await self.limit(name).acquire(id, cost, timeout, keep=keep)
 
     def limit(self, name: str) -> AsyncBoundLimit:
         """Return one limit with the same methods less the name.

@@ -24,7 +24,7 @@ use crate::bindings::decision::{Decision, DecisionPart, several};
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::{id_text, kept_id};
-use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
+use crate::bindings::limit_entry::ActiveLimit;
 use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
@@ -114,21 +114,14 @@ impl Undo {
 enum Submission {
     One {
         call: Submitted,
-        id: Py<PyAny>,
-        cost: i64,
-        entry: Py<LimitEntry>,
-    },
-    All {
-        call: SubmittedAll,
-        parts: Vec<DecisionPart>,
-    },
-    /// A reservation of one limit.
-    Reserve {
-        call: Submitted,
         active: ActiveLimit,
         id: Py<PyAny>,
         cost: i64,
         adjustment: Option<Adjustment>,
+    },
+    All {
+        call: SubmittedAll,
+        parts: Vec<DecisionPart>,
     },
     /// The end of a reservation, whose future has the decision about it.
     End {
@@ -146,24 +139,16 @@ impl Submission {
         replies: ReplyResult,
     ) -> PyResult<Bound<'py, PyAny>> {
         match self {
-            Submission::One { call, id, cost, entry } => {
-                let verb = call.verb();
+            Submission::One { call, active, id, cost, adjustment } => {
+                let (verb, id, adjustment) = (call.verb(), id.bind(py), adjustment.as_ref());
                 let answered = handle.core.conclude_reply(call, replies)?;
-                let data = DecisionData::new(answered, verb, cost, id.bind(py), entry);
+                if verb == Verb::Reserve {
+                    let reserved =
+                        Reservation::of_answer(handle, &active, id, cost, adjustment, answered);
+                    return reserved.map(Bound::into_any);
+                }
+                let data = DecisionData::new(answered, verb, cost, id, active.1);
                 Ok(Bound::new(py, Decision::new(data))?.into_any())
-            }
-            Submission::Reserve { call, active, id, cost, adjustment } => {
-                let answered = handle.core.conclude_reply(call, replies)?;
-                let id = id.bind(py);
-                let reserved = Reservation::of_answer(
-                    handle,
-                    &active,
-                    id,
-                    cost,
-                    adjustment.as_ref(),
-                    answered,
-                );
-                Ok(reserved?.into_any())
             }
             Submission::End { decision, endings } => {
                 handle.wake_after_releases(py, &endings);
@@ -328,61 +313,40 @@ impl Replies {
         if (is_acquire || verb == Verb::Refund) && !bound.handle.waiting.is_empty() {
             return Ok(None);
         }
-        let tokens = cost.or_int("cost", 1)?;
+        let what = if verb == Verb::Reserve { "estimate" } else { "cost" };
+        let tokens = cost.or_int(what, 1)?;
         let adjustment = arguments::adjustment(factor, keep)?;
         let text = id_text(id)?;
         let id = kept_id(id, &text);
-        let exact = |error| with_cost(error, cost.given());
-        let (limit, entry) = bound.snapshot(py)?;
+        let exact = |error: limiter::Failure| with_cost(error.into(), cost.given());
+        let (core, (limit, entry)) = (&bound.handle.core, bound.snapshot(py)?);
         let call = Call { verb, id: &text, cost: tokens, adjustment: adjustment.as_ref() };
-        let core = &bound.handle.core;
-        let answered = if is_acquire {
-            core.take(&limit, call, Wait::Never).map_err(|error| exact(error.into()))?
-        } else {
-            let mut answered = Answered::default();
-            core.try_answer(&limit, call, &mut answered).map(|()| answered)
+        let is_remote = core.store().remote().is_some();
+        let answered = match verb {
+            Verb::Reserve if is_remote => None,
+            Verb::Reserve => {
+                let reserved = bound.try_reserve(call, &id).transpose().map_err(|error| *error)?;
+                return Ok(reserved.map(Bound::into_any));
+            }
+            _ if is_acquire => core.take(&limit, call, Wait::Never).map_err(exact)?,
+            _ => {
+                let mut answered = Answered::default();
+                core.try_answer(&limit, call, &mut answered).map(|()| answered)
+            }
         };
         if let Some(answered) = answered {
             let data = DecisionData::new(answered, verb, tokens, &id, entry);
             return Ok(Some(Bound::new(py, Decision::new(data))?.into_any()));
         }
-        if bound.handle.core.store().remote().is_none() {
+        if !is_remote {
             return Ok(None);
         }
-        let submission = bound.handle.core.submission(&limit, call);
-        let (remote, mut call) = submission.map_err(|error| exact(error.into()))?;
+        let (remote, mut call) = core.submission(&limit, call).map_err(exact)?;
         call.set_waits(is_acquire);
-        let call = Submission::One { call, id: id.unbind(), cost: tokens, entry };
-        let undo = is_acquire.then(|| Undo { limit, id: text.into_owned(), cost: tokens });
-        self.submit(event_loop, &bound.handle, remote, call, undo).map(Some)
-    }
-
-    #[doc = doc!(Replies.reserve)]
-    #[pyo3(signature = (event_loop, bound, id, estimate, factor = None, keep = None))]
-    #[pyo3(text_signature = "($self, event_loop, bound, id, estimate, factor=None, keep=0)")]
-    fn reserve<'py>(
-        &self,
-        event_loop: &Bound<'py, PyAny>,
-        bound: &Bound<'py, BoundLimit>,
-        id: &Bound<'py, PyAny>,
-        estimate: Argument<'py>,
-        factor: Option<&Bound<'py, PyAny>>,
-        keep: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (bound, cost) = (bound.get(), estimate.or_int("estimate", 1)?);
-        let adjustment = arguments::adjustment(factor, keep)?;
-        let (handle, active) = (&bound.handle, bound.snapshot(id.py())?);
-        let text = id_text(id)?;
-        let id = kept_id(id, &text);
-        let call = Call { verb: Verb::Reserve, id: &text, cost, adjustment: adjustment.as_ref() };
-        if handle.core.store().remote().is_none() {
-            let reserved = bound.try_reserve(call, &id).transpose().map_err(|error| *error)?;
-            return Ok(reserved.map(Bound::into_any));
-        }
-        let (remote, call) = handle.core.submission(&active.0, call)?;
-        let id = id.unbind();
-        let call = Submission::Reserve { call, active, id, cost, adjustment };
-        self.submit(event_loop, handle, remote, call, None).map(Some)
+        let undo = Undo { limit: Arc::clone(&limit), id: text.into_owned(), cost: tokens };
+        let (active, id) = ((limit, entry), id.unbind());
+        let call = Submission::One { call, active, id, cost: tokens, adjustment };
+        self.submit(event_loop, &bound.handle, remote, call, is_acquire.then_some(undo)).map(Some)
     }
 
     #[doc = doc!(Replies.end)]
