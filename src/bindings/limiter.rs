@@ -12,21 +12,18 @@ use pyo3::types::{PyDict, PyList, PyString};
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::clock::{SystemClock, clock_of, default_clock};
-use crate::bindings::decision::{Decision, DecisionPart, several};
+use crate::bindings::decision::{Decision, several};
 use crate::bindings::errors::not_picklable;
-use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::limit_or_text;
 use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::limits::Limits;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
-use crate::bindings::transaction::CallArgs;
 use crate::bindings::waiter::Waiter;
 use crate::clock::AnyClock;
 use crate::engine::operation::Verb;
-use crate::limiter::{Call, Transaction};
 use crate::store::Store;
-use crate::store::any::{Opened, open};
+use crate::store::any::{self, Opened, open};
 use crate::store::url::{self, StoreUrl};
 use crate::store::url_parts;
 use crate::sync::AtomicPtr;
@@ -109,40 +106,6 @@ impl Limiter {
             }
         }
         several(py, verb, answered, parts)
-    }
-
-    /// Converts transactions of a call. All use the limits that are active after the last conversion.
-    pub(crate) fn transactions(
-        &self,
-        verb: Verb,
-        given: &Bound<'_, PyAny>,
-    ) -> PyResult<(Vec<Transaction>, Vec<DecisionPart>)> {
-        let py = given.py();
-        self.handle.check_open()?;
-        let converted = given
-            .try_iter()?
-            .map(|transaction| {
-                let CallArgs { name, id, cost, kind, adjustment } = CallArgs::of(&transaction?)?;
-                let bound = self.bound(name.as_any())?;
-                let text = id_text(&id)?;
-                let given = cost.as_ref();
-                let tokens = given.map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
-                let shown = kept_id(&id, &text).unbind();
-                Ok((bound, shown, text.into_owned(), (tokens, cost), kind, adjustment))
-            })
-            .collect::<PyResult<Vec<_>>>()?;
-        // After all conversions, which may run Python code that reloads or closes.
-        self.handle.check_open()?;
-        let active = self.handle.core.snapshot();
-        let transactions =
-            converted.into_iter().map(|(bound, shown, id, cost, kind, adjustment)| {
-                let (limit, entry) = bound.get().snapshot_of(py, &active)?;
-                let (cost, given) = cost;
-                let call = Call { verb, id: &id, cost, adjustment: adjustment.as_ref() };
-                self.handle.check_cost(&limit, call, given.as_ref())?;
-                Ok((Transaction { limit, id, cost, kind, adjustment }, (shown, cost, entry)))
-            });
-        transactions.collect()
     }
 
     /// Returns the handle that this object shares with its bound limits.
@@ -498,4 +461,14 @@ pub(crate) fn restore_limit(
         handle.wake_after_reload(py)?;
     }
     Ok(is_added)
+}
+
+#[doc = doc!(open_existing)]
+#[pyfunction]
+pub(crate) fn open_existing(url: &str, limits: &Bound<'_, PyAny>) -> PyResult<Limiter> {
+    let py = limits.py();
+    let parsed: StoreUrl = url.parse()?;
+    let clock = default_clock(py)?.into_bound(py);
+    let opened = any::open_existing(&parsed, clock_of(&clock)?)?;
+    Limiter::with_store(limits, opened, url, clock)
 }

@@ -8,13 +8,14 @@ use pyo3::prelude::*;
 use crate::bindings::arguments::is_clamped;
 use crate::bindings::errors::with_cost;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
-use crate::bindings::store_log::log_events;
 use crate::bindings::wait_queues::WaitQueues;
 use crate::clock::AnyClock;
 use crate::limiter::{self, Call, Limiter, OpenSlots};
 use crate::store::any::AnyStore;
 #[cfg(all(feature = "redis", not(Py_GIL_DISABLED)))]
 use crate::store::redis::Relay;
+#[cfg(feature = "redis")]
+use crate::store::redis::StoreEvent;
 use crate::store::{Store, StoreError};
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
@@ -110,7 +111,35 @@ impl LimiterHandle {
             let _relay = Relay::start();
             py.detach(|| call(&self.core))
         };
-        log_events(py, self.core.store(), &self.url);
+        self.log_events(py);
         result
     }
+
+    /// Logs the events of the store since the last call through Python's `logging`. Runs Python code.
+    #[inline]
+    pub(crate) fn log_events(&self, py: Python<'_>) {
+        #[cfg(feature = "redis")]
+        for event in self.core.store().take_events() {
+            if let Err(error) = log(py, &self.url, &event) {
+                // An error in a log handler must not fail the call.
+                error.write_unraisable(py, None);
+            }
+        }
+        let _ = py;
+    }
+}
+
+#[cfg(feature = "redis")]
+#[cold]
+fn log(py: Python<'_>, url: &str, event: &StoreEvent) -> PyResult<()> {
+    let name = match event {
+        StoreEvent::Failing { .. } => "failing",
+        StoreEvent::Answering { .. } => "answering",
+        StoreEvent::Healed { .. } => "healed",
+    };
+    let options = dict! { py, "extra": dict! { py, "store": url, "event": name } };
+    let logger = py.import("logging")?.call_method1("getLogger", ("penstock",))?;
+    let record = ("%s: %s", url, event.to_string());
+    logger.call_method("warning", record, Some(&options))?;
+    Ok(())
 }

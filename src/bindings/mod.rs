@@ -2,7 +2,7 @@
 //!
 //! LAW: convert, call, convert. Only this folder uses pyo3, and it contains no logic of its own. All
 //! `unsafe` code of the Python side is in `arrays.rs`, `fastcall.rs`, `id_text.rs`,
-//! `interpreter.rs` and `pool.rs`.
+//! `once.rs` and `pool.rs`.
 
 // `doc!(Limiter.spend)` is the docstring of that item in `python/penstock/_core.pyi`.
 include!(concat!(env!("OUT_DIR"), "/docs.rs"));
@@ -23,12 +23,10 @@ mod clock;
 mod decision;
 mod decision_data;
 mod errors;
-mod existing_store;
 mod fastcall;
 mod headers;
 mod id_numbers;
 mod id_text;
-mod interpreter;
 mod joint_call;
 mod limit;
 mod limit_entry;
@@ -41,11 +39,9 @@ mod pickled_decision;
 mod pool;
 mod replies;
 mod reservation;
-mod route_simulator;
 mod simulator;
 mod spend_each;
 mod stats;
-mod store_log;
 mod totals;
 mod transaction;
 mod wait_driver;
@@ -72,8 +68,6 @@ mod _core {
     #[pymodule_export]
     use super::decision::{_unpickled_decision, Decision};
     #[pymodule_export]
-    use super::existing_store::{inspect_store, open_existing};
-    #[pymodule_export]
     use super::headers::{encoded_header_fields, header_fields, header_values};
     #[pymodule_export]
     use super::id_numbers::{factorise, factorise_fixed};
@@ -84,7 +78,7 @@ mod _core {
     #[pymodule_export]
     use super::limit_entry::LimitEntry;
     #[pymodule_export]
-    use super::limiter::{Limiter, restore_limit};
+    use super::limiter::{Limiter, open_existing, restore_limit};
     #[pymodule_export]
     use super::limits::Limits;
     #[pymodule_export]
@@ -94,11 +88,11 @@ mod _core {
     #[pymodule_export]
     use super::reservation::{Renewal, Reservation};
     #[pymodule_export]
-    use super::route_simulator::{RouteSimulator, load_routes};
-    #[pymodule_export]
-    use super::simulator::Simulator;
+    use super::simulator::{RouteSimulator, Simulator, load_routes};
     #[pymodule_export]
     use super::spend_each::arrow;
+    #[pymodule_export]
+    use super::stats::inspect_store;
     #[pymodule_export]
     use super::totals::Totals;
     #[pymodule_export]
@@ -110,7 +104,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        super::interpreter::check_main_interpreter(module.py())?;
+        super::once::check_main_interpreter(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("IPV6_PREFIX", crate::engine::id::IPV6_PREFIX)?;
         #[cfg(unix)]

@@ -29,7 +29,6 @@ use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
 use crate::bindings::reservation::Reservation;
-use crate::bindings::store_log::log_events;
 use crate::engine::answer::Answer;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
@@ -273,7 +272,7 @@ impl Replies {
             let Some(outstanding) = self.calls.lock().remove(&number) else { continue };
             let Outstanding { handle, future, call, undo } = outstanding;
             let decision = call.conclude(py, &handle, outcome);
-            log_events(py, handle.core.store(), &handle.url);
+            handle.log_events(py);
             let future = future.bind(py);
             if future.call_method0(done)?.is_truthy()? {
                 // The caller was cancelled. A spend keeps its tokens; an acquire returns them.

@@ -1,20 +1,23 @@
-//! The class `Simulator`.
+//! The classes `Simulator` and `RouteSimulator`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList};
 
+use crate::bindings::arguments::Items;
 use crate::bindings::arrays::{Array, Column, EventColumns, ResultColumns, column};
 use crate::bindings::errors::raise;
 use crate::bindings::id_numbers::too_many;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limits::Limits;
+use crate::config;
 use crate::engine::registry::{Entry, Rule};
 use crate::limiter;
-use crate::simulate::{self, EventFault, FaultAt, Ids};
+use crate::simulate::{self, EventFault, FaultAt, Ids, PlannedSpend, Together};
 use crate::sync::Mutex;
 
 /// The number of events between checks for signals.
@@ -37,7 +40,7 @@ struct SimulatorState {
     failed: bool,
 }
 
-pub(crate) fn entry_of(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Arc<Entry>> {
+fn entry_of(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Arc<Entry>> {
     if let Ok(limit) = limits.cast::<Limit>() {
         let limit = limit.get().limit;
         if limit.has_phase_per_key() && name.is_none() {
@@ -65,7 +68,7 @@ pub(crate) fn entry_of(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResul
 }
 
 /// Returns the exception for an event that cannot be evaluated.
-pub(crate) fn event_error(py: Python<'_>, at: FaultAt) -> PyErr {
+fn event_error(py: Python<'_>, at: FaultAt) -> PyErr {
     let EventFault::Call(_) = at.fault else { return PyValueError::new_err(at.to_string()) };
     let error = PyErr::from(at.fault);
     // If the note cannot be added, the error is still useful.
@@ -268,4 +271,83 @@ impl Simulator {
             Ok(format!("<Simulator {name}, {clients} clients>"))
         })
     }
+}
+
+#[doc = doc!(RouteSimulator)]
+#[pyclass(frozen, module = "penstock._core")]
+#[derive(Debug)]
+pub(crate) struct RouteSimulator {
+    core: Mutex<Together>,
+}
+
+#[pymethods]
+impl RouteSimulator {
+    #[new]
+    fn new(limits: &Bound<'_, PyAny>, names: Items<String>) -> PyResult<RouteSimulator> {
+        let entries = names.0.iter().map(|name| entry_of(limits, Some(name)));
+        let core = Together::new(entries.collect::<PyResult<_>>()?);
+        Ok(RouteSimulator { core: Mutex::new(core) })
+    }
+
+    #[doc = doc!(RouteSimulator.add_plan)]
+    fn add_plan(&self, parts: Items<PlannedSpend>) -> PyResult<usize> {
+        Ok(self.core.lock().add_plan(&parts.0)?)
+    }
+
+    #[doc = doc!(RouteSimulator.feed)]
+    #[expect(clippy::too_many_arguments, reason = "up to four input and five output columns")]
+    #[pyo3(signature = (
+        times, plans, costs, allowed, remaining = None, retry_after_ns = None,
+        reset_after_ns = None, durations = None, *, denied_by
+    ))]
+    fn feed<'py>(
+        &self,
+        times: &Bound<'py, PyAny>,
+        plans: &Bound<'py, PyAny>,
+        costs: Option<&Bound<'py, PyAny>>,
+        allowed: &Bound<'py, PyAny>,
+        remaining: Option<&Bound<'py, PyAny>>,
+        retry_after_ns: Option<&Bound<'py, PyAny>>,
+        reset_after_ns: Option<&Bound<'py, PyAny>>,
+        durations: Option<&Bound<'py, PyAny>>,
+        denied_by: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let py = times.py();
+        let events = EventColumns::of(times, Some(plans), costs, durations)?;
+        let denied_by: Array<u32> = events.result("denied_by", denied_by)?;
+        let results =
+            ResultColumns::of(&events, allowed, remaining, retry_after_ns, reset_after_ns)?;
+        if self.core.lock().has_slots() {
+            events.need_durations()?;
+        }
+        let outcome = py.detach(|| {
+            self.core.lock().run(&events.events(), &results.columns(), denied_by.shared())
+        });
+        outcome.map_err(|fault| event_error(py, fault))
+    }
+}
+
+#[doc = doc!(load_routes)]
+#[pyfunction]
+pub(crate) fn load_routes<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyList>> {
+    let routes = py.detach(|| config::load_routes(&path))?;
+    let list = PyList::empty(py);
+    for route in routes {
+        let limits = PyDict::new(py);
+        for spend in route.limits {
+            let options = PyDict::new(py);
+            if let Some(id) = spend.id {
+                options.set_item("id", id)?;
+            }
+            if let Some(cost) = spend.cost {
+                options.set_item("cost", cost)?;
+            }
+            if spend.keep > 0 {
+                options.set_item("keep", spend.keep)?;
+            }
+            limits.set_item(spend.limit, options)?;
+        }
+        list.append(dict! { py, "path": route.path, "method": route.methods, "limits": limits })?;
+    }
+    Ok(list)
 }

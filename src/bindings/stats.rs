@@ -4,11 +4,13 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
 
 use crate::bindings::arguments::seconds;
-use crate::engine::time::Timestamp;
+use crate::bindings::limiter::Limiter;
+use crate::clock::Clock;
 use crate::latencies::{LATENCIES, Latencies};
 use crate::limiter::{Counts, DeniedBucket, Outcomes};
 use crate::store::Stats;
-use crate::store::inspect::{Inspection, RESET_WITHIN};
+use crate::store::any::OpenError;
+use crate::store::inspect::RESET_WITHIN;
 #[cfg(feature = "redis")]
 use crate::store::redis::{CallKind, CallResult};
 
@@ -85,13 +87,18 @@ pub(crate) fn add_stats(figures: &Bound<'_, PyDict>, stats: &Stats) -> PyResult<
     Ok(())
 }
 
-/// Converts an inspection of a store.
-pub(crate) fn inspection<'py>(
-    py: Python<'py>,
-    url: &str,
-    inspection: &Inspection,
-    now: Timestamp,
+#[doc = doc!(inspect_store)]
+#[pyfunction]
+pub(crate) fn inspect_store<'py>(
+    limiter: &Bound<'py, Limiter>,
+    n: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
+    let (py, limiter) = (limiter.py(), limiter.get());
+    let core = limiter.core();
+    let now = core.clock().now();
+    // Opening has already rejected stores that only their own process can reach.
+    let store = core.store().as_inspect().ok_or(OpenError::OwnProcess)?;
+    let inspection = py.detach(|| store.inspect(now, n))?;
     let reset_within = inspection.reset_within.as_ref().map(|counts| {
         let names = RESET_WITHIN.map(|(name, _)| name).into_iter().chain(["later"]);
         names.zip(counts).into_py_dict(py)
@@ -107,7 +114,7 @@ pub(crate) fn inspection<'py>(
     });
     let figures = dict! {
         py,
-        "store": url,
+        "store": limiter.url(),
         "file": inspection.file.as_ref().map(|file| file.as_os_str()),
         "age": inspection.created.map(|created| seconds(now.get() - created.get())),
         "reset_within": reset_within.transpose()?,

@@ -5,10 +5,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::bindings::arguments;
+use crate::bindings::decision::DecisionPart;
 use crate::bindings::errors::shown;
-use crate::bindings::id_text::id_text;
+use crate::bindings::id_text::{id_text, kept_id};
+use crate::bindings::limiter::Limiter;
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
+use crate::engine::operation::Verb;
+use crate::limiter::{Call, Transaction};
 
 /// The parts of a transaction, as passed.
 #[derive(Debug)]
@@ -34,6 +38,42 @@ impl<'py> CallArgs<'py> {
             kind: item(3)?.map_or(Ok(Kind::Spend), |kind| kind_of(&kind))?,
             adjustment: arguments::adjustment(item(4)?.as_ref(), item(5)?.as_ref())?,
         })
+    }
+}
+
+impl Limiter {
+    /// Converts transactions of a call. All use the limits that are active after the last conversion.
+    pub(crate) fn transactions(
+        &self,
+        verb: Verb,
+        given: &Bound<'_, PyAny>,
+    ) -> PyResult<(Vec<Transaction>, Vec<DecisionPart>)> {
+        let py = given.py();
+        self.handle().check_open()?;
+        let converted = given
+            .try_iter()?
+            .map(|transaction| {
+                let CallArgs { name, id, cost, kind, adjustment } = CallArgs::of(&transaction?)?;
+                let bound = self.bound(name.as_any())?;
+                let text = id_text(&id)?;
+                let given = cost.as_ref();
+                let tokens = given.map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
+                let shown = kept_id(&id, &text).unbind();
+                Ok((bound, shown, text.into_owned(), (tokens, cost), kind, adjustment))
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        // After all conversions, which may run Python code that reloads or closes.
+        self.handle().check_open()?;
+        let active = self.handle().core.snapshot();
+        let transactions =
+            converted.into_iter().map(|(bound, shown, id, cost, kind, adjustment)| {
+                let (limit, entry) = bound.get().snapshot_of(py, &active)?;
+                let (cost, given) = cost;
+                let call = Call { verb, id: &id, cost, adjustment: adjustment.as_ref() };
+                self.handle().check_cost(&limit, call, given.as_ref())?;
+                Ok((Transaction { limit, id, cost, kind, adjustment }, (shown, cost, entry)))
+            });
+        transactions.collect()
     }
 }
 

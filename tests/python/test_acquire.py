@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import datetime
 import gc
-import itertools
 import operator
 import os
 import random

@@ -308,7 +308,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("bindings/arrays.rs", "accesses arrays through the buffer protocol without copying"),
     ("bindings/fastcall.rs", "implements the fast methods with the C calling convention"),
     ("bindings/id_text.rs", "reads the text of a `str` without copying"),
-    ("bindings/interpreter.rs", "asks which interpreter imports the module"),
+    ("bindings/once.rs", "asks which interpreter imports the module"),
     ("bindings/pool.rs", "reuses the memory of an unused decision"),
     ("store/shared/bus_error.rs", "handles a signal of the kernel, in C"),
     ("store/shared/file.rs", "slots are atomic words in a mapped file"),
