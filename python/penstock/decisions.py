@@ -20,16 +20,16 @@ __all__ = ["Decisions"]
 
 _FLAGS = ("allowed", "would_deny")
 _NUMBERS = ("remaining", "retry_after_ns", "reset_after_ns")
-# The columns in order, as a row of `LimitEntry.decision`: the bytes of a row before the column, the
-# bytes of an item, and its format.
+# The columns in order, as in a row of `LimitEntry.decision`: the bytes of a row that come before an
+# item, and its own.
 _LAYOUT = {
-    "remaining": (0, 8, "q"),
-    "retry_after_ns": (8, 8, "q"),
-    "reset_after_ns": (16, 8, "q"),
-    "next_token_after_ns": (24, 8, "q"),
-    "cost": (32, 8, "q"),
-    "allowed": (40, 1, "?"),
-    "would_deny": (41, 1, "?"),
+    "remaining": (0, 8),
+    "retry_after_ns": (8, 8),
+    "reset_after_ns": (16, 8),
+    "next_token_after_ns": (24, 8),
+    "cost": (32, 8),
+    "allowed": (40, 1),
+    "would_deny": (41, 1),
 }
 
 
@@ -103,10 +103,10 @@ class Decisions:
 
     def _view(self, name: str) -> "memoryview[Any]":
         # Made when it is read: a view takes as long as a decision.
-        before, size, kind = _LAYOUT[name]
+        before, size = _LAYOUT[name]
         length = len(self._ids)
         column = memoryview(self._columns)[before * length : (before + size) * length]
-        return column.cast(kind)  # type: ignore[call-overload]
+        return column.cast("?") if name in _FLAGS else column.cast("q")
 
     def _views(self) -> "list[memoryview[Any]]":
         return [self._view(name) for name in _LAYOUT]

@@ -219,11 +219,11 @@ pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64
     Err(wrong_type(name, "a text such as '90s', seconds or a timedelta", given))
 }
 
-/// Returns a timeout in nanoseconds, or `None` to wait as long as necessary.
-pub(crate) fn timeout(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
-    if given.is_none() {
-        return Ok(None);
-    }
+#[doc = doc!(timeout_ns)]
+#[pyfunction]
+pub(crate) fn timeout_ns(timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
+    // The fast methods pass a `None` that was given.
+    let Some(given) = timeout.filter(|given| !given.is_none()) else { return Ok(None) };
     let nanos = signed_nanos("timeout", given)?;
     if nanos < 0 {
         let found = shown(given);
@@ -232,12 +232,6 @@ pub(crate) fn timeout(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
         )));
     }
     Ok(Some(nanos))
-}
-
-#[doc = doc!(timeout_ns)]
-#[pyfunction]
-pub(crate) fn timeout_ns(timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
-    timeout.map_or(Ok(None), self::timeout)
 }
 
 #[doc = doc!(reserve_timeout_ns)]

@@ -13,11 +13,10 @@ use crate::bindings::errors::{not_picklable, with_cost};
 use crate::bindings::fastcall;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
-use crate::bindings::limiter_handle::LimiterHandle;
+use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::Reservation;
 use crate::bindings::spend_each::spend_each;
-use crate::bindings::wait_driver::take;
 use crate::bindings::waiter::{OneWait, Waiter};
 use crate::engine::factor::Adjustment;
 use crate::engine::id::IPV6_PREFIX;
@@ -138,7 +137,12 @@ impl BoundLimit {
         call: Call<'_>,
         id: &Bound<'py, PyAny>,
     ) -> Option<Bound<'py, Decision>> {
-        self.try_call_here(call, id)
+        self.fill_idle(
+            call,
+            id,
+            #[inline(always)]
+            |core, bound, answered| core.try_answer(bound, call, answered),
+        )
     }
 
     /// [`BoundLimit::try_call`], compiled for a spend or check of one token.
@@ -148,7 +152,25 @@ impl BoundLimit {
         text: &str,
         id: &Bound<'py, PyAny>,
     ) -> Option<Bound<'py, Decision>> {
-        self.try_call_here(Call::new(fastcall::verb(VERB), text, 1), id)
+        let call = Call::new(fastcall::verb(VERB), text, 1);
+        self.fill_idle(
+            call,
+            id,
+            #[inline(always)]
+            |core, bound, answered| core.try_answer(bound, call, answered),
+        )
+    }
+
+    /// Makes a call if it is allowed and need not wait. Otherwise takes nothing and returns `None`.
+    fn try_take<'py>(
+        &self,
+        call: Call<'_>,
+        id: &Bound<'py, PyAny>,
+    ) -> Option<Bound<'py, Decision>> {
+        self.fill_idle(call, id, |core, bound, answered| {
+            let taken = core.take(bound, call, Wait::Never, answered);
+            taken.is_ok_and(|is_allowed| is_allowed).then_some(())
+        })
     }
 
     /// Takes tokens or slots.
@@ -206,11 +228,13 @@ impl BoundLimit {
         Some(reserved)
     }
 
+    /// Fills an unused decision, unless `answer` returns `None`.
     #[inline(always)]
-    fn try_call_here<'py>(
+    fn fill_idle<'py>(
         &self,
         call: Call<'_>,
         id: &Bound<'py, PyAny>,
+        answer: impl FnOnce(&AnyLimiter, &limiter::BoundLimit, &mut Answered) -> Option<()>,
     ) -> Option<Bound<'py, Decision>> {
         let (py, core) = (id.py(), &self.handle.core);
         let idle = self.decisions.idle(py)?;
@@ -221,7 +245,7 @@ impl BoundLimit {
             idle.fill(
                 #[inline(always)]
                 |data| {
-                    core.try_answer(&current.bound, call, &mut data.answered)?;
+                    answer(core, &current.bound, &mut data.answered)?;
                     Some(data.refill((call.verb, call.cost), id, &current.entry))
                 },
             )
@@ -271,19 +295,6 @@ impl BoundLimit {
         let data = DecisionData::new(answered, call.verb, call.cost, id, entry);
         self.decisions.make(id.py(), data)
     }
-
-    fn call_with<'py>(
-        &self,
-        verb: Verb,
-        id: &Bound<'py, PyAny>,
-        cost: &Argument<'py>,
-        factor: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, Decision>> {
-        let tokens = cost.or_int("cost", 1)?;
-        let adjustment = arguments::adjustment(factor, None)?;
-        let decision = self.call(verb, id, tokens, adjustment.as_ref());
-        decision.map_err(|error| with_cost(error, cost.given()))
-    }
 }
 
 // `fastcall.rs` adds `spend`, `check` and `reserve`.
@@ -331,7 +342,9 @@ impl BoundLimit {
         cost: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Decision>> {
-        let decision = self.call_with(Verb::Refund, id, &cost, factor)?;
+        let (tokens, adjustment) = (cost.or_int("cost", 1)?, arguments::adjustment(factor, None)?);
+        let refunded = self.call(Verb::Refund, id, tokens, adjustment.as_ref());
+        let decision = refunded.map_err(|error| with_cost(error, cost.given()))?;
         if !self.handle.waiting.is_empty() {
             let (bound, text) = (self.snapshot(id.py())?.0, id_text(id)?);
             self.handle.wake_after_refund(id.py(), &bound, &text)?;
@@ -376,18 +389,17 @@ impl BoundLimit {
         keep: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, slf) = (slf.py(), slf.get());
-        let timeout_ns = timeout.map_or(Ok(None), arguments::timeout)?;
+        let timeout_ns = arguments::timeout_ns(timeout)?;
         let (tokens, adjustment) = (cost.or_int("cost", 1)?, arguments::adjustment(None, keep)?);
-        let (verb, text, active) = (Verb::Spend, id_text(id)?, slf.snapshot(py)?);
+        let (verb, text) = (Verb::Spend, id_text(id)?);
         let call = Call { verb, id: &text, cost: tokens, adjustment: adjustment.as_ref() };
-        let taken = take(py, &slf.handle, &active, call, &kept_id(id, &text));
-        match taken.map_err(|error| with_cost(error, cost.given()))? {
-            Some(taken) => Ok(Bound::new(py, Decision::new(taken))?.into_any()),
-            None => {
-                let call = OneWait { verb, id, cost: cost.given(), keep, timeout_ns };
-                Waiter::of_one(py, slf, call, None)?.wait(py)
-            }
+        if slf.handle.waiting.is_empty()
+            && let Some(decision) = slf.try_take(call, &kept_id(id, &text))
+        {
+            return Ok(decision.into_any());
         }
+        let call = OneWait { verb, id, cost: cost.given(), keep, timeout_ns };
+        Waiter::of_one(py, slf, call, None)?.wait(py)
     }
 
     fn __reduce__(&self) -> PyResult<()> {

@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument, Items, seconds};
 use crate::bindings::decision_data::{DecisionData, Rare};
-use crate::bindings::errors::raise;
+use crate::bindings::errors::{raise, rate_limited};
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::once::Once;
@@ -30,6 +30,20 @@ impl Decision {
     #[inline]
     pub(crate) fn new(data: DecisionData) -> Decision {
         Decision { data }
+    }
+
+    /// Returns a denied copy, with another wait if it is given.
+    pub(crate) fn denied<'py>(
+        decision: &Bound<'py, Decision>,
+        retry_after: Option<Nanos>,
+    ) -> PyResult<Bound<'py, Decision>> {
+        let py = decision.py();
+        let mut data = decision.get().data.clone_ref(py);
+        let mut numbers = data.decision(py);
+        numbers.allowed = false;
+        numbers.retry_after = retry_after.unwrap_or(numbers.retry_after);
+        data.give(numbers);
+        Bound::new(py, Decision::new(data))
     }
 
     /// Returns whether the cost was taken from a bucket.
@@ -239,9 +253,7 @@ impl Decision {
         let name = decision.name(py).map_or_else(String::new, |name| format!(" by {name}"));
         let wait = decision.data.decision(py).retry_after;
         let message = format!("denied{name}; retry in {wait}");
-        let exception =
-            py.import("penstock.errors")?.getattr("RateLimited")?.call1((message, slf))?;
-        Err(PyErr::from_value(exception))
+        Err(PyErr::from_value(rate_limited(slf, &message)?))
     }
 
     #[doc = doc!(Decision.settle)]
@@ -277,7 +289,7 @@ impl Decision {
         text_signature = "($self, *, allowed=..., cost=..., remaining=..., retry_after_ns=..., degraded=..., shadow_mode=..., parts=..., settle=...)"
     )]
     #[expect(clippy::too_many_arguments, reason = "one per attribute that may change")]
-    pub(crate) fn replace<'py>(
+    fn replace<'py>(
         slf: &Bound<'py, Self>,
         allowed: Option<bool>,
         cost: Option<i64>,

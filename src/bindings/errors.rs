@@ -6,6 +6,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyModule, PyTuple};
 
+use crate::bindings::decision::Decision;
 use crate::bindings::once::Once;
 use crate::clock::ClockError;
 use crate::config::ConfigError;
@@ -29,17 +30,29 @@ pub(crate) fn raise_with(
     message: &str,
     set: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>,
 ) -> PyErr {
-    static ERRORS: Once<Py<PyModule>> = Once::new();
     Python::attach(|py| {
         let build = || {
-            let module =
-                ERRORS.get_or_try_init(py, || py.import("penstock.errors").map(Bound::unbind))?;
-            let exception = module.bind(py).getattr(class)?.call1((message,))?;
+            let exception = class_of(py, class)?.call1((message,))?;
             set(&exception)?;
             Ok(PyErr::from_value(exception))
         };
         build().unwrap_or_else(|error| error)
     })
+}
+
+/// Returns a `RateLimited` exception about a decision.
+pub(crate) fn rate_limited<'py>(
+    decision: &Bound<'py, Decision>,
+    message: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    class_of(decision.py(), "RateLimited")?.call1((message, decision))
+}
+
+/// Returns a class of `penstock.errors`.
+fn class_of<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    static ERRORS: Once<Py<PyModule>> = Once::new();
+    let module = ERRORS.get_or_try_init(py, || py.import("penstock.errors").map(Bound::unbind))?;
+    module.bind(py).getattr(name)
 }
 
 /// Returns the repr of a value, truncated to 80 characters.
@@ -180,7 +193,7 @@ impl From<ConfigError> for PyErr {
             raised.setattr("line", first.and_then(|problem| problem.line))?;
             raised.setattr("limit_name", first.and_then(|problem| problem.limit.as_deref()))?;
             let py = raised.py();
-            let class = py.import("penstock.errors")?.getattr("ConfigProblem")?;
+            let class = class_of(py, "ConfigProblem")?;
             let problems = error.problems().iter().map(|problem| {
                 let shown = class.call1((problem.to_string(),))?;
                 shown.setattr("file", problem.path())?;

@@ -99,11 +99,12 @@ trait Method {
 
     fn call<'py>(
         slf: &Bound<'py, Self::Class>,
-        arguments: &Arguments<'_, 'py>,
+        arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>>;
 }
 
 /// The arguments of a call, as the interpreter passes them.
+#[derive(Clone, Copy)]
 struct Arguments<'a, 'py> {
     positional: &'a [Borrowed<'a, 'py, PyAny>],
     /// The values of the keywords, in the order of their names.
@@ -138,7 +139,7 @@ unsafe extern "C" fn method<M: Method>(
             let slf = Borrowed::from_ptr(py, slf).cast_unchecked::<M::Class>();
             (slf, Arguments { positional, named, names })
         };
-        M::call(&slf, &arguments).map_or_else(raise_error, Bound::into_ptr)
+        M::call(&slf, arguments).map_or_else(raise_error, Bound::into_ptr)
     }));
     outcome.unwrap_or_else(|_| {
         let message = "the Rust core panicked; this is a bug in penstock";
@@ -184,7 +185,7 @@ impl<const VERB: u8> Method for OfBound<VERB> {
     #[inline(always)]
     fn call<'py>(
         slf: &Bound<'py, BoundLimit>,
-        arguments: &Arguments<'_, 'py>,
+        arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if let ([id], None) = (arguments.positional, arguments.names)
             && let Some(result) = call_with_id::<VERB>(slf.get(), id)
@@ -200,7 +201,7 @@ impl<const VERB: u8> Method for OfBound<VERB> {
 fn call_bound<'py>(
     slf: &Bound<'py, BoundLimit>,
     verb: Verb,
-    arguments: &Arguments<'_, 'py>,
+    arguments: Arguments<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (names, positional) = ParameterNames::interned(slf.py()).of(verb);
     let [id, rest @ .., _] = arguments.parse(&names[1..], positional - 1)?;
@@ -218,7 +219,7 @@ impl<const VERB: u8> Method for OfLimiter<VERB> {
     #[inline(always)]
     fn call<'py>(
         slf: &Bound<'py, Limiter>,
-        arguments: &Arguments<'_, 'py>,
+        arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if let ([name, id], None) = (arguments.positional, arguments.names)
             && let Some(last) = last_bound(slf, name)
@@ -235,7 +236,7 @@ impl<const VERB: u8> Method for OfLimiter<VERB> {
 fn call_limiter<'py>(
     slf: &Bound<'py, Limiter>,
     verb: Verb,
-    arguments: &Arguments<'_, 'py>,
+    arguments: Arguments<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (names, positional) = ParameterNames::interned(slf.py()).of(verb);
     let [name, id, rest @ ..] = arguments.parse(names, positional)?;
@@ -254,9 +255,10 @@ struct EnterBlock;
 impl Method for EnterBlock {
     type Class = Reservation;
 
+    #[inline(always)]
     fn call<'py>(
         slf: &Bound<'py, Reservation>,
-        _: &Arguments<'_, 'py>,
+        _: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         slf.get().enter(slf.py())?;
         Ok(slf.clone().into_any())
@@ -269,9 +271,10 @@ struct ExitBlock;
 impl Method for ExitBlock {
     type Class = Reservation;
 
+    #[inline(always)]
     fn call<'py>(
         slf: &Bound<'py, Reservation>,
-        arguments: &Arguments<'_, 'py>,
+        arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let [_, exception, _] = arguments.positional else {
             let count = arguments.positional.len();
@@ -324,7 +327,10 @@ fn call<'py>(
     [cost, factor, keep, timeout]: Rest<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let what = if verb == Verb::Reserve { "estimate" } else { "cost" };
-    let tokens = cost.map_or(Ok(1), |cost| arguments::saturating(what, cost))?;
+    let tokens = match cost {
+        None => 1,
+        Some(cost) => arguments::saturating(what, cost)?,
+    };
     let adjustment = arguments::adjustment(factor, keep)?;
     if verb == Verb::Reserve {
         let given_factor = factor.filter(|factor| !factor.is_none());

@@ -122,7 +122,11 @@ impl<'a, 'py> StrIds<'a, 'py> {
 
     #[inline(always)]
     fn object(&self, index: usize) -> Option<Borrowed<'a, 'py, PyAny>> {
-        if index < self.len { self.ids.get_borrowed_item(index).ok() } else { None }
+        // SAFETY: the tuple has an object at each index below its length, and keeps it.
+        (index < self.len).then(|| unsafe {
+            let object = ffi::PyTuple_GetItem(self.ids.as_ptr(), index as ffi::Py_ssize_t);
+            Borrowed::from_ptr(self.ids.py(), object)
+        })
     }
 
     /// Prefetches some ids, and returns those that exist.

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::bindings::arguments::Argument;
 use crate::bindings::decision::{Decision, several};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::reservation::Reservation;
@@ -112,9 +111,7 @@ impl WaitingCall {
         let verb = self.verb;
         let (transactions, parts) = self.transactions(py, handle)?;
         let answered = handle.run(py, |core| core.refuse_all(verb, &transactions))?;
-        let decision = several(py, Verb::Check, answered, parts)?;
-        let (missing, denied) = (Argument::Missing, Some(false));
-        Decision::replace(&decision, denied, None, None, None, missing, None, None, None)
+        Decision::denied(&several(py, Verb::Check, answered, parts)?, None)
     }
 }
 

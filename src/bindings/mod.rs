@@ -48,7 +48,6 @@ mod wait_driver;
 mod wait_queues;
 mod waiter;
 mod waiting_call;
-mod wakeup;
 
 use pyo3::prelude::*;
 

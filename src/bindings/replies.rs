@@ -327,10 +327,14 @@ impl Replies {
                 let reserved = bound.try_reserve(call, &id).transpose().map_err(|error| *error)?;
                 return Ok(reserved.map(Bound::into_any));
             }
-            _ if is_acquire => core.take(&limit, call, Wait::Never).map_err(exact)?,
             _ => {
                 let mut answered = Answered::default();
-                core.try_answer(&limit, call, &mut answered).map(|()| answered)
+                let is_decided = if is_acquire {
+                    core.take(&limit, call, Wait::Never, &mut answered).unwrap_or(false)
+                } else {
+                    core.try_answer(&limit, call, &mut answered).is_some()
+                };
+                is_decided.then_some(answered)
             }
         };
         if let Some(answered) = answered {

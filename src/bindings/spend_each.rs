@@ -35,49 +35,33 @@ const ROW: usize = 5 * 8 + 2;
 /// call would spend a third of its time on page faults.
 struct DecisionRows<'a> {
     now: Timestamp,
-    remaining: &'a mut [[u8; 8]],
-    retry_after: &'a mut [[u8; 8]],
-    reset_after: &'a mut [[u8; 8]],
-    next_token_after: &'a mut [[u8; 8]],
-    allowed: &'a mut [u8],
-    would_deny: &'a mut [u8],
+    len: usize,
+    numbers: &'a mut [[u8; 8]],
+    flags: &'a mut [u8],
 }
 
 impl<'a> DecisionRows<'a> {
     /// Divides the bytes into columns, of which the fifth is `costs`.
     fn new(bytes: &'a mut [u8], costs: &[i64]) -> DecisionRows<'a> {
         let len = costs.len();
-        let (numbers, flags) = bytes.split_at_mut(ROW * len - 2 * len);
+        let (numbers, flags) = bytes.split_at_mut((ROW - 2) * len);
         let (numbers, _) = numbers.as_chunks_mut();
-        let (remaining, numbers) = numbers.split_at_mut(len);
-        let (retry_after, numbers) = numbers.split_at_mut(len);
-        let (reset_after, numbers) = numbers.split_at_mut(len);
-        let (next_token_after, numbers) = numbers.split_at_mut(len);
-        for (place, cost) in numbers.iter_mut().zip(costs) {
+        for (place, cost) in numbers[4 * len..].iter_mut().zip(costs) {
             *place = cost.to_ne_bytes();
         }
-        let (allowed, would_deny) = flags.split_at_mut(len);
-        let now = Timestamp::ORIGIN;
-        DecisionRows {
-            now,
-            remaining,
-            retry_after,
-            reset_after,
-            next_token_after,
-            allowed,
-            would_deny,
-        }
+        DecisionRows { now: Timestamp::ORIGIN, len, numbers, flags }
     }
 
     #[inline(always)]
     fn set(&mut self, index: usize, decision: &decision::Decision, shadow: bool) {
-        self.now = decision.now;
-        self.remaining[index] = decision.remaining.to_ne_bytes();
-        self.retry_after[index] = decision.retry_after.get().to_ne_bytes();
-        self.reset_after[index] = decision.reset_after.get().to_ne_bytes();
-        self.next_token_after[index] = decision.next_token_after.get().to_ne_bytes();
-        self.allowed[index] = (decision.allowed || shadow).into();
-        self.would_deny[index] = (!decision.allowed && shadow).into();
+        let DecisionRows { now, len, numbers, flags } = self;
+        *now = decision.now;
+        numbers[index] = decision.remaining.to_ne_bytes();
+        numbers[*len + index] = decision.retry_after.get().to_ne_bytes();
+        numbers[2 * *len + index] = decision.reset_after.get().to_ne_bytes();
+        numbers[3 * *len + index] = decision.next_token_after.get().to_ne_bytes();
+        flags[index] = (decision.allowed || shadow).into();
+        flags[*len + index] = (!decision.allowed && shadow).into();
     }
 }
 

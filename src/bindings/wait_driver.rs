@@ -5,12 +5,11 @@ use std::sync::Arc;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-use crate::bindings::arguments::Argument;
 use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
+use crate::bindings::errors::rate_limited;
 use crate::bindings::id_text::id_text;
-use crate::bindings::limit_entry::ActiveLimit;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::wait_queues::{BucketQueue, Charge};
 use crate::bindings::waiting_call::{QueueMember, Taken, WaitingCall};
@@ -19,7 +18,7 @@ use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Call, Decided, Ending, QueueStep, Rejected};
-use crate::store::{Store, StoreError, Wait};
+use crate::store::{Store, StoreError};
 
 impl LimiterHandle {
     /// Applies a replacement of the limits to all waiters.
@@ -209,31 +208,19 @@ pub(crate) fn rate_limited_error<'py>(
     decision: &Bound<'py, Decision>,
     wait_ns: i64,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = decision.py();
-    let denied = Decision::replace(
-        decision,
-        Some(false),
-        None,
-        None,
-        Some(wait_ns),
-        Argument::Missing,
-        None,
-        None,
-        None,
-    )?;
+    let denied = Decision::denied(decision, Some(Nanos::clamped(wait_ns)))?;
     let (name, wait) = (decision.getattr("name")?, wait_ns as f64 / 1e9);
     let message = format!("denied by {name}: the turn would come in {wait} s, too late");
-    py.import("penstock.errors")?.getattr("RateLimited")?.call1((message, denied))
+    rate_limited(&denied, &message)
 }
 
 /// Returns the error for a caller whose turn did not come until its deadline, and may come at any time.
 fn timeout_error(decision: &Bound<'_, Decision>, call: &WaitingCall) -> PyResult<PyErr> {
-    let (py, name) = (decision.py(), decision.getattr("name")?);
+    let name = decision.getattr("name")?;
     let what = if call.is_joint { "not served" } else { "no slot was free" };
     let seconds = call.timeout.map_or(0.0, |timeout| timeout.get() as f64 / 1e9);
     let message = format!("denied by {name}: {what} within the timeout of {seconds} s");
-    let class = py.import("penstock.errors")?.getattr("RateLimited")?;
-    Ok(PyErr::from_value(class.call1((message, decision))?))
+    rate_limited(decision, &message).map(PyErr::from_value)
 }
 
 /// Performs all due steps of a queue: asks the store for the first waiter, serves waiters whose turn
@@ -358,7 +345,7 @@ impl<'a, 'py> Driver<'a, 'py> {
         has_departed
     }
 
-    /// Gives a call its outcome. What was taken is returned if the caller has left.
+    /// Stores the outcome of a call. Returns what was taken to the store if the caller has left.
     pub(crate) fn finish(&mut self, call: &WaitingCall, outcome: PyResult<(Py<Decision>, Taken)>) {
         if let Some(taken) = call.finish(outcome) {
             self.give_back(call, taken);
@@ -368,11 +355,8 @@ impl<'a, 'py> Driver<'a, 'py> {
     /// Removes a call from its queues, and returns what was taken for it, unless the caller has taken it
     /// over. The queues must then be driven.
     pub(crate) fn depart(&mut self, call: &WaitingCall) {
-        if !call.abandon() {
-            return;
-        }
+        let outcome = call.abandon().and_then(Result::ok);
         call.drop_timers(self.py, self.handle);
-        let outcome = call.take_outcome().and_then(Result::ok);
         let (queues, charge) = call.leave_queues(self.now());
         let taken = outcome.map(|(_, taken)| taken).or(charge.map(Taken::Charge));
         if let Some(taken) = taken {
@@ -472,6 +456,8 @@ impl<'a, 'py> Driver<'a, 'py> {
                     if handle.refund_charge(py, &charge, &queue.id) {
                         let (Charge { cost, pace, .. }, now) = (&charge, self.now());
                         queue.waiters.lock().on_returned(ticket, *cost, *pace, now);
+                        // Those behind it move up.
+                        self.queues.push(queue);
                     }
                 }
                 Ok(())
@@ -482,24 +468,6 @@ impl<'a, 'py> Driver<'a, 'py> {
             error.write_unraisable(py, None);
         }
     }
-}
-
-/// Takes the cost of a call if it is available and the limiter has no waiters. Returns the data of the
-/// decision.
-pub(crate) fn take(
-    py: Python<'_>,
-    handle: &LimiterHandle,
-    (bound, entry): &ActiveLimit,
-    call: Call<'_>,
-    id: &Bound<'_, PyAny>,
-) -> PyResult<Option<DecisionData>> {
-    if !handle.waiting.is_empty() {
-        return Ok(None);
-    }
-    let taken = handle.run(py, |core| core.take(bound, call, Wait::Allowed))?;
-    let Call { verb, cost, .. } = call;
-    let data = taken.map(|taken| DecisionData::new(taken, verb, cost, id, entry.clone_ref(py)));
-    Ok(data.filter(DecisionData::allowed))
 }
 
 /// Adds a waiter to the queue of its bucket.

@@ -9,20 +9,22 @@ use smallvec::smallvec;
 use crate::bindings::arguments;
 use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::decision::Decision;
+use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::raise;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::joint_call::{Verdict, arrive_at};
 use crate::bindings::limiter::Limiter;
-use crate::bindings::limiter_handle::LimiterHandle;
+use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::reservation::Reservation;
-use crate::bindings::wait_driver::{Driver, arrive, drive, set_timer, take, too_late};
+use crate::bindings::wait_driver::{Driver, arrive, drive, set_timer, too_late};
 use crate::bindings::waiting_call::{Permission, Place, Places, QueueMember, Taken, WaitingCall};
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::Call;
+use crate::limiter::{Answered, Call};
+use crate::store::Wait;
 
 #[doc = doc!(Waiter)]
 #[pyclass(frozen, module = "penstock._core")]
@@ -131,15 +133,17 @@ impl Waiter {
     /// Takes the cost if the limiter has no waiters, otherwise joins the queue of the bucket.
     fn arrive(&self, py: Python<'_>) -> PyResult<()> {
         let (member, handle) = (self.member(0), &self.handle);
-        let place = member.place();
-        if self.call.verb == Verb::Spend {
+        let (place, verb) = (member.place(), self.call.verb);
+        if verb == Verb::Spend && handle.waiting.is_empty() {
             let (id, adjustment) = (place.id.bind(py), Adjustment::keeping(place.keep));
-            let (text, adjustment) = (id_text(id)?, adjustment.as_ref());
-            let call = Call { verb: Verb::Spend, id: &text, cost: place.cost, adjustment };
-            let active = handle.active(py, &place.entry)?;
-            if let Some(taken) = take(py, handle, &active, call, id)? {
-                let decision = Py::new(py, Decision::new(taken));
-                let outcome = decision.map(|decision| (decision, Taken::Tokens(active.0)));
+            let (text, mut answered) = (id_text(id)?, Answered::default());
+            let call = Call { verb, id: &text, cost: place.cost, adjustment: adjustment.as_ref() };
+            let (bound, entry) = handle.active(py, &place.entry)?;
+            let take = |core: &AnyLimiter| core.take(&bound, call, Wait::Allowed, &mut answered);
+            if handle.run(py, take)? {
+                let data = DecisionData::new(answered, verb, place.cost, id, entry);
+                let decision = Py::new(py, Decision::new(data));
+                let outcome = decision.map(|decision| (decision, Taken::Tokens(bound)));
                 Driver::new(py, handle).finish(&self.call, outcome);
                 return Ok(());
             }

@@ -2,6 +2,7 @@
 //! in a task.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use smallvec::SmallVec;
@@ -13,14 +14,16 @@ use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::wait_queues::{BucketQueue, Charge};
-use crate::bindings::wakeup::Wakeup;
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Ticket, Transaction};
-use crate::sync::Mutex;
+use crate::sync::{Condvar, Mutex};
+
+/// For how long a thread sleeps without looking for signals, such as Ctrl-C.
+const SLICE: Duration = Duration::from_millis(100);
 
 /// A call that waits.
 #[derive(Debug)]
@@ -213,21 +216,22 @@ impl WaitingCall {
         self.progress.lock().outcome.take()
     }
 
-    /// Ends it because the caller leaves. Returns `false` if it is over already, and nothing is taken that
-    /// the caller does not have.
-    pub(crate) fn abandon(&self) -> bool {
+    /// Ends it because the caller leaves. Returns an outcome that the caller has not taken over.
+    pub(crate) fn abandon(&self) -> Option<Outcome> {
         let mut progress = self.progress.lock();
-        !std::mem::replace(&mut progress.is_over, true) || progress.outcome.is_some()
+        progress.is_over = true;
+        progress.outcome.take()
     }
 
-    /// Leaves all queues, because those behind it count its demands. Returns the queues, and the charge that
-    /// one of them had.
+    /// Leaves the queues in which it still is, because those behind it count its demands. Returns these
+    /// queues, and the charge that one of them had.
     pub(crate) fn leave_queues(&self, now: Timestamp) -> (Vec<Arc<BucketQueue>>, Option<Charge>) {
         let (mut queues, mut charge) = (Vec::new(), None);
         for place in &self.places {
             let Some((queue, ticket)) = self.queue_and_ticket(place) else { continue };
             let departed = queue.waiters.lock().on_departure(ticket, now);
-            charge = departed.and_then(|(_, charge)| charge).or(charge);
+            let Some((_, charged)) = departed else { continue };
+            charge = charged.or(charge);
             queues.push(queue);
         }
         (queues, charge)
@@ -266,5 +270,56 @@ impl QueueMember {
 
     pub(crate) fn ticket(&self) -> Ticket {
         self.call.ticket(self.place())
+    }
+}
+
+/// Wakes one caller: a thread that sleeps here, or a task through a function.
+#[derive(Debug)]
+pub(crate) struct Wakeup {
+    /// May be called from any thread.
+    function: Option<Py<PyAny>>,
+    is_notified: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wakeup {
+    pub(crate) fn new(function: Option<Py<PyAny>>) -> Wakeup {
+        Wakeup { function, is_notified: Mutex::new(false), changed: Condvar::default() }
+    }
+
+    /// Calls the function, or wakes the thread; its next `wait` may also return immediately.
+    ///
+    /// # Errors
+    /// The event loop of the caller is closed, or this thread is interrupted.
+    pub(crate) fn notify(&self, py: Python<'_>) -> PyResult<()> {
+        if let Some(function) = &self.function {
+            return function.call0(py).map(drop);
+        }
+        *self.is_notified.lock() = true;
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Blocks this thread until it is notified, or for `seconds`; `None` means no limit.
+    // Not `threading.Event`: when the interpreter ends, CPython unwinds the daemon threads that wait in
+    // it. Unwinding through Rust ends the process with an abort. A thread that PyO3 attaches again is
+    // stopped instead.
+    pub(crate) fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
+        let mut left = seconds.and_then(|left| Duration::try_from_secs_f64(left).ok());
+        loop {
+            let slice = left.map_or(SLICE, |left| left.min(SLICE));
+            let is_notified = py.detach(|| {
+                let mut is_notified = self.is_notified.lock();
+                if !*is_notified {
+                    self.changed.wait_for(&mut is_notified, slice);
+                }
+                std::mem::take(&mut *is_notified)
+            });
+            py.check_signals()?;
+            left = left.map(|left| left - slice);
+            if is_notified || left.is_some_and(|left| left.is_zero()) {
+                return Ok(());
+            }
+        }
     }
 }

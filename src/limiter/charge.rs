@@ -8,6 +8,7 @@ use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::batch::Timing;
 use crate::limiter::counters::StripeIndex;
+use crate::limiter::error::store_failed;
 use crate::limiter::queue::{Demand, Estimate, Pace, Placing};
 use crate::limiter::{
     Answered, AnsweredAll, BoundLimit, Call, Decided, Failure, Limiter, Prepared, Transaction,
@@ -36,26 +37,30 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(bound.resolve(call)?.id.into_owned())
     }
 
-    /// Makes a call of a caller that waits if it is denied, and counts it if it is allowed. With
-    /// [`Wait::Never`], returns `None` if the store cannot answer without waiting.
+    /// Makes a call of a caller that waits if it is denied. Returns whether it is allowed; only then is it
+    /// counted, and `answered` written.
     ///
     /// # Errors
-    /// The same as [`Limiter::answer`].
+    /// The same as [`Limiter::answer`]; with [`Wait::Never`], also that the store would have to wait.
+    #[inline(always)]
     pub fn take(
         &self,
         bound: &BoundLimit,
         call: Call<'_>,
         wait: Wait,
-    ) -> Result<Option<Answered>, Failure> {
-        let mut call = self.prepare(bound, call)?;
-        let answer = match self.ask_within(&call, self.clock.now(), wait).map_err(Into::into) {
-            Err(StoreError::WouldWait) => return Ok(None),
-            answer => answer.map_err(|error: StoreError| bound.store_failed(error))?,
-        };
-        call.count_if_allowed(&answer);
-        let mut answered = Answered::default();
-        self.conclude(call, answer, &mut answered);
-        Ok(Some(answered))
+        answered: &mut Answered,
+    ) -> Result<bool, Failure> {
+        let call = self.prepare(bound, call)?;
+        let answer = self.ask_within(&call, self.clock.now(), wait);
+        let answer = answer.map_err(|error| match error.into() {
+            StoreError::WouldWait => store_failed(StoreError::WouldWait),
+            error => bound.store_failed(error),
+        })?;
+        let is_allowed = answer.allowed() || call.resolved.rule.shadow;
+        if is_allowed {
+            self.conclude(call, answer, answered);
+        }
+        Ok(is_allowed)
     }
 
     /// Charges the cost of a call for a waiter, so that no other call can take these tokens. The call is a

@@ -235,6 +235,24 @@ def test_a_wait_beyond_the_timeout_takes_nothing(callers: Callers, limiter: Limi
     assert (spends["allowed"], spends["denied"]) == (3, 2)
 
 
+def test_a_call_that_is_refused_leaves_all_of_its_queues(
+    make_limiter: MakeLimiter,
+) -> None:
+    limiter = make_limiter({**LIMITS, "Calls": Limit.in_flight(2, lease=2)})
+    callers = Callers(limiter)
+    held = limiter.reserve("Calls", "ada", 2)
+    limiter.spend("Window", "ada", 2)
+    callers.send("refused", "Calls", ("Window", "ada", 2), timeout=15)
+    callers.send("behind", "Window")
+    callers.advance(10)
+    assert callers.taken() == []
+    # It waits in both queues, and would take the whole window.
+    callers.advance(5)
+    assert sorted(callers.taken()) == [("behind", 15.0), ("refused", "RateLimited")]
+    held.release()
+    callers.end()
+
+
 def test_the_refusal_of_a_call_does_not_claim_a_wait_that_is_too_short(limiter: Limiter) -> None:
     wanted = [("Site", "ada"), ("Calls", "ada")]
     with limiter.reserve("Calls", "ada", 2):
