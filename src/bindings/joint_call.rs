@@ -16,7 +16,7 @@ use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::wait_driver::{Driver, arrive, set_timer, too_late};
 use crate::bindings::wait_queues::BucketQueue;
-use crate::bindings::waiting_call::{Permission, QueueMember, Taken, WaitingCall};
+use crate::bindings::waiting_call::{Acquisition, Permission, QueueMember, WaitingCall};
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
 use crate::engine::operation::Verb;
@@ -162,7 +162,10 @@ impl Driver<'_, '_> {
                 let present = queue.waiters.lock().on_end(ticket, now);
                 self.queues.extend(call.leave_queues(now).0);
                 let decision = reservation.get().decision(py).map(Bound::unbind);
-                self.finish(call, decision.map(|decision| (decision, Taken::All(reservation))));
+                self.finish(
+                    call,
+                    decision.map(|decision| (decision, Acquisition::All(reservation))),
+                );
                 present
             }
             Err(error) => {

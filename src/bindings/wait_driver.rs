@@ -12,7 +12,7 @@ use crate::bindings::errors::rate_limited;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::wait_queues::{BucketQueue, Charge};
-use crate::bindings::waiting_call::{QueueMember, Taken, WaitingCall};
+use crate::bindings::waiting_call::{Acquisition, QueueMember, WaitingCall};
 use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
 use crate::engine::operation::Verb;
@@ -280,7 +280,7 @@ impl<'a, 'py> Driver<'a, 'py> {
                 QueueStep::Ask { waiter, .. } => self.ask(queue, &waiter),
                 QueueStep::Serve { waiter, charge } => {
                     let decision = self.serve(queue, &waiter, &charge);
-                    let outcome = decision.map(|decision| (decision, Taken::Charge(charge)));
+                    let outcome = decision.map(|decision| (decision, Acquisition::Charge(charge)));
                     self.finish(&waiter.call, outcome);
                     Some(waiter)
                 }
@@ -346,7 +346,11 @@ impl<'a, 'py> Driver<'a, 'py> {
     }
 
     /// Stores the outcome of a call. Returns what was taken to the store if the caller has left.
-    pub(crate) fn finish(&mut self, call: &WaitingCall, outcome: PyResult<(Py<Decision>, Taken)>) {
+    pub(crate) fn finish(
+        &mut self,
+        call: &WaitingCall,
+        outcome: PyResult<(Py<Decision>, Acquisition)>,
+    ) {
         if let Some(taken) = call.finish(outcome) {
             self.give_back(call, taken);
         }
@@ -358,7 +362,7 @@ impl<'a, 'py> Driver<'a, 'py> {
         let outcome = call.abandon().and_then(Result::ok);
         call.drop_timers(self.py, self.handle);
         let (queues, charge) = call.leave_queues(self.now());
-        let taken = outcome.map(|(_, taken)| taken).or(charge.map(Taken::Charge));
+        let taken = outcome.map(|(_, taken)| taken).or(charge.map(Acquisition::Charge));
         if let Some(taken) = taken {
             self.give_back(call, taken);
         }
@@ -391,12 +395,12 @@ impl<'a, 'py> Driver<'a, 'py> {
         let rejected = queue.waiters.lock().on_answer(ticket, answer, charge, received_at)?;
         match rejected {
             Rejected::Unwanted(charge) => {
-                self.give_back(&member.call, Taken::Charge(charge));
+                self.give_back(&member.call, Acquisition::Charge(charge));
                 None
             }
             Rejected::TooLate(member, wait, charge) => {
                 if let Some(charge) = charge {
-                    self.give_back(&member.call, Taken::Charge(charge));
+                    self.give_back(&member.call, Acquisition::Charge(charge));
                 }
                 let error = too_late(py, handle, &member, &queue.id, Some(wait));
                 self.finish(&member.call, Err(error));
@@ -442,15 +446,15 @@ impl<'a, 'py> Driver<'a, 'py> {
 
     /// Returns to the store what was taken for a call that its caller has left. If the store fails, tokens
     /// come back with time.
-    fn give_back(&mut self, call: &WaitingCall, taken: Taken) {
+    fn give_back(&mut self, call: &WaitingCall, taken: Acquisition) {
         let (py, handle) = (self.py, self.handle);
         let returned = match taken {
-            Taken::Tokens(bound) => call.places.iter().try_for_each(|place| {
+            Acquisition::Tokens(bound) => call.places.iter().try_for_each(|place| {
                 let (id, spent) = (id_text(place.id.bind(py))?, place.cost);
                 handle.run(py, |core| core.settle(&bound, Call::spend(&id, spent), 0))?;
                 handle.wake_after_refund(py, &bound, &id)
             }),
-            Taken::Charge(charge) => {
+            Acquisition::Charge(charge) => {
                 let places = call.places.iter();
                 for (queue, ticket) in places.filter_map(|place| call.queue_and_ticket(place)) {
                     if handle.refund_charge(py, &charge, &queue.id) {
@@ -462,7 +466,7 @@ impl<'a, 'py> Driver<'a, 'py> {
                 }
                 Ok(())
             }
-            Taken::All(reservation) => reservation.get().release_nowait(py, true).map(drop),
+            Acquisition::All(reservation) => reservation.get().release_nowait(py, true).map(drop),
         };
         if let Err(error) = returned {
             error.write_unraisable(py, None);

@@ -17,7 +17,9 @@ use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::reservation::Reservation;
 use crate::bindings::wait_driver::{Driver, arrive, drive, set_timer, too_late};
-use crate::bindings::waiting_call::{Permission, Place, Places, QueueMember, Taken, WaitingCall};
+use crate::bindings::waiting_call::{
+    Acquisition, Permission, Places, QueueMember, QueuePlace, WaitingCall,
+};
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
@@ -58,7 +60,7 @@ impl Waiter {
         let (text, adjustment) = (id_text(id)?, adjustment.as_ref());
         bound.handle.check_cost(&limit, Call { verb, id: &text, cost, adjustment }, given)?;
         let part = (kept_id(id, &text).unbind(), cost, entry);
-        let places = smallvec![Place::new(part, Kind::Spend, adjustment)];
+        let places = smallvec![QueuePlace::new(part, Kind::Spend, adjustment)];
         Ok(Waiter::new(&bound.handle, (verb, false), places, timeout_ns, notify))
     }
 
@@ -76,7 +78,7 @@ impl Waiter {
             if adjustment.is_some_and(|adjustment| adjustment.factor.is_some()) {
                 return Err(PyTypeError::new_err("factor cannot be combined with timeout"));
             }
-            Ok(Place::new(part, transaction.kind, adjustment))
+            Ok(QueuePlace::new(part, transaction.kind, adjustment))
         });
         let places = places.collect::<PyResult<Places>>()?;
         Ok(Waiter::new(limiter.handle(), (verb, true), places, timeout_ns, notify))
@@ -143,7 +145,7 @@ impl Waiter {
             if handle.run(py, take)? {
                 let data = DecisionData::new(answered, verb, place.cost, id, entry);
                 let decision = Py::new(py, Decision::new(data));
-                let outcome = decision.map(|decision| (decision, Taken::Tokens(bound)));
+                let outcome = decision.map(|decision| (decision, Acquisition::Tokens(bound)));
                 Driver::new(py, handle).finish(&self.call, outcome);
                 return Ok(());
             }
@@ -163,7 +165,7 @@ impl Waiter {
         let arrived = verdict.and_then(|verdict| match verdict {
             Verdict::Taken(reservation) => {
                 let decision = reservation.get().decision(py)?.unbind();
-                let outcome = Ok((decision, Taken::All(reservation)));
+                let outcome = Ok((decision, Acquisition::All(reservation)));
                 Driver::new(py, handle).finish(call, outcome);
                 Ok(())
             }
@@ -235,12 +237,12 @@ impl Waiter {
         let (decision, taken) = outcome?;
         let reserves = self.call.verb == Verb::Reserve;
         Ok(match (taken, self.call.places.first()) {
-            (Taken::All(reservation), _) if reserves => reservation.into_bound(py).into_any(),
-            (Taken::All(reservation), _) => {
+            (Acquisition::All(reservation), _) if reserves => reservation.into_bound(py).into_any(),
+            (Acquisition::All(reservation), _) => {
                 reservation.get().release_nowait(py, false)?;
                 decision.into_bound(py).into_any()
             }
-            (Taken::Charge(charge), Some(place)) if reserves => {
+            (Acquisition::Charge(charge), Some(place)) if reserves => {
                 let id = place.id.clone_ref(py);
                 Reservation::of_waiter(py, &self.handle, id, &decision, charge)?.into_any()
             }

@@ -43,11 +43,11 @@ pub(crate) struct WaitingCall {
     progress: Mutex<CallProgress>,
 }
 
-pub(crate) type Places = SmallVec<[Place; 1]>;
+pub(crate) type Places = SmallVec<[QueuePlace; 1]>;
 
 /// A limit of a call, and its place in the queue of that bucket.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueuePlace {
     /// The limit at the time of arrival.
     pub(crate) entry: Py<LimitEntry>,
     pub(crate) id: Py<PyAny>,
@@ -61,11 +61,11 @@ pub(crate) struct Place {
 }
 
 /// The decision for the caller, and what was taken.
-type Outcome = PyResult<(Py<Decision>, Taken)>;
+type WaitOutcome = PyResult<(Py<Decision>, Acquisition)>;
 
 /// What was taken for a call.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum Acquisition {
     /// Tokens that were available when the call was made.
     Tokens(Arc<limiter::BoundLimit>),
     Charge(Charge),
@@ -75,7 +75,7 @@ pub(crate) enum Taken {
 /// The part of a call that changes.
 #[derive(Debug, Default)]
 struct CallProgress {
-    outcome: Option<Outcome>,
+    outcome: Option<WaitOutcome>,
     /// Whether it has an outcome, or the caller has left.
     is_over: bool,
     /// Whether a thread asks the store about all limits.
@@ -93,15 +93,15 @@ pub(crate) enum Permission {
     Over,
 }
 
-impl Place {
+impl QueuePlace {
     pub(crate) fn new(
         (id, cost, entry): DecisionPart,
         kind: Kind,
         adjustment: Option<&Adjustment>,
-    ) -> Place {
+    ) -> QueuePlace {
         let keep = adjustment.map_or(0, |adjustment| adjustment.keep);
         let (queue, timer) = (Mutex::new(None), Mutex::new(None));
-        Place { entry, id, cost, kind, keep, queue, timer }
+        QueuePlace { entry, id, cost, kind, keep, queue, timer }
     }
 
     /// Returns the queue that the call has joined.
@@ -149,7 +149,7 @@ impl WaitingCall {
         handle.check_open()?;
         let active = handle.core.snapshot();
         let transactions = self.places.iter().map(|place| {
-            let &Place { ref entry, ref id, cost, kind, keep, .. } = place;
+            let &QueuePlace { ref entry, ref id, cost, kind, keep, .. } = place;
             let (limit, entry) = LimitEntry::active_in(entry, py, &active)?;
             let (text, shown) = (id_text(id.bind(py))?.into_owned(), id.clone_ref(py));
             let adjustment = Adjustment::keeping(keep);
@@ -189,7 +189,7 @@ impl WaitingCall {
     }
 
     /// Stores the outcome for the caller. Returns what was taken if the caller has left.
-    pub(crate) fn finish(&self, outcome: Outcome) -> Option<Taken> {
+    pub(crate) fn finish(&self, outcome: WaitOutcome) -> Option<Acquisition> {
         let mut progress = self.progress.lock();
         if std::mem::replace(&mut progress.is_over, true) {
             drop(progress);
@@ -212,12 +212,12 @@ impl WaitingCall {
     }
 
     /// Takes the outcome over for the caller.
-    pub(crate) fn take_outcome(&self) -> Option<Outcome> {
+    pub(crate) fn take_outcome(&self) -> Option<WaitOutcome> {
         self.progress.lock().outcome.take()
     }
 
     /// Ends it because the caller leaves. Returns an outcome that the caller has not taken over.
-    pub(crate) fn abandon(&self) -> Option<Outcome> {
+    pub(crate) fn abandon(&self) -> Option<WaitOutcome> {
         let mut progress = self.progress.lock();
         progress.is_over = true;
         progress.outcome.take()
@@ -237,12 +237,15 @@ impl WaitingCall {
         (queues, charge)
     }
 
-    pub(crate) fn ticket(&self, place: &Place) -> Ticket {
+    pub(crate) fn ticket(&self, place: &QueuePlace) -> Ticket {
         Ticket::new(place.keep, self.number)
     }
 
     /// Returns the queue in which a place is, and its ticket there.
-    pub(crate) fn queue_and_ticket(&self, place: &Place) -> Option<(Arc<BucketQueue>, Ticket)> {
+    pub(crate) fn queue_and_ticket(
+        &self,
+        place: &QueuePlace,
+    ) -> Option<(Arc<BucketQueue>, Ticket)> {
         Some((place.queue()?, self.ticket(place)))
     }
 
@@ -264,7 +267,7 @@ pub(crate) struct QueueMember {
 }
 
 impl QueueMember {
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &QueuePlace {
         &self.call.places[self.index]
     }
 
