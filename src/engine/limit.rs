@@ -311,10 +311,4 @@ impl Limit {
     pub fn cost_in_parts(&self, tokens: i64) -> Cost {
         Cost(tokens.clamp(0, self.capacity().saturating_mul(2)))
     }
-
-    /// Returns the state of a bucket from the decision of a peek or, where that is ambiguous, a
-    /// state with at most as many tokens; `None` if unlimited.
-    pub fn state_of(&self, peek: &Decision) -> Option<State> {
-        self.rules().map(|rules| rules.state_of(peek))
-    }
 }

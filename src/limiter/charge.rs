@@ -1,11 +1,11 @@
 //! Charging and turn times of waiters.
 
 use crate::clock::Clock;
-use crate::engine::answer::Answer;
+use crate::engine::answer::{Answer, Outcome};
 use crate::engine::limit::Limit;
-use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 use crate::limiter::batch::Timing;
 use crate::limiter::counters::StripeIndex;
 use crate::limiter::error::store_failed;
@@ -166,39 +166,44 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         demands: &[Demand],
         after: Option<Estimate>,
     ) -> Result<Option<Estimate>, Failure> {
-        let prepared = bound.resolve(Call::check(id, 0))?;
-        let limit = prepared.limit();
-        let start = match after {
-            Some(estimate) => Some(estimate),
+        let call = self.prepare(bound, Call::check(id, 0))?;
+        let limit = call.resolved.limit();
+        if limit.is_unlimited() {
+            return Ok(None);
+        }
+        let Estimate { now, turn } = match after {
+            Some(estimate) => estimate,
             None => {
-                let peek = self.peek(bound, Call::check(&prepared.id, 0))?.decision;
-                let state = limit.state_of(&peek);
-                state.map(|state| Estimate { now: peek.now, turn: (peek.now, state) })
+                let Answer { found, now, outcome } = self.ask(&call)?;
+                let turn = match (outcome, found) {
+                    // A full store has no space before this instant, and the bucket is new then.
+                    (Outcome::Refused, Some(until)) => (until.instant(), None),
+                    _ => (now, found),
+                };
+                Estimate { now, turn }
             }
         };
-        Ok(start.map(|Estimate { now, turn }| {
-            let turn = demands.iter().fold(turn, |turn, &demand| next(limit, turn, demand));
-            Estimate { now, turn }
-        }))
+        let turn = demands.iter().fold(turn, |turn, &demand| next(limit, turn, demand));
+        Ok(Some(Estimate { now, turn }))
     }
 }
 
 /// Returns the turn of the waiter after the one at `now`, and the bucket's state after its turn.
 fn next(
     limit: &Limit,
-    (now, state): (Timestamp, State),
+    (now, state): (Timestamp, Option<State>),
     (cost, keep): Demand,
-) -> (Timestamp, State) {
+) -> (Timestamp, Option<State>) {
     // If the limit was lowered, it may never allow the original cost.
     let cost = cost.clamp(0, limit.max_cost());
     let limit = limit.keeping(keep.min(limit.max_cost() - cost), cost).unwrap_or(*limit);
     let Ok(cost) = limit.cost(cost) else { return (now, state) };
-    let step = limit.spend(cost, Some(state), now);
+    let step = limit.spend(cost, state, now);
     if step.decision.allowed {
-        return (now, step.after.unwrap_or(state));
+        return (now, step.after.or(state));
     }
     let now = now.saturating_add(step.decision.retry_after);
-    let step = limit.spend(cost, Some(state), now);
+    let step = limit.spend(cost, state, now);
     // Still denied only if the turn lies past the largest timestamp.
-    (if step.decision.allowed { now } else { Timestamp::MAX }, step.after.unwrap_or(state))
+    (if step.decision.allowed { now } else { Timestamp::MAX }, step.after.or(state))
 }

@@ -82,7 +82,7 @@ pub struct Estimate {
     /// The instant at which the bucket was read.
     pub(super) now: Timestamp,
     /// The waiter's turn, and the bucket's state after it.
-    pub(super) turn: (Timestamp, State),
+    pub(super) turn: (Timestamp, Option<State>),
 }
 
 impl Estimate {

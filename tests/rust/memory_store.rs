@@ -292,6 +292,20 @@ const HOURLY: [&str; 4] = [
 ];
 
 #[test]
+fn a_waiter_is_due_when_a_full_store_has_space_for_its_bucket() {
+    for limit in HOURLY {
+        let limiter = limiter(1, Overflow::Deny, limit);
+        assert!(decide(&limiter, Verb::Spend, &["a"]).allowed);
+        let refusal = decide(&limiter, Verb::Check, &["b"]);
+        assert!(!refusal.allowed);
+        let snapshot = limiter.snapshot();
+        let bound = snapshot.limit("Orders").expect("a limit");
+        let estimate = limiter.estimate(bound, "b", &[(1, 0)], None).expect("an answer");
+        assert_eq!(estimate.expect("a limit").wait(), refusal.retry_after, "{limit}");
+    }
+}
+
+#[test]
 fn a_batch_of_new_ids_uses_separate_shared_buckets() {
     let limiter = limiter(2, Overflow::Share, HOURLY[0]);
     assert!(decide(&limiter, Verb::Spend, &["a", "b"]).allowed);

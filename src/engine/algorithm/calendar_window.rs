@@ -146,10 +146,6 @@ impl WindowSeries for Calendar {
         OpenWindow { mark: end, used, elapsed: 0, left: Nanos::clamped(left) }
     }
 
-    fn mark_of_end(&self, end: Timestamp) -> i64 {
-        end.get() / NANOS_PER_SECOND
-    }
-
     fn state(end: i64, used: i64) -> State {
         let word = end.saturating_mul(NANOS_PER_SECOND).saturating_add(used);
         State::from_instant(Timestamp::clamped(word))

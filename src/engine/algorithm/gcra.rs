@@ -240,10 +240,6 @@ impl Algorithm for TokenBucket {
         let tat = Timestamp::clamped(found.get() - left).max(now);
         Some(State::from_instant(tat)).filter(|_| tat < found)
     }
-
-    fn state_of(&self, peek: &Decision) -> State {
-        State::from_instant(peek.now.saturating_add(peek.reset_after))
-    }
 }
 
 #[cfg(test)]

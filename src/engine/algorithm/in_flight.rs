@@ -318,11 +318,4 @@ impl Algorithm for InFlight {
         let (_, write) = self.release(cost, self.lease_of(charged), Some(found), now);
         write.state().map(|(state, _)| state)
     }
-
-    /// All slots in the current epoch, which expires last.
-    fn state_of(&self, peek: &Decision) -> State {
-        let end = peek.now.get().saturating_add(peek.reset_after.get()) / Slots::UNIT.get();
-        let current = self.count - peek.remaining;
-        State::from_slots(Slots { start: (end - 2 * self.epoch).max(0), current, previous: 0 })
-    }
 }

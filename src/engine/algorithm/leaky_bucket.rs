@@ -348,20 +348,6 @@ impl Algorithm for LeakyBucket {
         let after = State::from_tally(content.tick, content.level as u64);
         Some(after).filter(|_| returned > 0)
     }
-
-    fn state_of(&self, peek: &Decision) -> State {
-        let drip_rate = self.drip_rate.get();
-        let level = if peek.remaining > 0 || peek.allowed {
-            self.size - peek.remaining
-        } else {
-            // Overdrawn: the level that drains in that many drips.
-            let drips = peek.reset_after.get() / drip_rate;
-            drips.saturating_mul(self.drip_size).min(self.max_level())
-        };
-        // The next token becomes available with a drip.
-        let since = (drip_rate - peek.next_token_after.get() % drip_rate) % drip_rate;
-        State::from_tally(Timestamp::clamped(peek.now.get() - since), level as u64)
-    }
 }
 
 const NANOS_PER_MILLI: i128 = 1_000_000;

@@ -131,10 +131,6 @@ pub(crate) trait Algorithm: Description {
     /// the bucket admits no more than if the spend had never happened. [`Algorithm::refund`] does
     /// not guarantee that. As after a refund, a window or ticks that the spend started remain.
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State>;
-
-    /// Returns the state of a bucket from the decision of a peek, a check with cost 0. Where that
-    /// is ambiguous, returns a state with at most as many tokens.
-    fn state_of(&self, peek: &Decision) -> State;
 }
 
 #[cfg(test)]

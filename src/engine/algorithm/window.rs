@@ -61,9 +61,6 @@ pub(crate) trait WindowSeries {
     /// Returns the window of a call at `now`: the stored one, or a new one if that has ended.
     fn open(&self, found: Option<State>, now: Timestamp) -> OpenWindow;
 
-    /// Returns the mark of the window that ends at `end`.
-    fn mark_of_end(&self, end: Timestamp) -> i64;
-
     /// Returns the state that stores a window.
     fn state(mark: i64, used: i64) -> State;
 
@@ -205,15 +202,6 @@ impl<W: WindowRules> Algorithm for W {
         let is_same = W::Series::mark_and_used(after).0 == mark;
         Some(after).filter(|&after| is_same && after != found)
     }
-
-    // The size of an overdraft is unknown but irrelevant: nothing is admitted before the window's
-    // end.
-    fn state_of(&self, peek: &Decision) -> State {
-        let is_overdrawn = peek.remaining == 0 && !peek.allowed;
-        let used = self.capacity() - peek.remaining + i64::from(is_overdrawn);
-        let end = peek.now.saturating_add(peek.reset_after);
-        W::Series::state(self.series().mark_of_end(end), used.min(W::Series::MAX_USED))
-    }
 }
 
 impl Window {
@@ -347,10 +335,6 @@ impl WindowSeries for Window {
             elapsed,
             left: Nanos::clamped(period - elapsed),
         }
-    }
-
-    fn mark_of_end(&self, end: Timestamp) -> i64 {
-        end.get() - self.period.get()
     }
 
     fn state(mark: i64, used: i64) -> State {
