@@ -16,6 +16,7 @@
 //! 13. A value whose bucket is full counts as no state, also after a reload to a longer limit.
 //! 14. A long id takes no more of the server's memory than a short one.
 //! 15. A stall of the server ends calls for hardly longer than it lasts.
+//! 16. The script runs no algorithm that it does not know.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -670,22 +671,43 @@ fn the_value_of_a_calendar_window_is_its_end_and_the_tokens_used() {
     }
 }
 
-#[test]
-fn a_server_whose_clock_is_in_no_known_calendar_window_decides_nothing() {
-    const SCRIPT: &str = include_str!("../../src/store/redis/decide.lua");
-    // A spend of a fixed window, and one of a calendar window whose boundaries are in the past.
-    let (fixed, calendar) = ([1.0, 9.0, 60_000.0, -1.0, 0.0], [1.0, 9.0, 1.0, 2.0, 3.0, 4.0]);
+/// Runs the script with a spend for each key, under the algorithm with this number and parameters.
+fn run_script<T: redis::FromRedisValue>(calls: &[(&str, u8, &[f64])]) -> redis::RedisResult<T> {
     let mut packed = vec![0];
     packed.extend(1000_u32.to_le_bytes());
-    packed.extend([3, 3, 1]);
-    packed.extend(fixed.map(f64::to_le_bytes).concat());
-    packed.extend([3, 6, 1]);
-    packed.extend(calendar.map(f64::to_le_bytes).concat());
-    let mut connection = server().connection();
     let mut command = redis::cmd("EVAL");
-    command.arg(SCRIPT).arg(2).arg("{clock:ada}fixed").arg("{clock:ada}calendar").arg(packed);
+    command.arg(include_str!("../../src/store/redis/decide.lua")).arg(calls.len());
+    for &(key, algorithm, parameters) in calls {
+        command.arg(key);
+        packed.extend([3, algorithm, 1]);
+        packed.extend(parameters.iter().flat_map(|parameter| parameter.to_le_bytes()));
+    }
+    command.arg(packed).query(&mut server().connection())
+}
+
+/// The parameters of a spend of a fixed window.
+const FIXED: &[f64] = &[1.0, 9.0, 60_000.0, -1.0, 0.0];
+
+#[test]
+fn the_script_fails_on_an_unknown_algorithm() {
+    // 7 is no limit, which no store is asked about.
+    for number in [0, 7, 255] {
+        let outcome = run_script::<redis::Value>(&[("{unknown:ada}x", number, FIXED)]);
+        let error = outcome.expect_err("no algorithm").to_string();
+        assert!(error.contains(&format!("no algorithm of the script has the number {number}")));
+    }
+}
+
+#[test]
+fn a_server_whose_clock_is_in_no_known_calendar_window_decides_nothing() {
+    let mut connection = server().connection();
+    // The boundaries of the calendar window are in the past.
     let (_, _, first, _, second, why): (i64, i64, i64, Option<String>, i64, String) =
-        command.query(&mut connection).expect("a reply");
+        run_script(&[
+            ("{clock:ada}fixed", 3, FIXED),
+            ("{clock:ada}calendar", 6, &[1.0, 9.0, 1.0, 2.0, 3.0, 4.0]),
+        ])
+        .expect("a reply");
     assert_eq!((first, second), (1, 2));
     assert!(why.contains("differ by more than a calendar window"), "{why}");
     let mut command = redis::cmd("EXISTS");

@@ -44,7 +44,8 @@ end
 local decide
 if not is_short then
   -- The numbers of codec.rs.
-  local TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW, IN_FLIGHT, CALENDAR_WINDOW = 1, 2, 3, 5, 6
+  local TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW, FIXED_RATE_WINDOW = 1, 2, 3, 4
+  local IN_FLIGHT, CALENDAR_WINDOW = 5, 6
   -- A check is a spend that may not write.
   local REFUND, CHARGE, CHARGE_PARTIAL, RELEASE, RENEW = 3, 4, 5, 6, 7
 
@@ -422,6 +423,10 @@ if not is_short then
       return token_bucket(
         key, found, verb, cost_s, cost_n, burst_s, burst_n, token_s, token_n
       )
+    end
+    local is_tallied = algorithm >= LEAKY_BUCKET and algorithm <= FIXED_RATE_WINDOW
+    if not is_tallied and algorithm ~= IN_FLIGHT then
+      return error('no algorithm of the script has the number ' .. algorithm)
     end
     local cost, size, length, other, burst
     cost, size, length, other, burst, at = unpack('<ddddd', packed, at)
