@@ -490,6 +490,10 @@ fn a_denied_client_is_denied_locally() {
         let snapshot = limiter.snapshot();
         assert!(limiter.reset(snapshot.limit(name).expect("a limit"), "ada").expect("an answer"));
         assert!(spend(&limiter, name).allowed, "{name}: a reset takes effect immediately");
+        while spend(&limiter, name).allowed {}
+        assert_eq!(limiter.store().clear(), Ok(1));
+        assert!(spend(&limiter, name).allowed, "{name}: so does a clear of the store");
+        assert_eq!(limiter.store().clear(), Ok(1));
     }
     let off = self::limiter(server(), "not-cached", "&deny_cache=0");
     while spend(&off, "Tokens").allowed {}

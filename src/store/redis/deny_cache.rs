@@ -161,13 +161,24 @@ impl DenyCache {
 
     /// Drops a bucket before and after this process returns tokens to it.
     pub(super) fn forget(&self, bucket: u64) {
+        self.change(|denied| {
+            denied.remove(&bucket);
+        });
+    }
+
+    /// Drops all buckets before and after this process clears the store.
+    pub(super) fn clear(&self) {
+        self.change(HashMap::clear);
+    }
+
+    fn change(&self, drop: impl FnOnce(&mut HashMap<u64, Denied>)) {
         if self.max_buckets == 0 {
             return;
         }
         let mut denied = self.denied.lock();
         // Release pairs with the Acquire in `changes`: a reply from before this change is not kept.
         self.changes.fetch_add(1, Ordering::Release);
-        denied.remove(&bucket);
+        drop(&mut denied);
         self.len.store(denied.len(), Ordering::Relaxed);
     }
 }

@@ -105,14 +105,18 @@ impl Inspect for RedisStore {
     }
 
     fn clear(&self) -> Result<u64, StoreError> {
+        let cache = self.client.engine()?.deny_cache();
+        cache.clear();
         let mut cleared = 0;
-        self.on_each_server(|server, engine| {
+        let outcome = self.on_each_server(|server, engine| {
             server.scan(engine, |keys| {
                 let deleted = read_each(engine, "UNLINK", &keys)?;
                 cleared += deleted.iter().filter(|reply| **reply == Value::Int(1)).count() as u64;
                 Ok(())
             })
-        })?;
-        Ok(cleared)
+        });
+        // Another thread may have read a state before its bucket was deleted.
+        cache.clear();
+        outcome.map(|()| cleared)
     }
 }
