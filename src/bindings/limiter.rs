@@ -24,6 +24,7 @@ use crate::clock::AnyClock;
 use crate::engine::operation::Verb;
 use crate::store::Store;
 use crate::store::any::{self, Opened, open};
+use crate::store::remote::RemoteStore;
 use crate::store::url::{self, StoreUrl};
 use crate::store::url_parts;
 use crate::sync::AtomicPtr;
@@ -151,7 +152,8 @@ impl Limiter {
         let core_clock = clock_of(&clock)?;
         // Opening may wait for a server or a lock.
         let opened = py.detach(|| open(&url, core_clock))?;
-        let policy = py.detach(|| opened.store.eviction_policy());
+        let server = opened.store.remote();
+        let policy = py.detach(|| server.and_then(RemoteStore::eviction_policy));
         if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
             let message = format!(
                 "the server of {} evicts buckets when its memory is full (maxmemory-policy is \
@@ -360,7 +362,9 @@ impl Limiter {
         figures.set_item("store", self.url())?;
         stats::add_stats(&figures, &stats)?;
         #[cfg(feature = "redis")]
-        if let Some(health) = self.handle.core.store().health() {
+        if let Some(health) =
+            self.handle.core.store().redis().map(crate::store::redis::RedisStore::health)
+        {
             figures.set_item("failing", health.is_failing)?;
             figures.set_item("failures", health.failures)?;
             figures.set_item("denied_locally", health.denied_locally)?;

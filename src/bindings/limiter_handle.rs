@@ -15,7 +15,7 @@ use crate::store::any::AnyStore;
 #[cfg(all(feature = "redis", not(Py_GIL_DISABLED)))]
 use crate::store::redis::Relay;
 #[cfg(feature = "redis")]
-use crate::store::redis::StoreEvent;
+use crate::store::redis::{RedisStore, StoreEvent};
 use crate::store::{Store, StoreError};
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
@@ -67,7 +67,9 @@ impl LimiterHandle {
     pub(crate) fn close_store(&self) {
         if !self.closed.swap(true, Ordering::Relaxed) {
             self.core.invalidate();
-            self.core.store().close();
+            if let Some(server) = self.core.store().remote() {
+                server.close();
+            }
         }
     }
 
@@ -119,7 +121,7 @@ impl LimiterHandle {
     #[inline]
     pub(crate) fn log_events(&self, py: Python<'_>) {
         #[cfg(feature = "redis")]
-        for event in self.core.store().take_events() {
+        for event in self.core.store().redis().map(RedisStore::take_events).unwrap_or_default() {
             if let Err(error) = log(py, &self.url, &event) {
                 // An error in a log handler must not fail the call.
                 error.write_unraisable(py, None);

@@ -10,7 +10,7 @@ use crate::store::memory::MemoryStore;
 #[cfg(unix)]
 use crate::store::memory::Overflow;
 #[cfg(feature = "redis")]
-use crate::store::redis::{Health, RedisStore, RedisUrl, StoreEvent};
+use crate::store::redis::{RedisStore, RedisUrl};
 use crate::store::remote::RemoteStore;
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
@@ -62,60 +62,26 @@ impl AnyStore {
         }
     }
 
-    /// Clears all buckets, including those of other processes. Returns how many there were.
-    ///
-    /// # Errors
-    /// [`StoreError`] if the store does not answer.
-    pub fn clear(&self) -> Result<u64, StoreError> {
-        match self {
-            AnyStore::Memory(store) => Ok(store.clear()),
-            other => other.as_inspect().map_or(Ok(0), Inspect::clear),
-        }
-    }
-
     /// Returns the store of a server, for callers that do not block; `None` for other stores.
     pub fn remote(&self) -> Option<&dyn RemoteStore> {
         match self {
+            AnyStore::Memory(_) => None,
+            #[cfg(unix)]
+            AnyStore::Shared(_) => None,
             #[cfg(feature = "redis")]
             AnyStore::Redis(store) => Some(&**store),
-            _ => None,
         }
     }
 
-    /// Returns what this process has recorded about the server; `None` without a server.
-    #[cfg(feature = "redis")]
-    pub fn health(&self) -> Option<Health> {
-        match self {
-            AnyStore::Redis(store) => Some(store.health()),
-            _ => None,
-        }
-    }
-
-    /// Returns the events since the last call, for a log.
+    /// Returns the store of a Redis server, which records its health and events; `None` for other stores.
     #[cfg(feature = "redis")]
     #[inline]
-    pub fn take_events(&self) -> Vec<StoreEvent> {
+    pub fn redis(&self) -> Option<&RedisStore> {
         match self {
-            AnyStore::Redis(store) => store.take_events(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Releases the connections to a server. No call follows.
-    pub fn close(&self) {
-        #[cfg(feature = "redis")]
-        if let AnyStore::Redis(store) = self {
-            store.close();
-        }
-    }
-
-    /// Returns the policy by which a server evicts buckets when its memory is full; `None` if its
-    /// memory is not limited or it does not answer.
-    pub fn eviction_policy(&self) -> Option<String> {
-        match self {
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.eviction_policy(),
-            _ => None,
+            AnyStore::Memory(_) => None,
+            #[cfg(unix)]
+            AnyStore::Shared(_) => None,
+            AnyStore::Redis(store) => Some(store),
         }
     }
 }
@@ -167,6 +133,10 @@ impl Store for AnyStore {
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {
         each_store!(self, store => Ok(store.forget(bucket)?))
+    }
+
+    fn clear(&self) -> Result<u64, StoreError> {
+        each_store!(self, store => Ok(store.clear()?))
     }
 
     fn stats(&self, now: Timestamp) -> Result<Stats, StoreError> {

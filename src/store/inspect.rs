@@ -113,10 +113,4 @@ pub trait Inspect: Send + Sync {
     /// # Errors
     /// [`StoreError`] if the store does not answer.
     fn inspect(&self, now: Timestamp, slowest: usize) -> Result<Inspection, StoreError>;
-
-    /// Clears all buckets. Returns how many there were.
-    ///
-    /// # Errors
-    /// [`StoreError`] if the store does not answer.
-    fn clear(&self) -> Result<u64, StoreError>;
 }

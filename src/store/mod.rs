@@ -345,6 +345,12 @@ pub trait Store: Send + Sync {
     /// [`Store::Error`] if the store does not answer.
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Self::Error>;
 
+    /// Removes all buckets, including those of other processes. Returns how many there were.
+    ///
+    /// # Errors
+    /// [`Store::Error`] if the store does not answer.
+    fn clear(&self) -> Result<u64, Self::Error>;
+
     /// Returns the store's statistics.
     ///
     /// # Errors

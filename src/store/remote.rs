@@ -67,4 +67,11 @@ pub trait RemoteStore: Send + Sync {
 
     /// Sends `call`. Never waits; `done` is called once.
     fn submit(&self, call: RemoteCall, done: Completion);
+
+    /// Returns the policy by which the server evicts buckets when its memory is full; of several servers,
+    /// the first that evicts any. `None` if the memory is not limited or no server answers.
+    fn eviction_policy(&self) -> Option<String>;
+
+    /// Releases the connections. No call follows.
+    fn close(&self);
 }

@@ -168,6 +168,11 @@ impl Store for Faulty {
         Ok(self.lock(Faulty::shard_of(bucket)).buckets.remove(&key(bucket)).is_some())
     }
 
+    fn clear(&self) -> Result<u64, Infallible> {
+        let take = |shard| std::mem::take(&mut self.lock(shard).buckets).len() as u64;
+        Ok((0..2).map(take).sum())
+    }
+
     fn stats(&self, _now: Timestamp) -> Result<Stats, Infallible> {
         let buckets = (0..2).map(|shard| self.lock(shard).buckets.len() as u64).sum();
         Ok(Stats { buckets: Some(buckets), ..Stats::default() })

@@ -34,12 +34,12 @@ use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::limiter::{Call, CallError, Limiter, Transaction};
-use penstock::store::StoreError;
 use penstock::store::any::{AnyStore, OpenError, Opened, open};
 use penstock::store::inspect::{Inspect, SlowBucket};
 use penstock::store::redis::RedisStore;
 use penstock::store::remote::{RemoteCall, RemoteOp, RemoteStore};
 use penstock::store::url::StoreUrl;
+use penstock::store::{Store, StoreError};
 
 use crate::stores::redis::{Server, server};
 

@@ -27,6 +27,7 @@ on_every_store!(
     guarantee_5_buckets_are_separate,
     several_calls_are_executed_in_order,
     a_reset_bucket_is_full,
+    a_cleared_store_is_empty,
 );
 
 mod forgotten {
@@ -388,6 +389,21 @@ fn a_reset_bucket_is_full<S: Store>(fresh: fn() -> S) {
         assert_eq!(seen, Seen { word: (number % 3 > 0).then_some(number), now: at(0) });
     }
     assert_eq!(count(&store, 0), 333);
+}
+
+fn a_cleared_store_is_empty<S: Store>(fresh: fn() -> S) {
+    let store = fresh();
+    let keyspace = keyspace(&store);
+    let clear = || store.clear().map_err(Into::into).expect("the store answers");
+    assert_eq!(clear(), 0);
+    for round in 0..2 {
+        for number in 0..500 {
+            let seen = play(&store, &keyspace, &number.to_string(), Toy::Put(7, long()), round);
+            assert_eq!(seen, Seen { word: None, now: at(round) });
+        }
+        assert_eq!(clear(), 500);
+        assert_eq!(count(&store, round), 0);
+    }
 }
 
 /// Guarantee 2 for a store that can fail: a failed call takes its cost or nothing, and a successful call

@@ -109,17 +109,6 @@ impl MemoryStore {
         MemoryStore { overflow, ..self }
     }
 
-    /// Clears all buckets. Returns how many there were.
-    pub fn clear(&self) -> u64 {
-        let mut cleared = self.shared.lock().clear();
-        for shard in &self.shards {
-            let mut table = shard.lock();
-            cleared += table.clear();
-            shard.publish(&table);
-        }
-        cleared as u64
-    }
-
     /// Makes room for a new bucket beside `more` others, unless one will be evicted. Fails with the
     /// instant until which the store has no room.
     fn make_room(
@@ -470,6 +459,16 @@ impl Store for MemoryStore {
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Infallible> {
         let address = self.address(bucket.hash());
         Ok(self.shards[address.shard].lock().forget(address.tag))
+    }
+
+    fn clear(&self) -> Result<u64, Infallible> {
+        let mut cleared = self.shared.lock().clear();
+        for shard in &self.shards {
+            let mut table = shard.lock();
+            cleared += table.clear();
+            shard.publish(&table);
+        }
+        Ok(cleared as u64)
     }
 
     #[cold]

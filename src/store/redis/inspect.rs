@@ -57,6 +57,23 @@ impl RedisStore {
             cursor = next;
         }
     }
+
+    /// Deletes the buckets of this store. Returns how many there were.
+    pub(super) fn delete_all(&self) -> Result<u64, StoreError> {
+        let cache = self.client.engine()?.deny_cache();
+        cache.clear();
+        let mut cleared = 0;
+        let outcome = self.on_each_server(|server, engine| {
+            server.scan(engine, |keys| {
+                let deleted = read_each(engine, "UNLINK", &keys)?;
+                cleared += deleted.iter().filter(|reply| **reply == Value::Int(1)).count() as u64;
+                Ok(())
+            })
+        });
+        // Another thread may have read a state before its bucket was deleted.
+        cache.clear();
+        outcome.map(|()| cleared)
+    }
 }
 
 fn read<T: FromRedisValue>(engine: &Engine, command: &Cmd) -> Result<T, StoreError> {
@@ -102,21 +119,5 @@ impl Inspect for RedisStore {
             reset_within: Some(reset_within),
             slowest,
         })
-    }
-
-    fn clear(&self) -> Result<u64, StoreError> {
-        let cache = self.client.engine()?.deny_cache();
-        cache.clear();
-        let mut cleared = 0;
-        let outcome = self.on_each_server(|server, engine| {
-            server.scan(engine, |keys| {
-                let deleted = read_each(engine, "UNLINK", &keys)?;
-                cleared += deleted.iter().filter(|reply| **reply == Value::Int(1)).count() as u64;
-                Ok(())
-            })
-        });
-        // Another thread may have read a state before its bucket was deleted.
-        cache.clear();
-        outcome.map(|()| cleared)
     }
 }

@@ -94,19 +94,6 @@ impl RedisStore {
         self.client.engine()?.connect()
     }
 
-    /// Returns the `maxmemory-policy` of a server with limited memory, if it can be read; of a
-    /// cluster, the first that is not `noeviction`.
-    pub fn eviction_policy(&self) -> Option<String> {
-        let mut policies = Vec::new();
-        // A server that does not answer does not affect the others.
-        let _: Result<(), StoreError> = self.on_each_server(|_, engine| {
-            policies.extend(eviction_policy(engine));
-            Ok(())
-        });
-        let evicts = policies.iter().position(|policy| policy != "noeviction").unwrap_or(0);
-        (!policies.is_empty()).then(|| policies.swap_remove(evicts))
-    }
-
     /// Returns the state of the connection to the server.
     pub fn health(&self) -> Health {
         let Ok(engine) = self.client.engine() else { return Health::default() };
@@ -123,11 +110,6 @@ impl RedisStore {
     #[inline]
     pub fn take_events(&self) -> Vec<StoreEvent> {
         self.client.engine().map_or_else(|_| Vec::new(), |engine| engine.metrics().take_events())
-    }
-
-    /// Releases the connections. No call follows.
-    pub fn close(&self) {
-        self.client.close();
     }
 
     /// Answers a call that is denied by the cached state of its bucket.
@@ -470,6 +452,21 @@ impl RemoteStore for RedisStore {
             Box::new(move |reply| done(replies(&metrics, reply, &keys).into_iter().collect())),
         );
     }
+
+    fn eviction_policy(&self) -> Option<String> {
+        let mut policies = Vec::new();
+        // A server that does not answer does not affect the others.
+        let _: Result<(), StoreError> = self.on_each_server(|_, engine| {
+            policies.extend(eviction_policy(engine));
+            Ok(())
+        });
+        let evicts = policies.iter().position(|policy| policy != "noeviction").unwrap_or(0);
+        (!policies.is_empty()).then(|| policies.swap_remove(evicts))
+    }
+
+    fn close(&self) {
+        self.client.close();
+    }
 }
 
 impl Store for RedisStore {
@@ -605,6 +602,10 @@ impl Store for RedisStore {
             Value::Int(deleted) => Ok(deleted > 0),
             _ => Err(not_understood()),
         }
+    }
+
+    fn clear(&self) -> Result<u64, StoreError> {
+        self.delete_all()
     }
 
     fn stats(&self, _now: Timestamp) -> Result<Stats, StoreError> {

@@ -195,7 +195,7 @@ impl<M: TableMemory> SharedTable<M> {
     }
 
     /// Forgets all buckets. Returns their number.
-    fn clear(&self) -> Result<u64, SharedError> {
+    pub(super) fn clear(&self) -> Result<u64, SharedError> {
         let newest = self.newest()?;
         // The newest table last, because buckets move there.
         let mut tables: Vec<_> = newest.tables().collect();
@@ -228,9 +228,5 @@ impl Inspect for SharedStore<MappedFile> {
             reset_within: Some(reset_within),
             slowest,
         })
-    }
-
-    fn clear(&self) -> Result<u64, StoreError> {
-        Ok(self.table.clear()?)
     }
 }

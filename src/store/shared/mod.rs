@@ -162,6 +162,10 @@ impl<M: TableMemory> Store for SharedStore<M> {
         self.table.forget(self.address(bucket))
     }
 
+    fn clear(&self) -> Result<u64, SharedError> {
+        self.table.clear()
+    }
+
     fn raise_lifetimes(
         &self,
         now: Timestamp,

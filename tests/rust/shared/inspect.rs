@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use penstock::engine::time::Timestamp;
+use penstock::store::Store;
 use penstock::store::inspect::Inspect;
 use penstock::store::shared::{MappedFile, SharedStore};
 

@@ -238,6 +238,10 @@ impl Store for Redis {
         self.store.forget(bucket)
     }
 
+    fn clear(&self) -> Result<u64, StoreError> {
+        self.store.clear()
+    }
+
     fn stats(&self, now: Timestamp) -> Result<Stats, StoreError> {
         let stats = self.store.stats(now)?;
         Ok(Stats { buckets: Some(self.keys().len() as u64), ..stats })

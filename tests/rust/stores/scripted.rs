@@ -110,6 +110,12 @@ impl RemoteStore for Scripted {
             replies.collect()
         }));
     }
+
+    fn eviction_policy(&self) -> Option<String> {
+        None
+    }
+
+    fn close(&self) {}
 }
 
 impl Server {
@@ -208,6 +214,13 @@ impl Store for Scripted {
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {
         self.ask(|server| server.forget(&key(bucket)))
+    }
+
+    fn clear(&self) -> Result<u64, StoreError> {
+        self.ask(|server| {
+            server.ends.clear();
+            std::mem::take(&mut server.buckets).len() as u64
+        })
     }
 
     fn stats(&self, _now: Timestamp) -> Result<Stats, StoreError> {

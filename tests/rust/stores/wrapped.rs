@@ -126,6 +126,10 @@ impl<A: Around> Store for Wrapped<A> {
         self.store.forget(bucket)
     }
 
+    fn clear(&self) -> Result<u64, Infallible> {
+        self.store.clear()
+    }
+
     fn tidy(&self, now: Timestamp) {
         self.store.tidy(now);
     }
