@@ -10,6 +10,7 @@
 
 use std::num::NonZeroU32;
 
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::algorithm::window::{Anchor, Phase};
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
@@ -17,7 +18,7 @@ use penstock::engine::time::Nanos;
 use proptest::prelude::*;
 
 use crate::stores::at;
-use crate::strategies::{Scene, any_limit, everyday_limit, nanos};
+use crate::strategies::{OfAlgorithm, Scene, any_limit, everyday_limit, nanos, of_algorithms};
 
 const MILLI: i64 = 1_000_000;
 /// The time of the first use of a bucket in these tests, which is not a multiple of any period.
@@ -59,13 +60,8 @@ fn phases(limit: &Limit) -> Vec<i64> {
 fn worst_found(limit: Limit, interval: Nanos) -> i64 {
     let unused = Scene { limit, state: None, now: at(START) };
     // Aligned windows do not depend on the first use, so the first one may start before it.
-    let origin = match limit {
-        Limit::FixedWindow(window) => (window.window().anchor(), window.window().period()),
-        Limit::FixedRateWindow(window) => (window.window().anchor(), window.window().period()),
-        _ => (Anchor::First, Nanos::SECOND),
-    };
-    let start = match origin {
-        (Anchor::Aligned(Phase::Fixed(phase)), period) => {
+    let start = match limit.window().map(|window| (window.anchor(), window.period())) {
+        Some((Anchor::Aligned(Phase::Fixed(phase)), period)) => {
             START - (START - phase.get()).rem_euclid(period.get())
         }
         _ => START,
@@ -80,26 +76,42 @@ fn worst_found(limit: Limit, interval: Nanos) -> i64 {
 
 /// Generates limits that are small enough to try all phases.
 fn small_limit() -> impl Strategy<Value = Limit> {
+    of_algorithms(small)
+}
+
+fn small(algorithm: AlgorithmName) -> OfAlgorithm {
     let anchor = prop_oneof![
         Just(Anchor::First),
         Just(Anchor::Aligned(Phase::Fixed(Nanos::ZERO))),
         Just(Anchor::Aligned(Phase::Fixed(nanos(MILLI)))),
     ];
     let period = (2..20_i64).prop_map(|millis| nanos(millis * MILLI));
-    prop_oneof![
-        (1..8_i64, 1..8_i64, 1..50_i64).prop_map(|(burst, count, period)| {
-            Limit::token_bucket(burst, count, nanos(period * 1000 * count)).expect("a bucket")
-        }),
-        (1..8_i64, 1..9_i64, 1..10_i64).prop_map(|(size, drip_size, millis)| {
-            Limit::leaky_bucket(size, nanos(millis * MILLI), drip_size).expect("a bucket")
-        }),
-        (1..8_i64, period.clone(), anchor.clone()).prop_map(|(count, period, anchor)| {
-            Limit::fixed_window(count, period, anchor).expect("a window")
-        }),
-        (1..12_i64, period, 0..4_i64, anchor).prop_map(|(count, period, burst, anchor)| {
-            Limit::fixed_rate_window(count, period, burst, anchor).expect("a window")
-        }),
-    ]
+    Some(match algorithm {
+        AlgorithmName::TokenBucket => (1..8_i64, 1..8_i64, 1..50_i64)
+            .prop_map(|(burst, count, period)| {
+                Limit::token_bucket(burst, count, nanos(period * 1000 * count)).expect("a bucket")
+            })
+            .boxed(),
+        AlgorithmName::LeakyBucket => (1..8_i64, 1..9_i64, 1..10_i64)
+            .prop_map(|(size, drip_size, millis)| {
+                Limit::leaky_bucket(size, nanos(millis * MILLI), drip_size).expect("a bucket")
+            })
+            .boxed(),
+        AlgorithmName::FixedWindow => (1..8_i64, period, anchor)
+            .prop_map(|(count, period, anchor)| {
+                Limit::fixed_window(count, period, anchor).expect("a window")
+            })
+            .boxed(),
+        AlgorithmName::FixedRateWindow => (1..12_i64, period, 0..4_i64, anchor)
+            .prop_map(|(count, period, burst, anchor)| {
+                Limit::fixed_rate_window(count, period, burst, anchor).expect("a window")
+            })
+            .boxed(),
+        // The windows of a calendar are long, and slots are returned at any time.
+        AlgorithmName::CalendarWindow | AlgorithmName::InFlight | AlgorithmName::Unlimited => {
+            return None;
+        }
+    })
 }
 
 /// Generates interval lengths, mostly near those at which the worst case changes.

@@ -2,13 +2,14 @@
 
 use penstock::engine::algorithm::calendar::{CalendarUnit, Zone};
 use penstock::engine::algorithm::in_flight::InFlight;
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::algorithm::window::{Anchor, Phase};
 use penstock::engine::cost::Cost;
 use penstock::engine::decision::Decision;
 use penstock::engine::factor::Factor;
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::{Operation, Verb};
-use penstock::engine::state::State;
+use penstock::engine::state::{State, StateKind};
 use penstock::engine::time::{Nanos, Timestamp};
 use proptest::prelude::*;
 
@@ -24,23 +25,28 @@ pub fn magnitude(max: i64) -> impl Strategy<Value = i64> + Clone {
     (any::<u64>(), 1_u32..64).prop_map(move |(bits, shift)| 1 + (bits >> shift) as i64 % max)
 }
 
+/// Generates limits of one algorithm; `None` if a property does not apply to the algorithm.
+pub type OfAlgorithm = Option<BoxedStrategy<Limit>>;
+
+/// Generates a limit of any algorithm for which `of` has a strategy.
+pub fn of_algorithms(of: fn(AlgorithmName) -> OfAlgorithm) -> impl Strategy<Value = Limit> {
+    prop::strategy::Union::new(AlgorithmName::ALL.into_iter().filter_map(of))
+}
+
 /// Generates a limit of any algorithm with any valid parameters.
 pub fn any_limit() -> impl Strategy<Value = Limit> {
-    prop_oneof![4 => any_rate(), 1 => any_in_flight()]
+    of_algorithms(|algorithm| match algorithm {
+        AlgorithmName::TokenBucket => Some(any_token_bucket().boxed()),
+        AlgorithmName::LeakyBucket => Some(any_leaky_bucket().boxed()),
+        AlgorithmName::FixedWindow => Some(any_fixed_window().boxed()),
+        AlgorithmName::FixedRateWindow => Some(any_fixed_rate_window().boxed()),
+        AlgorithmName::CalendarWindow => Some(any_calendar_window().boxed()),
+        AlgorithmName::InFlight => Some(any_in_flight().boxed()),
+        AlgorithmName::Unlimited => None,
+    })
 }
 
-/// Generates a limit whose tokens refill.
-pub fn any_rate() -> impl Strategy<Value = Limit> {
-    prop_oneof![
-        any_token_bucket(),
-        any_leaky_bucket(),
-        any_fixed_window(),
-        any_fixed_rate_window(),
-        any_calendar_window(),
-    ]
-}
-
-pub fn any_token_bucket() -> impl Strategy<Value = Limit> {
+fn any_token_bucket() -> impl Strategy<Value = Limit> {
     let numbers = (magnitude(MAX_PERIOD), magnitude(i64::MAX), magnitude(i64::MAX), 0..i64::MAX);
     numbers.prop_map(|(interval, burst, count, part)| {
         let burst = 1 + (burst - 1) % (MAX_PERIOD / interval);
@@ -55,7 +61,7 @@ pub fn any_token_bucket() -> impl Strategy<Value = Limit> {
     })
 }
 
-pub fn any_leaky_bucket() -> impl Strategy<Value = Limit> {
+fn any_leaky_bucket() -> impl Strategy<Value = Limit> {
     let numbers = (magnitude(MAX_TALLY), magnitude(MAX_PERIOD / MILLI), magnitude(i64::MAX));
     (numbers, any_factor()).prop_map(|((size, drip_rate, drip_size), factor)| {
         let drip_rate = drip_rate * MILLI;
@@ -73,7 +79,7 @@ fn any_factor() -> impl Strategy<Value = Factor> {
         .prop_map(|text| text.parse().expect("a factor"))
 }
 
-pub fn any_in_flight() -> impl Strategy<Value = Limit> {
+fn any_in_flight() -> impl Strategy<Value = Limit> {
     let leases = InFlight::MIN_LEASE.get()..=InFlight::MAX_LEASE.get();
     let lease = prop_oneof![leases, Just(InFlight::MIN_LEASE.get()), Just(InFlight::LEASE.get())];
     (magnitude(InFlight::MAX_COUNT), lease).prop_map(|(count, lease)| {
@@ -81,12 +87,12 @@ pub fn any_in_flight() -> impl Strategy<Value = Limit> {
     })
 }
 
-pub fn any_fixed_window() -> impl Strategy<Value = Limit> {
+fn any_fixed_window() -> impl Strategy<Value = Limit> {
     (magnitude(MAX_TALLY), any_window())
         .prop_map(|(count, (period, anchor))| fixed_window(count, period, anchor))
 }
 
-pub fn any_fixed_rate_window() -> impl Strategy<Value = Limit> {
+fn any_fixed_rate_window() -> impl Strategy<Value = Limit> {
     (magnitude(MAX_TALLY), magnitude(MAX_TALLY), any_window()).prop_map(
         |(count, burst, (period, anchor))| {
             let burst = (burst - 1) % (MAX_TALLY - count + 1);
@@ -95,7 +101,7 @@ pub fn any_fixed_rate_window() -> impl Strategy<Value = Limit> {
     )
 }
 
-pub fn any_calendar_window() -> impl Strategy<Value = Limit> {
+fn any_calendar_window() -> impl Strategy<Value = Limit> {
     (magnitude(999_999_999), any_calendar()).prop_map(|(count, (unit, zone))| {
         Limit::calendar_window(count, unit, zone).expect("a window")
     })
@@ -127,30 +133,47 @@ fn any_window() -> impl Strategy<Value = (Nanos, Anchor)> {
     })
 }
 
-/// Generates a limit of any algorithm with typical parameters.
+/// Generates a limit of any algorithm whose tokens refill, with typical parameters.
 pub fn everyday_limit() -> impl Strategy<Value = Limit> {
+    of_algorithms(everyday)
+}
+
+fn everyday(algorithm: AlgorithmName) -> OfAlgorithm {
+    let count = 1..20_i64;
+    let period = (1000..5000_i64).prop_map(|millis| nanos(millis * MILLI));
     let anchor = prop_oneof![
         Just(Anchor::First),
         (0..1000_i64).prop_map(|phase| Anchor::Aligned(Phase::Fixed(nanos(phase * MILLI)))),
         Just(Anchor::Aligned(Phase::PerKey)),
     ];
-    prop_oneof![
-        (1..20_i64, 1..20_i64, 1..10_i64).prop_map(|(burst, count, seconds)| {
-            Limit::token_bucket(burst, count, nanos(seconds * 1000 * MILLI)).expect("a bucket")
-        }),
-        (1..20_i64, 1..3000_i64, 1..4_i64).prop_map(|(size, millis, drip_size)| {
-            Limit::leaky_bucket(size, nanos(millis * MILLI), drip_size).expect("a bucket")
-        }),
-        (1..20_i64, 1000..5000_i64, anchor.clone()).prop_map(|(count, millis, anchor)| {
-            Limit::fixed_window(count, nanos(millis * MILLI), anchor).expect("a window")
-        }),
-        (1..20_i64, 1000..5000_i64, 0..4_i64, anchor).prop_map(|(count, millis, burst, anchor)| {
-            Limit::fixed_rate_window(count, nanos(millis * MILLI), burst, anchor).expect("a window")
-        }),
-        (1..20_i64, any_calendar()).prop_map(|(count, (unit, zone))| {
-            Limit::calendar_window(count, unit, zone).expect("a window")
-        }),
-    ]
+    Some(match algorithm {
+        AlgorithmName::TokenBucket => (1..20_i64, count, 1..10_i64)
+            .prop_map(|(burst, count, seconds)| {
+                Limit::token_bucket(burst, count, nanos(seconds * 1000 * MILLI)).expect("a bucket")
+            })
+            .boxed(),
+        AlgorithmName::LeakyBucket => (1..20_i64, 1..3000_i64, 1..4_i64)
+            .prop_map(|(size, millis, drip_size)| {
+                Limit::leaky_bucket(size, nanos(millis * MILLI), drip_size).expect("a bucket")
+            })
+            .boxed(),
+        AlgorithmName::FixedWindow => (count, period, anchor)
+            .prop_map(|(count, period, anchor)| {
+                Limit::fixed_window(count, period, anchor).expect("a window")
+            })
+            .boxed(),
+        AlgorithmName::FixedRateWindow => (count, period, 0..4_i64, anchor)
+            .prop_map(|(count, period, burst, anchor)| {
+                Limit::fixed_rate_window(count, period, burst, anchor).expect("a window")
+            })
+            .boxed(),
+        AlgorithmName::CalendarWindow => (count, any_calendar())
+            .prop_map(|(count, (unit, zone))| {
+                Limit::calendar_window(count, unit, zone).expect("a window")
+            })
+            .boxed(),
+        AlgorithmName::InFlight | AlgorithmName::Unlimited => return None,
+    })
 }
 
 /// Generates any instant of a clock: near the origin, in the present, near the end, and in between.
@@ -246,9 +269,9 @@ pub fn any_scene() -> impl Strategy<Value = Scene> {
         }),
         2 => near.prop_map(|(limit, now, away, shift, tally)| {
             let instant = Timestamp::clamped(now.get().saturating_add(away >> shift));
-            let state = match limit {
-                Limit::TokenBucket(_) | Limit::CalendarWindow(_) => State::from_instant(instant),
-                _ => State::from_tally(instant, tally),
+            let state = match limit.algorithm().state_kind() {
+                StateKind::Instant => State::from_instant(instant),
+                StateKind::Tally | StateKind::Slots => State::from_tally(instant, tally),
             };
             Scene { limit, state: Some(state), now }
         }),
