@@ -122,16 +122,12 @@ pub fn limit_text(text: &str) -> Result<Limit, TextError> {
         let fault = LimitError::TooSmall { field: "count", least: 1, found: count };
         return Err(reader.error(count_at, TextFault::Limit(fault)));
     }
-    let anchor = match options.is_aligned {
-        true => Anchor::Aligned(Phase::Fixed(Nanos::ZERO)),
-        false => Anchor::First,
-    };
     let (burst, burst_at) = options.burst.unzip();
     let burst_at = burst_at.unwrap_or_else(|| count_at.clone());
     let limit = match options.window {
         None => Limit::token_bucket(burst.unwrap_or(count), count, period),
-        Some(WindowWord::Fixed) => Limit::fixed_window(count, period, anchor),
-        Some(WindowWord::FixedRate) => {
+        Some(WindowWord::Fixed(anchor)) => Limit::fixed_window(count, period, anchor),
+        Some(WindowWord::FixedRate(anchor)) => {
             Limit::fixed_rate_window(count, period, burst.unwrap_or(0), anchor)
         }
     };
@@ -148,9 +144,22 @@ pub fn limit_text(text: &str) -> Result<Limit, TextError> {
 type At = std::ops::Range<usize>;
 
 /// A window named in a text.
+#[derive(Clone, Copy)]
 enum WindowWord {
-    Fixed,
-    FixedRate,
+    Fixed(Anchor),
+    FixedRate(Anchor),
+}
+
+impl WindowWord {
+    /// Returns the window that `aligned` makes of this one; `None` if the word may not follow.
+    fn aligned(self) -> Option<WindowWord> {
+        let aligned = Anchor::Aligned(Phase::Fixed(Nanos::ZERO));
+        match self {
+            WindowWord::Fixed(Anchor::First) => Some(WindowWord::Fixed(aligned)),
+            WindowWord::FixedRate(Anchor::First) => Some(WindowWord::FixedRate(aligned)),
+            WindowWord::Fixed(_) | WindowWord::FixedRate(_) => None,
+        }
+    }
 }
 
 /// The options after the rate.
@@ -158,7 +167,6 @@ enum WindowWord {
 struct Options {
     burst: Option<(i64, At)>,
     window: Option<WindowWord>,
-    is_aligned: bool,
 }
 
 /// A text and the current position in it, in bytes.
@@ -317,22 +325,24 @@ impl<'t> Reader<'t> {
             }
             let (word, at) = self.take(|letter| letter.is_alphabetic() || letter == '-');
             let (no_burst, no_window) = (options.burst.is_none(), options.window.is_none());
+            let aligned = options.window.and_then(WindowWord::aligned);
             match word.to_ascii_lowercase().as_str() {
                 "burst" if no_burst && no_window => {
                     options.burst = Some(self.number("a number behind `burst`")?);
                 }
                 "fixed" if no_burst && no_window => {
-                    options.window = Some(self.window(WindowWord::Fixed)?);
+                    options.window = Some(self.window(WindowWord::Fixed(Anchor::First))?);
                 }
                 "fixed-rate" if no_window => {
-                    options.window = Some(self.window(WindowWord::FixedRate)?);
+                    options.window = Some(self.window(WindowWord::FixedRate(Anchor::First))?);
                 }
-                "aligned" if !no_window && !options.is_aligned => options.is_aligned = true,
+                "aligned" if aligned.is_some() => options.window = aligned,
                 _ => {
                     let expected = match (no_burst, no_window) {
                         (true, true) => "`burst` and a number, or `fixed window`",
                         (false, true) => "the end or `fixed-rate window`",
-                        _ => "the end or `aligned`",
+                        _ if aligned.is_some() => "the end or `aligned`",
+                        _ => "the end",
                     };
                     return Err(self.unexpected(at.start, expected));
                 }
@@ -504,6 +514,14 @@ mod tests {
                  9/s; 50/h\n       ^^^^",
             ),
             ("5/M", "M is ambiguous (minute or month); use m or minute\n  5/M\n    ^"),
+            (
+                "5/s, fixed window, 3",
+                "expected the end or `aligned`, found `3`\n  5/s, fixed window, 3\n                     ^",
+            ),
+            (
+                "5/s, fixed window, aligned, 3",
+                "expected the end, found `3`\n  5/s, fixed window, aligned, 3\n                              ^",
+            ),
         ] {
             assert_eq!(limit_text(text).unwrap_err().to_string(), message, "{text:?}");
         }
