@@ -8,7 +8,7 @@ import enum
 import json
 import operator
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock import Limit
 from penstock.messages import TEMPLATES
+from penstock.types import Algorithm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,6 +140,15 @@ def test_fields_of_no_limit_are_refused(
 ) -> None:
     with pytest.raises(expected):
         Limit.from_fields(algorithm, fields)
+
+
+def test_algorithms_of_the_type_hint_are_those_of_the_core() -> None:
+    names = get_args(Algorithm)
+    # The core lists its algorithms in this message.
+    message = f"algorithm must be {', '.join(names[:-1])} or {names[-1]}, found"
+    with pytest.raises(penstock.LimitError, match=message):
+        Limit.from_fields("none", {})
+    assert set(EACH) == set(names)
 
 
 @ALIKE

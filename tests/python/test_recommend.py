@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import hypothesis.strategies as st
 import numpy as np
@@ -12,6 +12,8 @@ from hypothesis import given, settings
 import penstock
 from penstock.messages import explain_limit
 from penstock.simulate import Trace, recommend, simulate, traffic
+from penstock.simulate.search import SHAPES
+from penstock.types import Algorithm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,6 +125,10 @@ def test_recommendation_of_each_algorithm_is_drawn(algorithm: str, tmp_path: Pat
     page = simulate("1/second", trace).report(tmp_path / "out.html", recommendation=found)
     for file in (tmp_path / "out.svg", page):
         assert "tokens per 2 minutes" in file.read_text(encoding="utf-8")
+
+
+def test_a_limit_of_each_algorithm_can_be_fitted() -> None:
+    assert {*SHAPES, "unlimited"} == set(get_args(Algorithm))
 
 
 def test_a_calendar_window_keeps_its_period_and_zone() -> None:
