@@ -20,7 +20,7 @@ use crate::bindings::spend_each::spend_each;
 use crate::bindings::waiter::{OneWait, Waiter};
 use crate::engine::factor::Adjustment;
 use crate::engine::id::IPV6_PREFIX;
-use crate::engine::operation::Verb;
+use crate::engine::verb::Verb;
 use crate::limiter::{self, Answered, Call};
 use crate::store::{Store, Wait};
 

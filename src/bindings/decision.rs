@@ -15,8 +15,8 @@ use crate::bindings::once::Once;
 use crate::bindings::pickled_decision::PickledDecision;
 use crate::engine::answer::Answer;
 use crate::engine::cost::CostError;
-use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 use crate::limiter::{Answered, AnsweredAll, CallError};
 
 #[doc = doc!(Decision)]

@@ -12,9 +12,9 @@ use crate::bindings::limit_entry::LimitEntry;
 use crate::engine::answer::Answer;
 use crate::engine::decision;
 use crate::engine::limit;
-use crate::engine::operation::Verb;
 use crate::engine::registry::{Entry, Rule};
 use crate::engine::time::Nanos;
+use crate::engine::verb::Verb;
 use crate::limiter::{Answered, Decided};
 
 /// The data of a decision, converted to Python values on access.

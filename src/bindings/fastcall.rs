@@ -25,7 +25,7 @@ use crate::bindings::limiter::Limiter;
 use crate::bindings::once::Once;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::waiter::{OneWait, Waiter};
-use crate::engine::operation::Verb;
+use crate::engine::verb::Verb;
 use crate::limiter::Call;
 use crate::sync::Ordering;
 

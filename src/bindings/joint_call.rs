@@ -19,8 +19,8 @@ use crate::bindings::wait_queues::BucketQueue;
 use crate::bindings::waiting_call::{Acquisition, Permission, QueueMember, WaitingCall};
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
-use crate::engine::operation::Verb;
 use crate::engine::time::Nanos;
+use crate::engine::verb::Verb;
 use crate::limiter::{Call, Transaction};
 
 /// The store's answer to a call.

@@ -21,7 +21,7 @@ use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
 use crate::bindings::waiter::Waiter;
 use crate::clock::AnyClock;
-use crate::engine::operation::Verb;
+use crate::engine::verb::Verb;
 use crate::store::Store;
 use crate::store::any::{self, Opened, open};
 use crate::store::remote::RemoteStore;

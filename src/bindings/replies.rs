@@ -31,7 +31,7 @@ use crate::bindings::once::Once;
 use crate::bindings::reservation::Reservation;
 use crate::engine::answer::Answer;
 use crate::engine::factor::Adjustment;
-use crate::engine::operation::Verb;
+use crate::engine::verb::Verb;
 use crate::limiter::{
     self, Answered, AnsweredAll, Call, Endings, Submitted, SubmittedAll, Transaction,
 };

@@ -20,13 +20,13 @@ use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
 use crate::bindings::wait_queues::Charge;
 use crate::clock::Clock;
-use crate::engine::algorithm::in_flight::Lease;
 use crate::engine::answer::Outcome;
 use crate::engine::batch::Kind;
 use crate::engine::cost::CostError;
 use crate::engine::factor::Adjustment;
-use crate::engine::operation::Verb;
+use crate::engine::state::Lease;
 use crate::engine::time::Timestamp;
+use crate::engine::verb::Verb;
 use crate::limiter::{
     self, AddedSlot, Answered, AnsweredAll, Call, CallError, Ending, Endings, HeldSlotKey,
     Progress, Stage, Transaction, count_endings,

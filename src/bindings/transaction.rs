@@ -11,7 +11,7 @@ use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limiter::Limiter;
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
-use crate::engine::operation::Verb;
+use crate::engine::verb::Verb;
 use crate::limiter::{Call, Transaction};
 
 /// The parts of a transaction, as passed.

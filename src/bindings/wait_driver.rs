@@ -15,8 +15,8 @@ use crate::bindings::wait_queues::{BucketQueue, Charge};
 use crate::bindings::waiting_call::{Acquisition, QueueMember, WaitingCall};
 use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
-use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 use crate::limiter::{self, Call, Decided, Ending, QueueStep, Rejected};
 use crate::store::{Store, StoreError};
 

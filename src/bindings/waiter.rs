@@ -23,8 +23,8 @@ use crate::bindings::waiting_call::{
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
-use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 use crate::limiter::{Answered, Call};
 use crate::store::Wait;
 

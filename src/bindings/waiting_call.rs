@@ -17,8 +17,8 @@ use crate::bindings::wait_queues::{BucketQueue, Charge};
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
-use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 use crate::limiter::{self, Ticket, Transaction};
 use crate::sync::{Condvar, Mutex};
 

@@ -7,7 +7,7 @@ use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::state::{Lease, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
-pub use crate::engine::verb::Verb;
+use crate::engine::verb::Verb;
 
 /// An operation on one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

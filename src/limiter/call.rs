@@ -1,7 +1,7 @@
 //! A call on one bucket.
 
 use crate::engine::factor::Adjustment;
-use crate::engine::operation::Verb;
+use crate::engine::verb::Verb;
 
 /// A call on one bucket of a limit, before it is validated.
 #[derive(Clone, Copy, Debug)]

@@ -6,8 +6,8 @@ use hashbrown::HashMap;
 
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::key::{LimitName, bucket_key};
-use crate::engine::operation::Verb;
 use crate::engine::registry::Registry;
+use crate::engine::verb::Verb;
 use crate::latencies::{Histogram, Latencies};
 use crate::limiter::Limiter;
 use crate::limiter::error::{Failure, unknown_limit};

@@ -38,9 +38,10 @@ use crate::clock::{Clock, Stopwatch};
 use crate::engine::answer::Answer;
 use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
-use crate::engine::operation::{Operation, Verb};
+use crate::engine::operation::Operation;
 use crate::engine::registry::{Entry, Registry};
 use crate::engine::time::Timestamp;
+use crate::engine::verb::Verb;
 use crate::store::{Bucket, Stats, Store, StoreError, Wait};
 use crate::sync::{AtomicU64, Ordering, RwLock};
 

@@ -5,7 +5,7 @@ use std::cmp;
 use crate::clock::Clock;
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
-use crate::engine::operation::Verb;
+use crate::engine::verb::Verb;
 use crate::limiter::{BoundLimit, Call, CallError, Decided, Failure, Limiter};
 use crate::store::{Store, Wait};
 use crate::sync::{AtomicU8, Ordering};

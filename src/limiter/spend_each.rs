@@ -3,7 +3,8 @@
 use crate::clock::Clock;
 use crate::engine::decision::Decision;
 use crate::engine::factor::Adjustment;
-use crate::engine::operation::{Operation, Verb};
+use crate::engine::operation::Operation;
+use crate::engine::verb::Verb;
 use crate::limiter::bound::Resolved;
 use crate::limiter::counters::StripeIndex;
 use crate::limiter::{BoundLimit, Call, Failure, Limiter};

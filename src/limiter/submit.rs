@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::answer::Answer;
 use crate::engine::factor::Adjustment;
-use crate::engine::operation::Verb;
+use crate::engine::verb::Verb;
 use crate::limiter::batch::{Timing, store_failed, with_batch};
 use crate::limiter::counters::StripeIndex;
 use crate::limiter::{

@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::engine::algorithm::in_flight::Lease;
-use crate::engine::operation::{Operation, Verb};
-use crate::engine::state::State;
+use crate::engine::operation::Operation;
+use crate::engine::state::{Lease, State};
 use crate::engine::time::Timestamp;
+use crate::engine::verb::Verb;
 use crate::simulate::{Columns, Events, FaultAt, Simulator, advance, for_each};
 
 /// The slots that one request holds in a bucket.

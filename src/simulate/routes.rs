@@ -5,10 +5,11 @@ use std::sync::Arc;
 use crate::engine::algorithm::Step;
 use crate::engine::batch::{self, Kind, Member};
 use crate::engine::decision::Decision;
-use crate::engine::operation::{Operation, Verb};
+use crate::engine::operation::Operation;
 use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
+use crate::engine::verb::Verb;
 use crate::simulate::{Columns, EventFault, Events, FaultAt, Ids, Simulator, advance, for_each};
 use crate::sync::counting::{AtomicI64, AtomicU32, Ordering};
 

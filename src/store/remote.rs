@@ -8,8 +8,9 @@ use crate::engine::answer::Answer;
 use crate::engine::batch::{Kind, Member};
 use crate::engine::cost::Cost;
 use crate::engine::limit::Limit;
-use crate::engine::operation::{Operation, Verb};
+use crate::engine::operation::Operation;
 use crate::engine::time::Timestamp;
+use crate::engine::verb::Verb;
 use crate::store::StoreError;
 
 /// One operation on one bucket.

@@ -9,9 +9,9 @@ use std::thread;
 use penstock::clock::ManualClock;
 use penstock::config;
 use penstock::engine::batch::Kind;
-use penstock::engine::operation::Verb;
 use penstock::engine::registry::Registry;
 use penstock::engine::time::Timestamp;
+use penstock::engine::verb::Verb;
 use penstock::latencies::{LATENCIES, Latencies};
 use penstock::limiter::{
     Call, CallError, Counts, LATENCY_SAMPLE_INTERVAL, Limiter, Outcomes, Transaction,

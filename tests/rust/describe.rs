@@ -13,8 +13,8 @@ use std::num::NonZeroU32;
 use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::algorithm::window::{Anchor, Phase};
 use penstock::engine::limit::Limit;
-use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
+use penstock::engine::verb::Verb;
 use proptest::prelude::*;
 
 use crate::stores::at;

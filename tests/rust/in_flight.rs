@@ -2,13 +2,13 @@
 
 use penstock::clock::{Clock, ManualClock};
 use penstock::config;
-use penstock::engine::algorithm::in_flight::{InFlight, Lease};
+use penstock::engine::algorithm::in_flight::InFlight;
 use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
 use penstock::engine::limit::Limit;
-use penstock::engine::operation::Verb;
-use penstock::engine::state::Slots;
+use penstock::engine::state::{Lease, Slots};
 use penstock::engine::time::{Nanos, Timestamp};
+use penstock::engine::verb::Verb;
 use penstock::limiter::{Call, CallError, Limiter, Transaction};
 use penstock::store::Store;
 use proptest::prelude::*;

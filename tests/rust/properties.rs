@@ -35,9 +35,10 @@ use penstock::engine::algorithm::Step;
 use penstock::engine::batch::{self, Kind, Member};
 use penstock::engine::decision::Decision;
 use penstock::engine::limit::Limit;
-use penstock::engine::operation::{Operation, Verb};
+use penstock::engine::operation::Operation;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::{Nanos, Timestamp};
+use penstock::engine::verb::Verb;
 use proptest::prelude::*;
 
 use crate::stores::at;

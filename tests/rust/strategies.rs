@@ -8,9 +8,10 @@ use penstock::engine::cost::Cost;
 use penstock::engine::decision::Decision;
 use penstock::engine::factor::Factor;
 use penstock::engine::limit::Limit;
-use penstock::engine::operation::{Operation, Verb};
+use penstock::engine::operation::Operation;
 use penstock::engine::state::{State, StateKind};
 use penstock::engine::time::{Nanos, Timestamp};
+use penstock::engine::verb::Verb;
 use proptest::prelude::*;
 
 use crate::stores::at;

@@ -13,8 +13,8 @@ use penstock::engine::answer::Answer;
 use penstock::engine::batch::Kind;
 use penstock::engine::factor::{Adjustment, Factor};
 use penstock::engine::limit::Limit;
-use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
+use penstock::engine::verb::Verb;
 use penstock::limiter::{
     Answered, Call, CallError, Counts, Decided, DecidedAll, Failure, Limiter, Transaction,
 };

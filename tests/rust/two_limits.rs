@@ -5,9 +5,10 @@ use std::thread;
 
 use penstock::engine::algorithm::window::Anchor;
 use penstock::engine::limit::Limit;
-use penstock::engine::operation::{Operation, Verb};
+use penstock::engine::operation::Operation;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::{Nanos, Timestamp};
+use penstock::engine::verb::Verb;
 use penstock::store::remote::RemoteOp;
 use penstock::store::{Bucket, Keyspace, Store, StoreStep, Wait, Write};
 

@@ -11,8 +11,7 @@ use crate::engine::algorithm::{Algorithm, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
-pub use crate::engine::state::Lease;
-use crate::engine::state::{Lifetime, Slots, State, Write};
+use crate::engine::state::{Lease, Lifetime, Slots, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
 

@@ -10,10 +10,11 @@ use crate::engine::id::address::{canonical_text, lowest, parse_client, shared_pr
 use crate::engine::id::{IdError, IdFormat};
 use crate::engine::key::{LimitName, NameError, bucket_key};
 use crate::engine::limit::Limit;
-use crate::engine::operation::{Operation, Verb};
+use crate::engine::operation::Operation;
 use crate::engine::registry::overrides::{Override, Overrides};
 use crate::engine::registry::rule::{Rule, Scope};
 use crate::engine::state::Lease;
+use crate::engine::verb::Verb;
 #[cfg(doc)]
 use crate::hash::HashKey;
 

@@ -14,9 +14,9 @@ use crate::engine::algorithm::window::{Anchor, Phase, Window};
 use crate::engine::answer::Answer;
 use crate::engine::batch::Kind;
 use crate::engine::limit::Limit;
-use crate::engine::operation::Verb;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 use crate::store::remote::RemoteOp;
 
 /// The maximum number of bytes of an id that a key contains.

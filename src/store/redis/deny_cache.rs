@@ -9,9 +9,9 @@ use hashbrown::HashMap;
 
 use crate::clock::Stopwatch;
 use crate::engine::answer::{Answer, Outcome};
-use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 use crate::store::remote::RemoteOp;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 

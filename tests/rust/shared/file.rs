@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock::clock::{AnyClock, ManualClock};
-use penstock::engine::operation::Verb;
 use penstock::engine::time::Timestamp;
+use penstock::engine::verb::Verb;
 use penstock::store::memory::Overflow;
 use penstock::store::shared::{MappedFile, SharedStore, TableOpenError};
 use siphasher::sip::SipHasher13;

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::MmapRaw;
 use penstock::clock::{AnyClock, ManualClock, Stopwatch};
-use penstock::engine::operation::Verb;
 use penstock::engine::time::{Nanos, Timestamp};
+use penstock::engine::verb::Verb;
 use penstock::store::memory::Overflow;
 use penstock::store::shared::{FaultPoint, Faults, MappedFile, SharedStore};
 use rustix::process::Signal;

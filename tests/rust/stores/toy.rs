@@ -4,9 +4,9 @@ use penstock::engine::answer::{Answer, Outcome};
 use penstock::engine::batch::Kind;
 use penstock::engine::cost::Cost;
 use penstock::engine::limit::Limit;
-use penstock::engine::operation::Verb;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
+use penstock::engine::verb::Verb;
 use penstock::store::remote::RemoteOp;
 use penstock::store::{Answers, Batch, StoreStep, Write};
 
