@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use crate::clock::Stopwatch;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::key::LimitName;
@@ -15,7 +16,7 @@ use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::engine::verb::Verb;
 use crate::limiter::call::Call;
-use crate::limiter::counters::{Counters, CountersByName};
+use crate::limiter::counters::{Counters, CountersByName, Stripe, StripeIndex};
 use crate::limiter::error::{CallError, Failure, invalid_id, store_failed, unknown_limit};
 use crate::store::{Bucket, Keyspace, Store, StoreError};
 
@@ -134,6 +135,18 @@ impl BoundLimit {
         Box::new(CallError::Cost { limit: self.entry.name().to_string(), source })
     }
 
+    /// Validates a call on one bucket.
+    ///
+    /// # Errors
+    /// [`CallError`] if the id, the cost or the factor is invalid.
+    #[inline(always)]
+    pub fn prepare<'a>(&'a self, call: Call<'a>) -> Result<Prepared<'a>, Failure> {
+        let stripe = self.counters.stripe(StripeIndex::choose());
+        let stopwatch = stripe.stopwatch();
+        let resolved = self.resolve(call)?;
+        Ok(Prepared { stripe, stopwatch, call, resolved })
+    }
+
     /// Resolves a call to a canonical id, the limit that applies to it and a valid cost.
     #[inline(always)]
     pub(super) fn resolve<'a>(&'a self, call: Call<'a>) -> Result<Resolved<'a>, Failure> {
@@ -186,6 +199,23 @@ impl Resolved<'_> {
         let keyspace = self.bound.keyspace(limit)?;
         let bucket = Bucket::of_hashed(keyspace, &self.id, self.id_hash);
         Some((bucket, Operation { verb, limit, cost: self.cost }))
+    }
+}
+
+/// A validated call that has not been sent to the store yet.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    pub(super) stripe: &'a Stripe,
+    pub(super) stopwatch: Option<Stopwatch>,
+    pub(super) call: Call<'a>,
+    pub(super) resolved: Resolved<'a>,
+}
+
+impl Prepared<'_> {
+    /// Returns the bucket and the operation, or `None` if the id is not limited.
+    #[inline(always)]
+    pub(super) fn operation(&self) -> Option<(Bucket<'_>, Operation<'_>)> {
+        self.resolved.operation(self.call.verb)
     }
 }
 

@@ -50,7 +50,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         wait: Wait,
         answered: &mut Answered,
     ) -> Result<bool, Failure> {
-        let call = self.prepare(bound, call)?;
+        let call = bound.prepare(call)?;
         let answer = self.ask_within(&call, self.clock.now(), wait);
         let answer = answer.map_err(|error| match error.into() {
             StoreError::WouldWait => store_failed(StoreError::WouldWait),
@@ -81,7 +81,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let verb = if repayment.is_some() && !keeps { Verb::Charge } else { call.verb };
         let interval = repayment.and_then(|repayment| repayment.interval);
         let pace = Pace { algorithm: limit.algorithm(), interval };
-        let call = self.prepare(bound, Call { verb, id: &canonical, ..call })?;
+        let call = bound.prepare(Call { verb, id: &canonical, ..call })?;
         let answer = self.ask(&call)?;
         let lease = call.operation().and_then(|(_, operation)| operation.lease(&answer));
         let decided = self.decided(call, answer, UNCOUNTED);
@@ -103,7 +103,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// # Errors
     /// The same as [`Limiter::decide`].
     pub fn peek(&self, bound: &BoundLimit, check: Call<'_>) -> Result<Decided, Failure> {
-        let call = self.prepare(bound, check)?;
+        let call = bound.prepare(check)?;
         let answer = self.ask(&call)?;
         Ok(self.decided(call, answer, UNCOUNTED))
     }
@@ -113,7 +113,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// # Errors
     /// The same as [`Limiter::decide`].
     pub fn refuse(&self, bound: &BoundLimit, check: Call<'_>) -> Result<Decided, Failure> {
-        let call = self.prepare(bound, check)?;
+        let call = bound.prepare(check)?;
         let (answer, shadow) = (self.ask(&call)?, call.resolved.rule.shadow);
         bound.counters.count(call.stripe, Verb::Reserve, false, shadow, &call.resolved.id);
         let mut decided = self.decided(call, answer, UNCOUNTED);
@@ -166,7 +166,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         demands: &[Demand],
         after: Option<Estimate>,
     ) -> Result<Option<Estimate>, Failure> {
-        let call = self.prepare(bound, Call::check(id, 0))?;
+        let call = bound.prepare(Call::check(id, 0))?;
         let limit = call.resolved.limit();
         if limit.is_unlimited() {
             return Ok(None);

@@ -1,6 +1,6 @@
 //! The limiter: decides calls with the loaded limits, a clock and a store.
 //!
-//! A call has three stages: [prepare](Limiter::prepare), [ask](Limiter::ask) and
+//! A call has three stages: [prepare](BoundLimit::prepare), [ask](Limiter::ask) and
 //! [conclude](Limiter::conclude). Only the second may wait.
 
 mod batch;
@@ -20,7 +20,7 @@ mod top_denied;
 use std::sync::Arc;
 
 pub use batch::{AnsweredAll, DecidedAll, Transaction};
-pub use bound::{BoundLimit, Snapshot};
+pub use bound::{BoundLimit, Prepared, Snapshot};
 pub use call::Call;
 pub use counters::{Counts, DeniedBucket, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
@@ -32,9 +32,9 @@ pub use submit::{Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 
 use bound::Resolved;
-use counters::{CountersByName, Stripe, StripeIndex};
+use counters::CountersByName;
 
-use crate::clock::{Clock, Stopwatch};
+use crate::clock::Clock;
 use crate::engine::answer::Answer;
 use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
@@ -78,23 +78,6 @@ impl Decided {
     #[inline]
     pub fn would_deny(&self) -> bool {
         self.shadow && !self.decision.allowed
-    }
-}
-
-/// A validated call that has not been sent to the store yet.
-#[derive(Debug)]
-pub struct Prepared<'a> {
-    stripe: &'a Stripe,
-    stopwatch: Option<Stopwatch>,
-    call: Call<'a>,
-    resolved: Resolved<'a>,
-}
-
-impl Prepared<'_> {
-    /// Returns the bucket and the operation, or `None` if the id is not limited.
-    #[inline(always)]
-    fn operation(&self) -> Option<(Bucket<'_>, Operation<'_>)> {
-        self.resolved.operation(self.call.verb)
     }
 }
 
@@ -222,22 +205,6 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(())
     }
 
-    /// Validates a call on one bucket.
-    ///
-    /// # Errors
-    /// [`CallError`] if the id, the cost or the factor is invalid.
-    #[inline(always)]
-    pub fn prepare<'a>(
-        &self,
-        bound: &'a BoundLimit,
-        call: Call<'a>,
-    ) -> Result<Prepared<'a>, Failure> {
-        let stripe = bound.counters.stripe(StripeIndex::choose());
-        let stopwatch = stripe.stopwatch();
-        let resolved = bound.resolve(call)?;
-        Ok(Prepared { stripe, stopwatch, call, resolved })
-    }
-
     /// Asks the store. Reads the clock once.
     ///
     /// # Errors
@@ -287,7 +254,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// [`CallError`] if the id, the cost or the factor is invalid or the store does not answer.
     /// Nothing is then written.
     pub fn answer(&self, bound: &BoundLimit, call: Call<'_>) -> Result<Answered, Failure> {
-        let call = self.prepare(bound, call)?;
+        let call = bound.prepare(call)?;
         let (answer, mut answered) = (self.ask(&call)?, Answered::default());
         self.conclude(call, answer, &mut answered);
         Ok(answered)
@@ -306,7 +273,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         call: Call<'_>,
         answered: &mut Answered,
     ) -> Option<()> {
-        let call = self.prepare(bound, call).ok()?;
+        let call = bound.prepare(call).ok()?;
         // An error is counted by the call that follows and may wait.
         let answer = self.ask_within(&call, self.clock.now(), Wait::Never).ok()?;
         self.conclude(call, answer, answered);
@@ -318,7 +285,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// # Errors
     /// As [`Limiter::answer`].
     pub fn decide(&self, bound: &BoundLimit, call: Call<'_>) -> Result<Decided, Failure> {
-        let call = self.prepare(bound, call)?;
+        let call = bound.prepare(call)?;
         let (answer, counted_as) = (self.ask(&call)?, call.call.verb);
         Ok(self.decided(call, answer, counted_as))
     }

@@ -382,7 +382,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         answered: &mut Answered,
     ) -> Result<Option<AddedSlot>, Failure> {
         let cost = call.cost;
-        let call = self.prepare(bound, call)?;
+        let call = bound.prepare(call)?;
         // Due by the limiter's clock, which may differ from the store's.
         let now = self.clock().now();
         let answer = self.ask_within(&call, now, wait).map_err(|error| match wait {

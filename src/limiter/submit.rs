@@ -85,7 +85,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Result<(RemoteCall, Submitted), Failure> {
         // Every call is timed, because the cost is negligible compared with a round trip.
         let stopwatch = Stopwatch::start();
-        let prepared = self.prepare(bound, call)?;
+        let prepared = bound.prepare(call)?;
         let op = prepared.operation().map(|(bucket, operation)| op(&bucket, operation.call()));
         let ops = Vec::from_iter(op);
         let (id, bound) = (prepared.resolved.id.into_owned(), Arc::clone(bound));
