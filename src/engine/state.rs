@@ -85,7 +85,7 @@ impl State {
 pub enum StateKind {
     /// An instant in nanoseconds.
     Instant,
-    /// An instant in whole milliseconds with a tally.
+    /// An instant in whole milliseconds with a tally: the tokens used, which operators see as they are.
     Tally,
     /// The slots of requests in flight.
     Slots,
