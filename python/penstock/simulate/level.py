@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock._core import Limit
     from penstock.simulate.evaluator import Evaluator
     from penstock.simulate.ids import AnyId
+    from penstock.types import LimitFacts
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -78,21 +79,20 @@ def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) 
     if interval_ns is not None:
         tokens = (limit.burst_offset_ns - result["reset_after_ns"]) / interval_ns
     if facts["evenly_spaced"]:
-        tokens = _open_tokens(limit, result["remaining"], result["reset_after_ns"])
+        tokens = _added_tokens(facts, result["remaining"], result["reset_after_ns"])
     denied = (order >= len(instants)) & ~result["allowed"]
     return Level(trace.clients[client], limit, merged.times, tokens, merged.times[denied])
 
 
-def _open_tokens(
-    limit: Limit, remaining: NDArray[np.int64], reset_after_ns: NDArray[np.int64]
+def _added_tokens(
+    facts: LimitFacts, remaining: NDArray[np.int64], reset_after_ns: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the tokens of the slots of a fixed-rate window that are open, and its burst."""
-    fields = limit.fields()
-    count, period_ns = int(fields["count"]), limit.period_ns
-    elapsed = np.where(reset_after_ns == 0, 0, period_ns - reset_after_ns)
+    """Return the tokens left without those that are added, one by one, until the interval ends."""
+    count, interval_ns = facts["refill_count"], facts["refill_interval_ns"]
+    elapsed = np.where(reset_after_ns == 0, 0, interval_ns - reset_after_ns)
     # As Python's integers, if the product does not fit into 64 bits.
-    wide = elapsed.astype(object) if count * period_ns >= 2**63 else elapsed
-    slot = (wide * count // period_ns).astype(np.int64)
+    wide = elapsed.astype(object) if count * interval_ns >= 2**63 else elapsed
+    slot = (wide * count // interval_ns).astype(np.int64)
     tokens: NDArray[np.float64] = np.maximum(remaining - (count - 1 - slot), 0).astype(np.float64)
     return tokens
 
