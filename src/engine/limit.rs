@@ -206,7 +206,11 @@ impl Limit {
         match self {
             Limit::FixedWindow(window) => Some(window.window()),
             Limit::FixedRateWindow(window) => Some(window.window()),
-            _ => None,
+            Limit::TokenBucket(_)
+            | Limit::LeakyBucket(_)
+            | Limit::InFlight(_)
+            | Limit::CalendarWindow(_)
+            | Limit::Unlimited => None,
         }
     }
 
