@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, Never, Unpack, cast
 
 from penstock.web.enforce import NOTHING
 from penstock.web.guard import Guard
-from penstock.web.lifecycle import Visit
 from penstock.web.options import (
     GuardOptions,
     check_on_denied,
@@ -15,19 +14,16 @@ from penstock.web.options import (
     split_limit,
     split_options,
 )
-from penstock.web.request import EnvironRequest, Response
+from penstock.web.request import Response
 from penstock.web.rule import LimitOptions, RuleOptions, make_rule
+from penstock.web.wsgi_visit import WsgiVisit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
 
     from penstock._core import Limit, Limiter
     from penstock.web.outcome import Outcome
-
-    _ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
-    _Start = Callable[..., Callable[[bytes], object]]
-    _Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+    from penstock.web.wsgi_visit import Application, Start
 
 __all__ = ["PenstockMiddleware", "Response"]
 
@@ -62,7 +58,7 @@ class PenstockMiddleware:
 
     def __init__(
         self,
-        app: _Application,
+        app: Application,
         limiter: Limiter | None = None,
         *,
         limit: str | Limit | Sequence[str | Limit] | Callable[..., Any] | None = None,
@@ -77,14 +73,14 @@ class PenstockMiddleware:
         self.guard: Final = Guard(limiter, **guard_options)
         self._limits: Final = self.guard.route_limits([rule])
 
-    def __call__(self, environ: dict[str, Any], start_response: _Start) -> Iterable[bytes]:
+    def __call__(self, environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
         """Answer a request, or pass it to the application."""
         if not self.guard.enabled:
             environ["penstock.decision"] = NOTHING
             return self.app(environ, start_response)
         # A local: a method call would look up the class first.
         app = self.app
-        visit = _Visit(environ, environ.get("REMOTE_ADDR"))
+        visit = WsgiVisit(environ, environ.get("REMOTE_ADDR"))
         visit.start_response = start_response
         outcome = visit.enter(self._limits)
         environ["penstock.decision"] = visit.decision
@@ -103,9 +99,9 @@ class PenstockMiddleware:
             raise
         if visit.has_started and not visit.needs_end:
             return body
-        return visit.watch_response(body, environ)
+        return visit.watch_response(body)
 
-    def _refuse(self, outcome: Outcome, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
+    def _refuse(self, outcome: Outcome, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         answer = self.guard.custom_response(outcome)
         if callable(answer):
             response: Iterable[bytes] = answer(environ, start)
@@ -114,36 +110,3 @@ class PenstockMiddleware:
         status = HTTPStatus(outcome.status)
         start(f"{status.value} {status.phrase}", [*fields, ("Content-Length", str(len(body)))])
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
-
-
-class _Visit(Visit):
-    """The limits of one request, and its response as the application starts it."""
-
-    __slots__ = ("has_started", "start_response")
-
-    # Set by the middleware: a constructor of this class would be one call more for each request.
-    start_response: _Start
-    has_started: bool
-
-    def read(self) -> EnvironRequest:
-        """Return the request."""
-        return EnvironRequest(self.native)
-
-    def start(
-        self, status: str, headers: list[tuple[str, str]], exc_info: _ExcInfo | None = None
-    ) -> Callable[[bytes], object]:
-        """Start the response; an application may do so again to report an error."""
-        start_response = self.start_response
-        limits, outcome = self.limits, self.entered
-        if outcome is None and limits is not None:
-            # As `add_to`, with one call less.
-            fields_of = limits.fields
-            headers = [*headers, *fields_of(self.decision)]
-        else:
-            if self.is_open:
-                self.has_started = True
-                self.respond(Response(int(status[:3]), headers))
-            headers = self.add_to(headers, status)
-        if exc_info is None:
-            return start_response(status, headers)
-        return start_response(status, headers, exc_info)

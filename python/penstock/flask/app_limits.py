@@ -28,6 +28,7 @@ from penstock.web.route_table import (
     nested_limits,
     outermost_limits,
 )
+from penstock.web.wsgi_visit import VISIT_KEY, limit_responses
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from flask import Flask, Request, Response
 
     from penstock.web.guard import Guard
-    from penstock.web.headers import Fields
     from penstock.web.outcome import Outcome
     from penstock.web.per_request import PerRequestLimit
     from penstock.web.route_limits import RouteLimits
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from penstock.web.rule import CompiledLimit, Rule
 
 _log: Final = logging.getLogger("penstock")
-
-_VISIT_KEY: Final = "penstock.visit"
-"""The key of an environ under which the visit is stored whose fields the response gets."""
 
 _METHODS_IN_ORDER: Final = sorted(method.upper() for method in http_method_funcs)
 _METHODS: Final = frozenset(_METHODS_IN_ORDER)
@@ -97,29 +94,7 @@ class FlaskLimits(RouteTable):
         Werkzeug copies the fields of each response, and checks each of them again.
         """
         app = self._app
-        serve, process = app.wsgi_app, app.process_response
-
-        @wraps(serve)
-        def limited_wsgi_app(environ: dict[str, Any], start_response: Any) -> Any:
-            environ[_VISIT_KEY] = None
-
-            def start(status: str, headers: Fields, exc_info: Any = None) -> Any:
-                visit: FlaskVisit | None = environ[_VISIT_KEY]
-                if visit is not None:
-                    headers = visit.add_to(headers, status)
-                if exc_info is None:
-                    return start_response(status, headers)
-                return start_response(status, headers, exc_info)
-
-            try:
-                body = serve(environ, start)
-                visit: FlaskVisit | None = environ[_VISIT_KEY]
-                if visit is not None and visit.needs_end:
-                    return visit.watch_response(body, environ)
-                return body
-            finally:
-                # A visit refers to its environ: a cycle waits for the garbage collector.
-                del environ[_VISIT_KEY]
+        process = app.process_response
 
         @wraps(process)
         def limited_process_response(*args: Any, **kwargs: Any) -> Any:
@@ -127,7 +102,7 @@ class FlaskLimits(RouteTable):
             self._finish(response)
             return response
 
-        app.wsgi_app = limited_wsgi_app  # type: ignore[method-assign]
+        app.wsgi_app = limit_responses(app.wsgi_app)  # type: ignore[assignment, method-assign]
         app.process_response = limited_process_response  # type: ignore[method-assign]
 
     def limit_routes(self) -> None:
@@ -271,15 +246,15 @@ class FlaskLimits(RouteTable):
             return
         if visit.entered is not None:
             visit.respond(response)
-        if _VISIT_KEY in native.environ:
-            native.environ[_VISIT_KEY] = visit
+        if VISIT_KEY in native.environ:
+            native.environ[VISIT_KEY] = visit
             return
         # The server bypasses our `wsgi_app` wrapper.
         response.headers = Headers(visit.add_to([*response.headers], response.status))
         if visit.needs_end:
             response.call_on_close(visit.finished)
             if response.is_streamed and not response.direct_passthrough:
-                response.response = visit.watch_response(response.response, native.environ)
+                response.response = visit.watch_response(response.response)
 
     def _handle_rate_limited(self, error: RateLimited) -> Any:
         """Respond for a view that raised `RateLimited` itself."""

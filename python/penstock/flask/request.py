@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from flask import Flask, Request, current_app, g, request
 from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable, TooManyRequests
 
-from penstock.web.lifecycle import Visit
 from penstock.web.request import EnvironRequest, id_of_key
+from penstock.web.wsgi_visit import WsgiVisit
 
 if TYPE_CHECKING:
     from penstock.types import Id
@@ -94,7 +94,7 @@ def _user_id(user: object) -> Id | None:
     return id_of_key(key)
 
 
-class FlaskVisit(Visit):
+class FlaskVisit(WsgiVisit):
     """Limits of one request.
 
     Attributes:

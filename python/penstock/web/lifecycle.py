@@ -9,7 +9,6 @@ become known), `respond` when the response starts, `failed` if the application r
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from http import HTTPStatus
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
@@ -21,7 +20,7 @@ from penstock.web.fallback import HeldSlots
 from penstock.web.request import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable
 
     from penstock._core import Decision
     from penstock.types import Id
@@ -284,16 +283,6 @@ class Visit:
         if slots is not None:
             slots.release(waits=self.waits if waits is None else waits)
 
-    def watch_response(self, body: Iterable[Any], environ: Mapping[str, Any]) -> Iterable[Any]:
-        """Return a WSGI body that calls `failed` if it breaks, and `finished` at its end."""
-        wrapper = environ.get("wsgi.file_wrapper")
-        if isinstance(wrapper, type) and isinstance(body, wrapper):
-            # The server sends the file itself, if it gets its own object.
-            with suppress(AttributeError):
-                body.close = _Body(body, self).close  # type: ignore[attr-defined]
-                return body
-        return _Body(body, self)
-
     async def _on_loop(self, call: Any, *arguments: Any) -> None:
         if self.is_open and self.entered is not None and self.entered.is_remote:
             await asyncio.to_thread(call, *arguments)
@@ -327,33 +316,3 @@ def refund_failed(
     """Refund a request whose view raised, unless the exception is an answer, such as a 404."""
     if outcome is not None and not (isinstance(error, RateLimited) or is_answer(error)):
         outcome.refund()
-
-
-class _Body:
-    """A WSGI body that tells a visit how it ends."""
-
-    def __init__(self, body: Iterable[Any], visit: Visit) -> None:
-        self._body: Final = body
-        self._close: Final = getattr(body, "close", None)
-        self._visit: Final = visit
-
-    def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the parts of the body."""
-        visit = self._visit
-        is_watched = visit.entered is not None and visit.is_refundable
-        return self._parts() if is_watched else iter(self._body)
-
-    def _parts(self) -> Iterator[Any]:
-        try:
-            yield from self._body
-        except Exception:
-            self._visit.failed()
-            raise
-
-    def close(self) -> None:
-        """Close the body."""
-        try:
-            if self._close is not None:
-                self._close()
-        finally:
-            self._visit.finished()

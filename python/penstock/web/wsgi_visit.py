@@ -1,0 +1,138 @@
+"""Visits of WSGI requests: how a response starts, and how its body ends."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.web.lifecycle import Visit
+from penstock.web.request import EnvironRequest, Response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+
+    ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
+    Start = Callable[..., Callable[[bytes], object]]
+    Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+VISIT_KEY: Final = "penstock.visit"
+"""The key of an environ under which the visit is stored whose fields the response gets."""
+
+
+class WsgiVisit(Visit):
+    """A visit whose `native` is an environ, and whose response starts as in PEP 3333.
+
+    Attributes:
+        start_response: The server's.
+        has_started: Whether `start` has settled the response.
+    """
+
+    __slots__ = ("has_started", "start_response")
+
+    # Set by adapters: a constructor of this class would be one call more for each request.
+    start_response: Start
+    has_started: bool
+
+    def read(self) -> EnvironRequest:
+        """Return the request."""
+        return EnvironRequest(self.native)
+
+    def start(
+        self, status: str, headers: list[tuple[str, str]], exc_info: ExcInfo | None = None
+    ) -> Callable[[bytes], object]:
+        """Start the response; an application may do so again to report an error."""
+        start_response = self.start_response
+        limits, outcome = self.limits, self.entered
+        if outcome is None and limits is not None:
+            # As `add_to`, with one call less.
+            fields_of = limits.fields
+            headers = [*headers, *fields_of(self.decision)]
+        else:
+            if self.is_open:
+                self.has_started = True
+                self.respond(Response(int(status[:3]), headers))
+            headers = self.add_to(headers, status)
+        if exc_info is None:
+            return start_response(status, headers)
+        return start_response(status, headers, exc_info)
+
+    def watch_response(self, body: Iterable[Any]) -> Iterable[Any]:
+        """Return a body that calls `failed` if it breaks, and `finished` at its end."""
+        wrapper = self.native.get("wsgi.file_wrapper")
+        if isinstance(wrapper, type) and isinstance(body, wrapper):
+            # The server sends the file itself, if it gets its own object.
+            with suppress(AttributeError):
+                body.close = _Body(body, self).close  # type: ignore[attr-defined]
+                return body
+        return _Body(body, self)
+
+
+class _Body:
+    """A WSGI body that tells a visit how it ends."""
+
+    def __init__(self, body: Iterable[Any], visit: WsgiVisit) -> None:
+        self._body: Final = body
+        self._close: Final = getattr(body, "close", None)
+        self._visit: Final = visit
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator over the parts of the body."""
+        visit = self._visit
+        is_watched = visit.entered is not None and visit.is_refundable
+        return self._parts() if is_watched else iter(self._body)
+
+    def _parts(self) -> Iterator[Any]:
+        try:
+            yield from self._body
+        except Exception:
+            self._visit.failed()
+            raise
+
+    def close(self) -> None:
+        """Close the body."""
+        try:
+            if self._close is not None:
+                self._close()
+        finally:
+            self._visit.finished()
+
+
+def limit_responses(serve: Application) -> Application:
+    """Wrap the WSGI application of a framework whose views are limited further inside.
+
+    The adapter stores the visit of a request under `VISIT_KEY` once it has decided a limit. The
+    framework has to start its response before it returns the body.
+    """
+
+    @wraps(serve)
+    def limited_wsgi_app(environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
+        environ[VISIT_KEY] = None
+
+        def start(
+            status: str, headers: list[tuple[str, str]], exc_info: ExcInfo | None = None
+        ) -> Callable[[bytes], object]:
+            visit: WsgiVisit | None = environ[VISIT_KEY]
+            if visit is not None:
+                visit.start_response = start_response
+                return visit.start(status, headers, exc_info)
+            if exc_info is None:
+                return start_response(status, headers)
+            return start_response(status, headers, exc_info)
+
+        try:
+            body = serve(environ, start)
+        except Exception:
+            visit: WsgiVisit | None = environ[VISIT_KEY]
+            if visit is not None:
+                visit.failed()
+            raise
+        else:
+            visit = environ[VISIT_KEY]
+            return visit.watch_response(body) if visit is not None and visit.needs_end else body
+        finally:
+            # A visit refers to its environ: a cycle waits for the garbage collector.
+            del environ[VISIT_KEY]
+
+    return limited_wsgi_app
