@@ -59,7 +59,12 @@ class PenstockMiddleware:
         visit.has_middleware = visit.has_writer = True
         if self._is_async:
             return self._serve_async(request, visit)
-        response = self.get_response(request)
+        try:
+            response = self.get_response(request)
+        except Exception:
+            # Only with the setting DEBUG_PROPAGATE_EXCEPTIONS; there is no response to settle.
+            visit.failed()
+            raise
         app_limits = conf.current()
         if visit.deferred is not None:
             response = app_limits.finish_deferred(response, request, visit)
@@ -72,7 +77,11 @@ class PenstockMiddleware:
         return app_limits.apply_headers(response, request, visit)
 
     async def _serve_async(self, request: HttpRequest, visit: DjangoVisit) -> HttpResponseBase:
-        response: HttpResponseBase = await self.get_response(request)
+        try:
+            response: HttpResponseBase = await self.get_response(request)
+        except Exception:
+            await visit.failed_async()
+            raise
         app_limits = conf.current()
         if visit.deferred is not None:
             finish, waits = app_limits.finish_deferred, app_limits.may_wait

@@ -267,12 +267,12 @@ class FlaskLimits(RouteTable):
 
     def _refund_unhandled(self, _app: Flask, **_: Any) -> None:
         """Refund a request whose view raised an exception without a handler."""
-        visit = visit_of(current_request())
-        if self._app.testing or self._app.debug:
-            # Flask raises the exception, so that there is no response to settle.
-            visit.failed()
-        else:
-            visit.failed(head=None)
+        native = current_request()
+        visit = visit_of(native)
+        visit.failed(head=None)
+        # If Flask raises the exception, there is no response, and `wsgi_app` settles the request.
+        if VISIT_KEY in native.environ:
+            native.environ[VISIT_KEY] = visit
 
     def _limits_for_request(self, limits: ViewLimits | None, native: Request) -> Known:
         """Return what is decided first: limits of a view, of the route, and directly within."""

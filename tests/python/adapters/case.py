@@ -151,6 +151,9 @@ class Driver:
     def start(self) -> Any:
         """Start the application as a server does, or run the check of its framework."""
 
+    def pass_errors_on(self) -> None:
+        """Let the framework raise the exceptions of views, where it has a setting for that."""
+
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
         """Send a request through the framework's test client."""
         raise NotImplementedError

@@ -292,15 +292,21 @@ class InFlask(Driver):
         return self._limits.client_id(*arguments)
 
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
-        response = self._app.test_client().open(
-            url,
-            method=method,
-            headers=dict(headers),
-            environ_base={"REMOTE_ADDR": peer or ""},
-            environ_overrides=self.environ,
-            buffered=True,
-        )
-        return Answer(response.status_code, [*response.headers], response.data)
+        def send() -> Answer:
+            response = self._app.test_client().open(
+                url,
+                method=method,
+                headers=dict(headers),
+                environ_base={"REMOTE_ADDR": peer or ""},
+                environ_overrides=self.environ,
+                buffered=True,
+            )
+            return Answer(response.status_code, [*response.headers], response.data)
+
+        return raised(send)
+
+    def pass_errors_on(self) -> None:
+        self._app.config["PROPAGATE_EXCEPTIONS"] = True
 
     @staticmethod
     def request(native: Any) -> Request:
@@ -460,11 +466,18 @@ class InDjango(Driver):
         return django.http.StreamingHttpResponse(body, **options)
 
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
-        client = django.test.Client(raise_request_exception=False)
-        environ: Any = {"REMOTE_ADDR": peer or "", **self.environ}
-        response: Any = client.generic(method, url, headers=dict(headers), **environ)
-        body = response.getvalue() if response.streaming else response.content
-        return Answer(response.status_code, [*response.headers.items()], body)
+        def send() -> Answer:
+            client = django.test.Client(raise_request_exception=False)
+            environ: Any = {"REMOTE_ADDR": peer or "", **self.environ}
+            response: Any = client.generic(method, url, headers=dict(headers), **environ)
+            body = response.getvalue() if response.streaming else response.content
+            return Answer(response.status_code, [*response.headers.items()], body)
+
+        return raised(send)
+
+    def pass_errors_on(self) -> None:
+        assert self.site.django is not None
+        self.site.django.set(DEBUG_PROPAGATE_EXCEPTIONS=True)
 
     @staticmethod
     def request(native: Any) -> Request:
@@ -548,7 +561,7 @@ class InAsyncDjango(InDjango):
                 body = response.content
             return Answer(response.status_code, [*response.headers.items()], body)
 
-        return asyncio.run(ask())
+        return raised(lambda: asyncio.run(ask()))
 
     def stream(self, body: Any, **options: Any) -> Any:
         async def parts() -> AsyncIterator[str]:

@@ -202,8 +202,9 @@ def test_view_may_settle_after_its_response_has_started(
     assert left(limiter, "Large") == 95
 
 
+@pytest.mark.parametrize("passes_on", [False, True])
 def test_view_that_raises_is_settled_as_a_server_error(
-    serve: Serve, limiter: penstock.Limiter
+    serve: Serve, limiter: penstock.Limiter, *, passes_on: bool
 ) -> None:
     def view(_: Request) -> Reply:
         raise LookupError
@@ -213,8 +214,10 @@ def test_view_that_raises_is_settled_as_a_server_error(
 
     app = serve(
         Route("/free", (limited("Large", deduct_when=failed),), view),
-        Route("/counted", (limited("PerUser", deduct_when=broken),), view),
+        Route("/counted", (limited("PerUser", deduct_when=broken, reserve=False),), view),
     )
+    if passes_on:
+        app.pass_errors_on()
     assert app.ask("/free").status == 500
     assert left(limiter, "Large") == 100
     assert app.ask("/counted").status == 500
