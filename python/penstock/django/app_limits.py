@@ -25,6 +25,7 @@ from penstock.django.view_limits import all_rules, class_of, directly_within, ro
 from penstock.errors import Error
 from penstock.web.headers import strictest
 from penstock.web.route_table import RouteTable
+from penstock.web.rule import METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,9 +43,6 @@ _Answer = TypeVar("_Answer")
 _Arguments = TypeVarTuple("_Arguments")
 
 _HTML: Final = "text/html; charset=utf-8"
-_METHODS: Final = frozenset(
-    {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
-)
 # List fields: ours are added to those that the view has set. The fields of limits replace others,
 # because those of a cached page describe another request.
 _LISTS: Final = frozenset({"Link", "Access-Control-Expose-Headers"})
@@ -85,7 +83,7 @@ class DjangoLimits(RouteTable):
         is_first = not visit.is_decided and visit.deferred is None
         # Only the middleware applies the default limits of a view.
         needs_view = is_first and visit.has_middleware
-        view, method = self.view_of(http) if needs_view else (None, None)
+        view, method = self.view_of(http) if needs_view else (None, "")
         owner = None if view_object is None else type(view_object)
         key = (limits, view, method, owner, is_first)
         known = self.known.get(key)
@@ -143,12 +141,12 @@ class DjangoLimits(RouteTable):
         return self._defer(known, visit) if known.waits else known.limits
 
     @staticmethod
-    def view_of(http: HttpRequest) -> tuple[object, str | None]:
+    def view_of(http: HttpRequest) -> tuple[object, str]:
         """Return the view and the method of a request."""
         match = http.resolver_match
         if match is None:
-            return None, None
-        return match.func, http.method if http.method in _METHODS else None
+            return None, ""
+        return match.func, http.method if http.method in METHODS else ""
 
     def _add(
         self, key: object, route: Route | None, view_class: type | None, *own: ViewLimits

@@ -51,7 +51,7 @@ _SECOND_NS: Final = 1_000_000_000
 
 _Key = tuple[type, object]
 """What tells the throttles of a view apart: the class, and its limit."""
-_Place = tuple[tuple[_Key, ...], type, str | None, tuple[object, str | None] | None]
+_Place = tuple[tuple[_Key, ...], type, str | None, tuple[object, str] | None]
 """The throttles, the class of the view, its scope, and the view if default limits may apply."""
 
 _rules: Final[dict[tuple[type, object, type], Rule]] = {}
@@ -308,7 +308,7 @@ def _add(place: _Place, throttles: Sequence[PenstockThrottle], app_limits: Djang
         ImproperlyConfigured: A limit is unknown or wrong.
     """
     _, view_class, scope, served_by = place
-    view, method = served_by or (None, None)
+    view, method = served_by or (None, "")
     try:
         check_view_class(view_class)
         found = [throttle.penstock_rule(scope, view_class) for throttle in throttles]

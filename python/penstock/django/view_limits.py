@@ -31,16 +31,14 @@ _checked: Final[set[type]] = set()
 _METHODS: Final = ("get", "post", "put", "patch", "delete", "head", "options", "trace")
 
 
-def route_of(view: object, method: str | None) -> Route:
+def route_of(view: object, method: str) -> Route:
     """Return a route as limits see it, by its view and a method."""
     view_class = class_of(view)
-    functions = (view, getattr(view_class, "dispatch", None), method_of(view, method or ""))
-    return Route(method or "", functions, view_class)
+    functions = (view, getattr(view_class, "dispatch", None), method_of(view, method))
+    return Route(method, functions, view_class)
 
 
-def directly_within(
-    limits: ViewLimits, owner: type | None, method: str | None
-) -> Iterator[ViewLimits]:
+def directly_within(limits: ViewLimits, owner: type | None, method: str) -> Iterator[ViewLimits]:
     """Yield the limits within others that are reached without a check that could refuse."""
     function: object = limits.view
     view_class = getattr(function, "view_class", None)
@@ -52,7 +50,7 @@ def directly_within(
             function = inner.view
     if owner is not None and function is View.dispatch:
         # As in Django, `get` answers HEAD unless the class has a function for it.
-        name = "get" if method == "HEAD" and not hasattr(owner, "head") else (method or "").lower()
+        name = "get" if method == "HEAD" and not hasattr(owner, "head") else method.lower()
         inner = outermost_limits(getattr(owner, name, None))
         if inner is not None:
             yield inner

@@ -28,6 +28,7 @@ from penstock.web.route_table import (
     nested_limits,
     outermost_limits,
 )
+from penstock.web.rule import METHODS
 from penstock.web.wsgi_visit import VISIT_KEY, limit_responses
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("penstock")
 
-_METHODS_IN_ORDER: Final = sorted(method.upper() for method in http_method_funcs)
-_METHODS: Final = frozenset(_METHODS_IN_ORDER)
+_METHODS_OF_CLASSES: Final = sorted(method.upper() for method in http_method_funcs)
 
 
 class FlaskLimits(RouteTable):
@@ -278,8 +278,7 @@ class FlaskLimits(RouteTable):
         """Return what is decided first: limits of a view, of the route, and directly within."""
         url_rule, method = native.url_rule, native.method
         endpoint = None if url_rule is None else url_rule.endpoint
-        # A client can send any method: the unknown ones share an entry.
-        key = (limits, endpoint, method if method in _METHODS else "")
+        key = (limits, endpoint, method if method in METHODS else "")
         known = self.known.get(key)
         if known is None:
             route = None if endpoint is None else self._route(endpoint, key[2])
@@ -307,7 +306,7 @@ class FlaskLimits(RouteTable):
         for rules in self._routes.rules.values():
             yield from rules
         for endpoint, view in self._app.view_functions.items():
-            methods = _METHODS_IN_ORDER if hasattr(view, "view_class") else ("",)
+            methods = _METHODS_OF_CLASSES if hasattr(view, "view_class") else ("",)
             routes = [self._route(endpoint, method) for method in methods]
             functions = [function for route in routes for function in route.functions]
             for limits in nested_limits(functions):

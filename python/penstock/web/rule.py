@@ -65,8 +65,7 @@ _MAX_ADJUSTED: Final = 1024
 # An `AsyncReader` in adapters that await one; nothing more in the others.
 _More = TypeVar("_More")
 
-# The registry of HTTP methods (RFC 9110, section 18.2) as of November 2026, and PURGE of caches.
-_METHODS: Final = tuple(
+METHODS: Final = frozenset(
     """
     GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT QUERY ACL BASELINE-CONTROL BIND
     CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF
@@ -74,6 +73,7 @@ _METHODS: Final = tuple(
     UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL
     """.split()  # noqa: SIM905  a list would be a page long
 )
+"""The registry of HTTP methods (RFC 9110, section 18.2) in November 2026, and PURGE of caches."""
 
 # Keywords of similar packages, and what to write here.
 LIMIT_HINTS: Final = {
@@ -428,8 +428,8 @@ def _methods(methods: str | Iterable[object] | None) -> frozenset[str] | None:
     if not names or len(names) != len(given):
         raise ConfigError(f"methods must name at least one, such as ['POST'], found {methods!r}")
     for name in names:
-        if name not in _METHODS:
-            near = get_close_matches(name, _METHODS, 1) or ["POST"]
+        if name not in METHODS:
+            near = get_close_matches(name, METHODS, 1) or ["POST"]
             raise ConfigError(f"methods: {name!r} is not an HTTP method; did you mean {near[0]!r}?")
     # The view does the same work for both.
     return frozenset(names) | ({"HEAD"} if "GET" in names else set())

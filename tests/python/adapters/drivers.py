@@ -49,6 +49,9 @@ from penstock.identity import by_address
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+METHODS = ["GET", "HEAD", "POST", "PROPFIND"]
+"""The methods of every route."""
+
 
 def raised(send: Callable[[], Answer]) -> Answer:
     """Return the response; a 500 without fields if the client propagates an exception."""
@@ -194,7 +197,7 @@ class InStarlette(Asgi):
             Middleware(penstock.asgi.PenstockMiddleware, **options)
             for options in self.middlewares(route)
         ]
-        methods = ["GET", "HEAD", "POST"]
+        methods = METHODS
         return Starlette(
             routes=[StarletteRoute(route.path, serve, methods=methods, middleware=stack)]
         )
@@ -269,9 +272,7 @@ class InFlask(Driver):
             for names, options in reversed(route.stack):
                 view = limits.limit(*names, **self.options(options))(view)
             view = limits.exempt(view) if route.is_exempt else view
-            self._app.add_url_rule(
-                route.path, f"view_{number}", view, methods=["GET", "HEAD", "POST"]
-            )
+            self._app.add_url_rule(route.path, f"view_{number}", view, methods=METHODS)
         self._limits = limits
 
     def view(self, route: Route, number: int) -> Any:
@@ -345,7 +346,7 @@ class InFastapi(Driver):
             view = self.view(route, number)
             self._app.api_route(
                 route.path,
-                methods=["GET", "HEAD", "POST"],
+                methods=METHODS,
                 dependencies=self._depends(route.stack),
             )(penstock.fastapi.exempt(view) if route.is_exempt else view)
 
@@ -514,7 +515,8 @@ class InRestFramework(InDjango):
             return self.reply(route, request)
 
         attributes = {
-            **dict.fromkeys(("get", "post"), serve),
+            **dict.fromkeys(map(str.lower, METHODS), serve),
+            "http_method_names": [*map(str.lower, METHODS)],
             "authentication_classes": [],
             "permission_classes": [],
             "throttle_classes": [self.throttle(number, *limited) for limited in route.stack],

@@ -47,10 +47,13 @@ def test_one_of_several_limits_replaces_the_default(serve: Serve) -> None:
     assert app.ask().header("RateLimit") == '"PerAddress";r=1;t=30, "PerUser";r=4;t=720'
 
 
-def test_limit_on_one_method_replaces_the_default_for_that_method_only(serve: Serve) -> None:
-    own = limited("PerUser", methods=["POST"], override_defaults=True)
+@pytest.mark.parametrize("method", ["POST", "PROPFIND"])
+def test_limit_on_one_method_replaces_the_default_for_that_method_only(
+    serve: Serve, method: str
+) -> None:
+    own = limited("PerUser", methods=[method], override_defaults=True)
     app = serve(Route("/", (own,)), default=limited("Large"))
-    assert app.ask(method="POST").header("RateLimit") == '"PerUser";r=4;t=720'
+    assert app.ask(method=method).header("RateLimit") == '"PerUser";r=4;t=720'
     assert app.ask().header("RateLimit") == '"Large";r=99;t=1'
 
 
