@@ -106,7 +106,8 @@ class Route(NamedTuple):
     """One route of an application, for one method.
 
     Attributes:
-        method: The method; empty for one that the framework does not know.
+        method: The method; empty for one that is not in `METHODS`, because a client can send any,
+            and each would be an entry of the table.
         functions: The functions that serve it, from the outermost to the innermost.
         owner: The class of the view; `None` for a function.
         around: The rules of what contains it, such as blueprints, from the outermost.
@@ -135,7 +136,7 @@ class Known(NamedTuple):
 
     Attributes:
         limits: The compiled limits; `None` for none.
-        covered: The limits of inner functions that are part of them.
+        covered: The limits that are part of them, and whose wrappers need not ask.
         waits: Whether they wait until the framework has found the user.
     """
 
@@ -206,25 +207,31 @@ class RouteTable:
         return route.around if is_replaced else (*self.defaults, *route.around)
 
     def add(
-        self, key: object, route: Route | None, *own: ViewLimits, rules: tuple[Rule, ...] = ()
+        self,
+        key: object,
+        route: Route | None,
+        reached: ViewLimits | None = None,
+        *covered: ViewLimits,
+        rules: tuple[Rule, ...] = (),
     ) -> Known:
         """Compile what is decided together at one place of a route.
 
         Args:
             key: What the adapter finds it by.
             route: The route, whose defaults are decided there; `None` for none.
-            own: The limits that are reached there, and those directly within.
+            reached: The limits whose wrapper asks; `None` if the adapter asks before it calls one.
+            covered: Further limits that are decided there, so that their wrappers need not ask.
             rules: Rules of other kinds that are decided there.
 
         Raises:
             ConfigError: As `Guard.check`.
             LimitError: As `Guard.check`.
         """
-        for limits in own:
+        for limits in covered if reached is None else (reached, *covered):
             rules += limits.rules
         make_room(self.known)
         compiled = self.compile((*self.around(route, rules), *rules))
-        known = self.known[key] = Known(compiled, own[1:])
+        known = self.known[key] = Known(compiled, covered)
         return known
 
     def compile(self, rules: Sequence[Rule]) -> RouteLimits | None:
