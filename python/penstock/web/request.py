@@ -83,6 +83,12 @@ class WatchedInput:
         """Read bytes."""
         return self._watched(self._stream.read, size)
 
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes into a buffer, which not all servers offer."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def readline(self, *size: int) -> bytes:
         """Read a line."""
         return self._watched(self._stream.readline, size)

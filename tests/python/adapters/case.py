@@ -115,6 +115,7 @@ class Driver:
             them before.
         writes_refusals: Whether the adapter responds to a refused request; else the framework does.
         is_async: Whether callables may be awaited.
+        is_wsgi: Whether a server passes it an environ.
         parameter: A number in the path of a route, in the framework's syntax.
     """
 
@@ -124,6 +125,7 @@ class Driver:
     sees_errors: ClassVar[bool] = True
     writes_refusals: ClassVar[bool] = True
     is_async: ClassVar[bool] = False
+    is_wsgi: ClassVar[bool] = False
     parameter: ClassVar[str] = "<int:number>"
 
     def __init__(self, site: Site) -> None:
@@ -166,6 +168,16 @@ class Driver:
     @staticmethod
     def response(status: int, text: str) -> Any:
         """Return a response of the framework, as `on_denied` may."""
+        raise NotImplementedError
+
+    @staticmethod
+    def raised(status: int) -> Exception:
+        """Return the exception that is a response of a status, 403 or 404."""
+        raise NotImplementedError
+
+    @staticmethod
+    def form(native: Any) -> Mapping[str, Any]:
+        """Read the form in the body of the framework's request."""
         raise NotImplementedError
 
     def client_id(self, request: Request, *arguments: Any) -> Any:

@@ -25,6 +25,7 @@ import starlette.testclient
 import werkzeug.test
 import werkzeug.wrappers
 from adapters.case import Answer, Driver, Limited, Reply, Request, Route, Site, View
+from django.core.exceptions import PermissionDenied
 from django.utils.module_loading import import_string
 from litestar.middleware import DefineMiddleware
 from rest_framework.views import APIView
@@ -35,6 +36,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.responses import Response as StarletteResponse
 from starlette.routing import Route as StarletteRoute
 from werkzeug.datastructures import EnvironHeaders
+from werkzeug.exceptions import default_exceptions
 
 import penstock
 import penstock.asgi
@@ -74,6 +76,7 @@ class Wsgi(Driver):
 
     name = "wsgi"
     has_routes = False
+    is_wsgi = True
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
@@ -117,7 +120,13 @@ class Wsgi(Driver):
             dict(parse_qsl(native["QUERY_STRING"])),
             cast("Mapping[str, str]", EnvironHeaders(native)),
             native.get("penstock.decision"),
+            native,
         )
+
+    @staticmethod
+    def form(native: Any) -> Mapping[str, Any]:
+        body = native["wsgi.input"].read(int(native["CONTENT_LENGTH"]))
+        return dict(parse_qsl(body.decode()))
 
     @staticmethod
     def response(status: int, text: str) -> Any:
@@ -259,6 +268,7 @@ class InFlask(Driver):
     """Views of Flask."""
 
     name = "flask"
+    is_wsgi = True
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
@@ -311,11 +321,21 @@ class InFlask(Driver):
 
     @staticmethod
     def request(native: Any) -> Request:
-        return Request(native.method, native.path, native.args.to_dict(), native.headers)
+        query = native.args.to_dict()
+        return Request(native.method, native.path, query, native.headers, native=native)
+
+    @staticmethod
+    def form(native: Any) -> Mapping[str, Any]:
+        form: Mapping[str, Any] = native.form
+        return form
 
     @staticmethod
     def response(status: int, text: str) -> Any:
         return flask.Response(text, status)
+
+    @staticmethod
+    def raised(status: int) -> Exception:
+        return default_exceptions[status]()
 
 
 class InAsyncFlask(InFlask):
@@ -394,6 +414,10 @@ class InFastapi(Driver):
     def response(status: int, text: str) -> Any:
         return PlainTextResponse(text, status)
 
+    @staticmethod
+    def raised(status: int) -> Exception:
+        return fastapi.HTTPException(status)
+
 
 class InSyncFastapi(InFastapi):
     """Endpoints of FastAPI that run in its threads."""
@@ -411,6 +435,7 @@ class InDjango(Driver):
     """Views of Django, served by its WSGI handler."""
 
     name = "django"
+    is_wsgi = True
     middleware: ClassVar[list[str]] = ["penstock.django.PenstockMiddleware"]
 
     def __init__(self, site: Site) -> None:
@@ -495,6 +520,15 @@ class InDjango(Driver):
     def response(status: int, text: str) -> Any:
         return django.http.HttpResponse(text, status=status)
 
+    @staticmethod
+    def raised(status: int) -> Exception:
+        return django.http.Http404() if status == 404 else PermissionDenied()
+
+    @staticmethod
+    def form(native: Any) -> Mapping[str, Any]:
+        form: Mapping[str, Any] = native.POST
+        return form
+
 
 class InDjangoWithoutMiddleware(InDjango):
     """Views of Django without the middleware: the decorator works alone."""
@@ -538,6 +572,7 @@ class InAsyncDjango(InDjango):
     """Views of Django that are coroutines, served by its ASGI handler."""
 
     name = "django-async"
+    is_wsgi = False
 
     def view(self, route: Route, number: int) -> Any:
         async def serve(request: Any, **_: object) -> Any:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import django.core.exceptions
-import django.http
 import pytest
-import starlette.exceptions
-import werkzeug.exceptions
 from adapters.case import Reply, Request, Route, limited
-from adapters.drivers import InDjango, InFastapi, InFlask, only
+from adapters.drivers import InDjango, only, with_routes
 from guards import left
 
 if TYPE_CHECKING:
@@ -23,28 +20,13 @@ if TYPE_CHECKING:
     import penstock
 
 
-def answer_of(driver: type[Driver], status: int) -> Exception:
-    """Return the exception that is a response of a status in a framework."""
-    if issubclass(driver, InDjango):
-        return {
-            403: django.core.exceptions.PermissionDenied(),
-            404: django.http.Http404(),
-        }[status]
-    if issubclass(driver, InFlask):
-        return {
-            403: werkzeug.exceptions.Forbidden(),
-            404: werkzeug.exceptions.NotFound(),
-        }[status]
-    return starlette.exceptions.HTTPException(status)
-
-
-@only(lambda driver: issubclass(driver, InFlask | InFastapi | InDjango))
+@with_routes
 @pytest.mark.parametrize("status", [403, 404])
 def test_answer_that_a_view_raises_is_not_refunded(
     serve: Serve, driver: type[Driver], limiter: penstock.Limiter, status: int
 ) -> None:
     def view(_: Request) -> Reply:
-        raise answer_of(driver, status)
+        raise driver.raised(status)
 
     app = serve(Route("/", (limited("Large", refund_on_error=True),), view))
     answer = app.ask()
@@ -54,6 +36,41 @@ def test_answer_that_a_view_raises_is_not_refunded(
         '"Large";r=99;t=1' if driver.starts else None,
     )
     assert left(limiter, "Large") == 99
+
+
+class Reset(io.BytesIO):
+    """A body whose connection was reset."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise ConnectionResetError(size)
+
+    readline = readinto = read  # type: ignore[assignment]
+
+
+@only(lambda driver: driver.is_wsgi)
+def test_client_that_leaves_while_its_body_is_read_is_not_refunded(
+    serve: Serve, driver: type[Driver], limiter: penstock.Limiter
+) -> None:
+    """Otherwise it could make any view fail after its work. ASGI has cases of its own."""
+
+    def view(request: Request) -> Reply:
+        try:
+            driver.form(request.native)["b"]
+        except Exception as error:
+            # As a library may, so that the adapter does not see an answer of the framework.
+            raise ValueError from error
+        return Reply()
+
+    app = serve(Route("/", (limited("Large", refund_on_error=True),), view))
+    form = "application/x-www-form-urlencoded"
+    bodies = [io.BytesIO(b"a=1&b=2"), io.BytesIO(b"a=1&c=2"), Reset()]
+    counts = []
+    for body in bodies:
+        app.environ |= {"wsgi.input": body, "CONTENT_LENGTH": "7", "CONTENT_TYPE": form}
+        app.ask(method="POST")
+        counts.append(left(limiter, "Large"))
+    # The second client sent its whole body, and the view failed for another reason.
+    assert counts == [99, 99, 98]
 
 
 @only(lambda driver: driver.sees_errors)
