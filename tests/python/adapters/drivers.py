@@ -1,7 +1,8 @@
 """One driver per framework, which serves routes with limits and calls them by its test client.
 
 A case of the suite describes its routes in neutral terms (`Route`, `Request`, `Reply`); a driver
-builds them in its framework. A new adapter needs a driver in `DRIVERS` and nothing else.
+builds them in its framework. A new adapter needs a driver in `DRIVERS`; one with decorators, an
+application in `test_decorators.py`, too; one with commands, a site in `test_commands.py`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from adapters.case import Reply, Request, Route, hello, limited
-from adapters.drivers import InFlask, InLitestar, Wsgi, only, with_routes
+from adapters.drivers import InLitestar, only, with_routes
 from guards import left
 
 import penstock
@@ -169,7 +169,7 @@ def test_get_includes_head(serve: Serve, limiter: penstock.Limiter) -> None:
     assert app.ask(method="POST").limit_fields == {}
 
 
-@only(lambda driver: driver in (Wsgi, InFlask))
+@only(lambda driver: driver.is_wsgi)
 def test_method_in_small_letters_counts(serve: Serve) -> None:
     """Test clients send methods in capitals; some servers pass on any spelling."""
     app = serve(Route("/", (limited("PerAddress", methods=["POST"]),)))

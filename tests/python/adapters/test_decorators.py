@@ -159,13 +159,6 @@ def test_decorator_does_not_hide_the_view(app: Any) -> None:
     assert inspect.unwrap(limited) is view
 
 
-def test_names_of_rates_follow_the_order_of_the_routes(app: Any) -> None:
-    for number, rate in enumerate(("1/minute", "2/minute")):
-        app.route(f"/{number}", app.limit(rate)(app.view()))
-    assert '"hello-2";q=2' in limit_fields(app.ask("/1"))["RateLimit-Policy"]
-    assert '"hello";q=1' in limit_fields(app.ask("/0"))["RateLimit-Policy"]
-
-
 def test_shared_rate_is_one_limit_for_its_views(app: Any) -> None:
     search = app.shared("2/minute", scope="search")
     app.route("/a", search(app.view()))
@@ -225,6 +218,37 @@ def test_limited_function_denies_when_a_view_calls_it(app: Any, limiter: penstoc
         '"Large";r=99;t=1, "PerAddress";r=0;t=30, "PerUser";r=3;t=720'
     )
     assert (remaining(limiter, "PerAddress"), remaining(limiter, "PerUser", "ada")) == (0, 3)
+
+
+def test_second_call_of_a_function_in_a_request_counts(app: Any, limiter: penstock.Limiter) -> None:
+    search = app.limit("PerAddress")(app.view())
+
+    @functools.wraps(search)
+    def twice(*request: Any) -> Any:
+        search(*request)
+        return search(*request)
+
+    app.route("/", app.limit("PerUser")(twice))
+    assert app.ask().status_code == 200
+    assert (remaining(limiter, "PerAddress"), remaining(limiter, "PerUser")) == (0, 4)
+
+
+def test_second_call_of_a_method_in_a_request_counts(app: Any, limiter: penstock.Limiter) -> None:
+    calls = iter([True, False])
+
+    def get(self: Any, *request: Any) -> Any:
+        return self.get(*request) if next(calls) else app.view()(*request)
+
+    methods = {"get": app.limit("PerAddress")(get)}
+    app.route("/", app.limit("PerUser")(type("Orders", (app.base,), methods)))
+    assert app.ask().status_code == 200
+    assert (remaining(limiter, "PerAddress"), remaining(limiter, "PerUser")) == (0, 4)
+
+
+def test_wrong_option_is_an_error_before_a_view_is_decorated(app: Any) -> None:
+    for limit in (app.limit, functools.partial(app.shared, scope="search")):
+        with pytest.raises(penstock.ConfigError):
+            limit("PerAddress", cost=-1)
 
 
 @pytest.mark.parametrize("target", [7, "view", dict])

@@ -82,6 +82,19 @@ def start(serve: Serve) -> Start:
 
 
 @with_routes
+def test_every_process_names_the_limits_of_views_alike(
+    serve: Serve, clock: penstock.ManualClock
+) -> None:
+    """Whichever route each of them serves first."""
+    routes = [Route(f"/{n}", (limited(f"{n}/minute"),), name="orders") for n in (1, 2)]
+    named = []
+    for paths in (("/1", "/2"), ("/2", "/1")):
+        app = serve(*routes, limiter=penstock.Limiter({}, clock=clock))
+        named.append({path: app.ask(path).header("RateLimit-Policy") for path in paths})
+    assert named[0] == named[1]
+
+
+@with_routes
 @pytest.mark.parametrize("other", ["2m", ["1m", "2m"]])
 def test_routes_that_block_for_different_times_are_an_error_at_start(
     start: Start, other: Any
