@@ -98,24 +98,13 @@ def test_show_prints_json(app: flask.Flask) -> None:
     routes = json.loads(run(app, "show", "--json").output)
     (orders,) = [r for r in routes if r["route"] == "/orders" and r["methods"] == ["POST"]]
     assert orders["endpoint"] == "orders"
-    assert orders["limits"][0] == {
-        "name": "PerAddress",
-        "limit": "5 per minute",
-        "numbers": penstock.Limit.parse("5/minute").describe(),
-        "id": "by_address",
-        "choices": None,
-        "cost": 2,
-        "keep": 0,
-        "exempt_when": False,
-        "deduct_when": False,
-        "cost_from_response": False,
-        "refund_on_error": False,
-        "count_denied": False,
-        "block_for": [],
-        "on_store_error": None,
-        "mode": "enforce",
-        "enabled": True,
-    }
+    facts = orders["limits"][0]
+    assert (facts["name"], facts["limit"], facts["cost"]) == ("PerAddress", "5 per minute", 2)
+    assert facts["numbers"] == penstock.Limit.parse("5/minute").describe()
+    assert (facts["id"], facts["mode"], facts["enabled"]) == ("by_address", "enforce", True)
+    # Options that the limit does not have, in the form in which others would be read.
+    absent = ("choices", "exempt_when", "block_for", "on_store_error")
+    assert [facts[name] for name in absent] == [None, False, [], None]
 
 
 def test_defaults_blueprints_and_exemptions_are_shown(limiter: penstock.Limiter) -> None:
