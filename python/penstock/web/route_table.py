@@ -7,6 +7,7 @@ as a `Route`; `RouteTable` finds the rules that are decided together there, and 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import fields
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -17,6 +18,7 @@ from penstock.messages import describe_limit
 from penstock.web.compile import make_room
 from penstock.web.limit_names import view_scope
 from penstock.web.per_request import PerRequestLimit
+from penstock.web.rule import SHOWN_BY_NAME, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from penstock._core import Limiter
     from penstock.web.guard import Guard
     from penstock.web.route_limits import RouteLimits
-    from penstock.web.rule import CompiledLimit, Rule
+    from penstock.web.rule import CompiledLimit
 
 LIMITS: Final = "__penstock__"
 """The attribute of a function that holds its `ViewLimits`."""
@@ -32,14 +34,7 @@ EXEMPT: Final = "__penstock_exempt__"
 """The attribute of a function or a class that is exempt from the defaults."""
 
 _SECOND_NS: Final = 1_000_000_000
-# Options that are shown by their names alone.
-_FLAGS: Final = (
-    "exempt_when",
-    "deduct_when",
-    "cost_from_response",
-    "refund_on_error",
-    "count_denied",
-)
+_FLAGS: Final = [x.name for x in fields(Rule) if x.metadata == SHOWN_BY_NAME]
 
 # The applications of each limiter, in the order in which they were created.
 _tables: Final[WeakKeyDictionary[Limiter, WeakKeyDictionary[RouteTable, None]]] = (

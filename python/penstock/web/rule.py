@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import (
     TYPE_CHECKING,
@@ -96,6 +96,10 @@ LIMIT_HINTS: Final = {
 }
 
 
+SHOWN_BY_NAME: Final = {"shown": "by name"}
+"""The metadata of an option of a `Rule` that commands show by its name alone."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rule:
     """One or several limits of a route with their options, validated as far as possible alone."""
@@ -110,15 +114,15 @@ class Rule:
     id: IdSource
     cost: int | Callable[[Request], Any]
     methods: frozenset[str] | None
-    exempt_when: Callable[[Request], Any] | None
-    deduct_when: Callable[[Any], Any] | None
-    cost_from_response: Callable[[Any], Any] | None
+    exempt_when: Callable[[Request], Any] | None = field(metadata=SHOWN_BY_NAME)
+    deduct_when: Callable[[Any], Any] | None = field(metadata=SHOWN_BY_NAME)
+    cost_from_response: Callable[[Any], Any] | None = field(metadata=SHOWN_BY_NAME)
     reserve: bool
     is_settled_by_view: bool
-    refund_on_error: bool
+    refund_on_error: bool = field(metadata=SHOWN_BY_NAME)
     mode: Mode
     override_defaults: bool | None
-    count_denied: bool
+    count_denied: bool = field(metadata=SHOWN_BY_NAME)
     blocks: tuple[Limit, ...]
     on_store_error: StorePolicy | None
 
