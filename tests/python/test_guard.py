@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,8 @@ from penstock.web.guard import Guard
 from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from conftest import MakeLimiter
 
     from penstock.web.rule import RuleOptions
@@ -257,6 +260,21 @@ def test_tests_skip_guards_whose_limiter_is_closed() -> None:
     assert used.limiter.limits["Orders"].count == 1
     used.limiter.close()
     assert replace_limits(None)
+
+
+def test_tests_skip_guards_of_applications_that_are_garbage(tmp_path: Path) -> None:
+    """Applications are cycles, so that of an earlier test stays until the collector finds it."""
+    url = f"shm://{tmp_path}/store?capacity=100"
+    application: list[object] = [Guard(limits={"Orders": "9/hour"}, store=url)]
+    application.append(application)
+    os.truncate(tmp_path / "store", 0)
+    with pytest.raises(penstock.StoreError):
+        reset_guards()
+    used = Guard(limits={"Orders": "9/hour"})
+    used.limiter.spend("Orders", "ada", 9)
+    del application
+    reset_guards()
+    assert used.limiter.check("Orders", "ada", 0).remaining == 9
 
 
 def test_tests_replace_limits_beside_those_of_routes() -> None:
