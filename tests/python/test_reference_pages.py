@@ -8,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,23 @@ def test_options_page_has_every_field_of_a_limits_file() -> None:
     fields = set(re.findall(r'"(\w+)"', parameters + general))
     assert len(fields) >= 15
     assert options("file").keys() == fields | {"number", "tiers", "ids"}
+
+
+def test_every_extra_is_on_its_lists() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = settings["project"]["optional-dependencies"]
+    (every,) = extras.pop("all")
+    assert sorted(every.removeprefix("penstock[").removesuffix("]").split(",")) == sorted(extras)
+    table = read("start.md").partition("| extra | for |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {*extras, "all"}
+    # Nothing but its adapter imports a framework.
+    modules = {path.name.removesuffix(".py") for path in (ROOT / "python/penstock").iterdir()}
+    adapters = extras.keys() & modules - {"cli"}
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (forbidden,) = [each["forbidden_modules"] for each in contracts if "framework" in each["name"]]
+    assert len(adapters) >= 7
+    assert adapters <= {*forbidden}
 
 
 @pytest.mark.parametrize(
