@@ -1,8 +1,8 @@
 """Enforcement of limits, the same for every framework.
 
-An adapter passes a request to a `RouteLimits` and writes its `Outcome` into the response. If the
-store fails, `on_store_error` applies: `allow` (serve, without headers), `deny` (503), `local` (this
-process decides, at its share of the limit) or `raise` (`StoreError` reaches the framework).
+A guard compiles the rules of routes, which the `Visit` of each request enters. If the store fails,
+`on_store_error` applies: `allow` (serve, without headers), `deny` (503), `local` (this process
+decides, at its share of the limit) or `raise` (`StoreError` reaches the framework).
 """
 
 from __future__ import annotations

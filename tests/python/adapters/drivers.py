@@ -8,7 +8,9 @@ application in `test_decorators.py`, too; one with commands, a site in `test_com
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import parse_qsl
@@ -99,8 +101,14 @@ class Wsgi(Driver):
         return response(environ, start_response)
 
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
+        return self.send_to(self._apps[url.partition("?")[0]], method, url, headers, peer)
+
+    def send_to(
+        self, app: Any, method: str, url: str, headers: Mapping[str, str], peer: str | None
+    ) -> Answer:
+        """Send a request to a WSGI application."""
+
         def send() -> Answer:
-            app = self._apps[url.partition("?")[0]]
             response = werkzeug.test.Client(app).open(
                 url,
                 method=method,
@@ -350,6 +358,68 @@ class InAsyncFlask(InFlask):
 
         serve.__qualname__ = route.name or f"view_{number}"
         return serve
+
+
+def code_of_the_page() -> dict[str, Any]:
+    """Return the names of the framework and the adapter on the page about adapters."""
+    page = Path(__file__).parents[3] / "docs/adapters.md"
+    found: dict[str, Any] = {"__name__": "tiny"}
+    for code in re.findall(
+        r"```python\n(# The .*?)```", page.read_text(encoding="utf-8"), re.DOTALL
+    ):
+        exec(code, found)  # noqa: S102  our own page
+    return found
+
+
+TINY = code_of_the_page()
+
+
+class InTiny(Wsgi):
+    """Views of the framework on the page about adapters."""
+
+    name = "tiny"
+    has_routes = True
+    parameter = "*"
+
+    def __init__(self, site: Site) -> None:
+        Driver.__init__(self, site)
+        self._tiny = TINY["Tiny"]()
+        self._limits = limits = TINY["Limits"](self._tiny, site.limiter, **site.options)
+        if site.default is not None:
+            names, options = site.default
+            limits.default(*names, **self.options(options))
+        for number, route in enumerate(site.routes):
+            view = self._view(route, number)
+            for names, options in reversed(route.stack):
+                view = limits.limit(*names, **self.options(options))(view)
+            self._tiny.route(route.path)(limits.exempt(view) if route.is_exempt else view)
+
+    def _view(self, route: Route, number: int) -> Any:
+        def serve(environ: Any) -> Any:
+            body, status, headers = route.view(self.request(environ))
+            parts = [body] if isinstance(body, str) else body
+            return TINY["Response"]((part.encode() for part in parts), status, headers)
+
+        serve.__qualname__ = route.name or f"view_{number}"
+        return serve
+
+    def start(self) -> Any:
+        self._limits.check()
+
+    def client_id(self, request: Request, *arguments: Any) -> Any:
+        return self._limits.client_id(request.native, *arguments)
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
+        return self.send_to(self._tiny, method, url, headers, peer)
+
+    @staticmethod
+    def response(status: int, text: str) -> Any:
+        return TINY["Response"]([text.encode()], status)
+
+    @staticmethod
+    def raised(status: int) -> Exception:
+        error: Exception = TINY["HttpError"](status)
+        return error
 
 
 class InFastapi(Driver):
@@ -625,6 +695,7 @@ DRIVERS: list[type[Driver]] = [
     InQuart,
     InFlask,
     InAsyncFlask,
+    InTiny,
     InFastapi,
     InSyncFastapi,
     InDjango,
