@@ -9,7 +9,7 @@ import pytest
 from guards import asks, request
 
 import penstock
-import penstock.web.fallback
+import penstock.web.store_access
 from penstock import Limiter
 from penstock.guard import admit
 from penstock.web.guard import Guard
@@ -61,10 +61,10 @@ def test_local_decides_over_several_limits_all_or_nothing(limiter: Limiter) -> N
 def test_limiters_of_shares_are_bounded(
     make_limiter: MakeLimiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(penstock.web.fallback, "_MAX_LIMITERS", 2)
+    monkeypatch.setattr(penstock.web.store_access, "_MAX_LIMITERS", 2)
     names = [f"Limit {number}" for number in range(5)]
     limiter = make_limiter(dict.fromkeys(names, "1/minute"))
-    local = penstock.web.fallback.LocalLimiter(limiter, 1)
+    local = penstock.web.store_access.LocalLimiter(limiter, 1)
 
     def is_allowed(name: str) -> bool:
         (decision,) = local.decide([(name, "ada", 1, "spend", None, 0)])

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from penstock._core import BoundLimit, Limits
     from penstock.types import StorePolicy
     from penstock.web.address import ClientAddress, PeerIds
-    from penstock.web.fallback import StoreAccess
     from penstock.web.request import Request
     from penstock.web.rule import Rule
+    from penstock.web.store_access import StoreAccess
 
 # More than the routes of an application, each with its methods.
 _MAX_COMPILED: Final = 2048

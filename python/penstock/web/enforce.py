@@ -14,10 +14,10 @@ from penstock._core import Decision, Limiter, unlimited_decision
 from penstock.aio import AsyncLimiter, ask, ask_all
 from penstock.errors import ConfigError
 from penstock.validation import is_coroutine_function, is_number, takes
-from penstock.web.fallback import Counter, HeldSlots
 from penstock.web.headers import strictest, values
 from penstock.web.outcome import Outcome
 from penstock.web.penalty import denial
+from penstock.web.store_access import Counter, HeldSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence

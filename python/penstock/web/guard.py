@@ -16,7 +16,6 @@ from penstock.validation import check_flag, takes
 from penstock.web.address import ClientAddress, ForwardedHeader
 from penstock.web.compile import ClientIds, Compiler
 from penstock.web.enforce import Enforcer, Observers
-from penstock.web.fallback import StoreAccess
 from penstock.web.headers import Writer, compile_style
 from penstock.web.identity import IdSource, by_address
 from penstock.web.options import (
@@ -27,6 +26,7 @@ from penstock.web.outcome import Outcome, ResponseSettings
 from penstock.web.replacements import switch
 from penstock.web.route_limits import RouteLimits
 from penstock.web.setup_checks import SetupChecks, Watch
+from penstock.web.store_access import StoreAccess
 
 if TYPE_CHECKING:
     import enum

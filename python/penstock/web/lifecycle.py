@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from penstock.errors import Error, RateLimited
 from penstock.validation import slots_error
 from penstock.web.enforce import NOTHING, UNLIMITED, take, take_async
-from penstock.web.fallback import HeldSlots
 from penstock.web.request import Response
+from penstock.web.store_access import HeldSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

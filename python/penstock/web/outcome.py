@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.errors import ConfigError, StoreError
 from penstock.validation import is_number
-from penstock.web.fallback import ViewCost
 from penstock.web.headers import (
     EncodedFields,
     Fields,
@@ -28,6 +27,7 @@ from penstock.web.problem import (
     quota_exceeded,
     reduced_capacity,
 )
+from penstock.web.store_access import ViewCost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from penstock._core import Decision
     from penstock.messages import Translator
     from penstock.types import Id
-    from penstock.web.fallback import HeldSlots, StoreAccess
     from penstock.web.request import Request
     from penstock.web.rule import Entry, Rule
+    from penstock.web.store_access import HeldSlots, StoreAccess
 
 Refusal: TypeAlias = Literal["denied", "store", "request"]
 """Why a request is refused: a limit denied it, the store failed, or its id or cost is invalid."""

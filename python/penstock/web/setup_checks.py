@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock._core import Limiter
-    from penstock.web.fallback import StoreAccess
     from penstock.web.request import Request
+    from penstock.web.store_access import StoreAccess
 
 # Of the observed requests, those of one private peer.
 _NEARLY_ALL: Final = 0.95
