@@ -36,12 +36,13 @@ if TYPE_CHECKING:
 
     from flask import Flask, Request, Response
 
+    from penstock.web.compiled_limit import CompiledLimit
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
     from penstock.web.per_request import PerRequestLimit
     from penstock.web.route_limits import RouteLimits
     from penstock.web.route_table import Known, ViewLimits
-    from penstock.web.rule import CompiledLimit, Rule
+    from penstock.web.rule import Rule
 
 _log: Final = logging.getLogger("penstock")
 

@@ -13,12 +13,13 @@ from penstock.locks import fork_safe
 from penstock.messages import describe_limit
 from penstock.types import Id
 from penstock.validation import did_you_mean, has_slots, is_name, slots_error
+from penstock.web.compiled_limit import CompiledLimit
 from penstock.web.identity import ByAddress, IdSource, OptionalId, ReadyId, compile_id
 from penstock.web.limit_names import LimitNames
 from penstock.web.penalty import Penalty, define_blocks
 from penstock.web.per_request import PerRequestLimit, tier_name, tiers_of
 from penstock.web.request import MissingId
-from penstock.web.rule import CompiledLimit, check_policy
+from penstock.web.rule import check_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from penstock._core import ManualClock, Reservation, SystemClock
     from penstock.errors import StoreError
     from penstock.types import AnyTransaction, Transaction
+    from penstock.web.compiled_limit import Entry
     from penstock.web.outcome import ResponseSettings
     from penstock.web.request import Request
-    from penstock.web.rule import Entry
     from penstock.web.setup_checks import Watch
 
 

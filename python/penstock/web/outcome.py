@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from penstock._core import Decision
     from penstock.messages import Translator
     from penstock.types import Id
+    from penstock.web.compiled_limit import Entry
     from penstock.web.request import Request
-    from penstock.web.rule import Entry, Rule
+    from penstock.web.rule import Rule
     from penstock.web.store_access import HeldSlots, StoreAccess
 
 Refusal: TypeAlias = Literal["denied", "store", "request"]

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock._core import Limiter
+    from penstock.web.compiled_limit import CompiledLimit
     from penstock.web.request import Request
-    from penstock.web.rule import CompiledLimit, Rule
+    from penstock.web.rule import Rule
 
 _Compiler: TypeAlias = "Callable[[str | Limit, str | None], CompiledLimit]"
 

@@ -20,10 +20,10 @@ from penstock.errors import (
 from penstock.messages import COST_TOO_HIGH, MALFORMED_COST, MALFORMED_ID, MISSING_ID
 from penstock.validation import has_slots
 from penstock.web.address import PeerIds
+from penstock.web.compiled_limit import CompiledLimit
 from penstock.web.enforce import transaction
 from penstock.web.outcome import Outcome
 from penstock.web.request import MissingCost, MissingId
-from penstock.web.rule import CompiledLimit
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from penstock._core import Decision, Reservation
     from penstock.types import Id
+    from penstock.web.compiled_limit import Entry
     from penstock.web.enforce import Enforcer, Steps
     from penstock.web.per_request import PerRequestLimit
     from penstock.web.request import Request
-    from penstock.web.rule import Entry
 
 _log: Final = logging.getLogger("penstock")
 

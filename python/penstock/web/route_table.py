@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock._core import Limiter
+    from penstock.web.compiled_limit import CompiledLimit
     from penstock.web.guard import Guard
     from penstock.web.route_limits import RouteLimits
-    from penstock.web.rule import CompiledLimit
 
 LIMITS: Final = "__penstock__"
 """The attribute of a function that holds its `ViewLimits`."""

@@ -1,4 +1,4 @@
-"""Rules: limits of a route with their options, as a user writes them and compiled."""
+"""Rules: limits of a route with their options, as a user writes them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from typing import (
     TypeAlias,
     TypedDict,
     TypeVar,
-    cast,
 )
 
 from penstock._core import Limit
 from penstock.errors import ConfigError
-from penstock.types import Factor, Period, StorePolicy, TransactionKind
 from penstock.validation import (
     check_flag,
     check_names,
@@ -35,17 +33,10 @@ from penstock.web.identity import IdSource, ReadyId, RequestValue, by_address, c
 from penstock.web.penalty import block_limits
 
 if TYPE_CHECKING:
-    from penstock._core import BoundLimit, Decision, Reservation
-    from penstock.types import Id
-    from penstock.web.address import PeerIds
-    from penstock.web.penalty import Penalty
+    from penstock.types import Factor, Period, StorePolicy
     from penstock.web.request import Request
 
-Entry: TypeAlias = "tuple[CompiledLimit, Id, int]"
-"""A limit, an id and a cost: one transaction of a request."""
-
 Mode: TypeAlias = Literal["enforce", "shadow"]
-Kind: TypeAlias = TransactionKind
 Reader: TypeAlias = Callable[[], Any] | Callable[[Any], Any]
 """A callable that takes the framework's request, or nothing."""
 AsyncReader: TypeAlias = Callable[[], Awaitable[Any]] | Callable[[Any], Awaitable[Any]]
@@ -58,9 +49,7 @@ CHOICES: Final = frozenset({"limit", "tiers"})
 """Options that choose the limit of a request, in place of the name of a limit."""
 
 STORE_POLICIES: Final = ("allow", "deny", "local", "raise")
-_MAX_COST: Final = 2**63 - 1
-# A factor or a keep is a role's, and there are few roles.
-_MAX_ADJUSTED: Final = 1024
+MAX_COST: Final = 2**63 - 1
 
 # An `AsyncReader` in adapters that await one; nothing more in the others.
 _More = TypeVar("_More")
@@ -158,7 +147,7 @@ class Rule:
         found = self.cost_from_response(response)
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
             raise TypeError(f"cost_from_response must return an integer from 0, found {found!r}")
-        return min(found, _MAX_COST)
+        return min(found, MAX_COST)
 
     def applies_to(self, request: Request) -> bool:
         """Whether a request counts."""
@@ -419,7 +408,7 @@ def _factor(factor: Factor | Reader | None) -> Factor | Callable[[Request], Any]
 def _tokens(option: str, tokens: int | Reader) -> int | Callable[[Request], Any]:
     if callable(tokens) or isinstance(tokens, RequestValue):
         return compile_reader(tokens, option)
-    if not is_whole(tokens, 0, _MAX_COST):
+    if not is_whole(tokens, 0, MAX_COST):
         raise ConfigError(f"{option} must be an integer from 0 or a callable, found {tokens!r}")
     return tokens
 
@@ -445,151 +434,3 @@ def _of_response(option: str, source: Callable[[Any], Any] | None) -> Callable[[
     if is_coroutine_function(source) or not takes(source, 1):
         raise ConfigError(f"{option} must be a function of the response, found {source!r}")
     return source
-
-
-class CompiledLimit:
-    """One limit of a rule, bound to a limiter.
-
-    Attributes:
-        name: The limit's name.
-        bound: The limit of the limiter; its methods pass the factor and the tokens to keep.
-        unadjusted: The same, whose methods pass neither.
-        id_of: Returns the id of a request.
-        ids_of_peers: The ids of requests by the address of the peer; an id is `None` if `id_of` has
-            to look at the address. `None` if more of the request is needed.
-        is_ipv6_only: Whether its ids are addresses, and it does not apply to IPv4.
-        factor: What the size of a leaky bucket is divided by; `None` for no factor.
-        keep: How many tokens a request leaves for more important ones.
-        penalty: What happens to clients that exceed it; `None` for nothing.
-        is_deferred: Whether it is only checked before the view, and spent after it.
-        holds: Whether it takes slots, which are given back when the response has been sent.
-        is_settled: Whether the response or the view tells what is spent.
-        refunds_on_error: Whether it is refunded if the view raises.
-        is_chosen: Whether `choose` returns the limit with the factor and keep of a request.
-        is_plain: Whether a request has to be read for its id only, and is decided at once.
-    """
-
-    def __init__(
-        self,
-        rule: Rule,
-        bound: BoundLimit,
-        id_of: Callable[[Request], Id],
-        on_store_error: StorePolicy,
-        *,
-        ids_of_peers: PeerIds | None = None,
-        is_ipv6_only: bool = False,
-        factor: Factor | None = None,
-        keep: int = 0,
-        penalty: Penalty | None = None,
-        holds: bool = False,
-        is_chosen: bool = False,
-    ) -> None:
-        cost = rule.cost
-        is_deferred = rule.is_settled and not (rule.reserve or holds)
-        self.holds = False
-        self.is_settled = rule.is_settled
-        self.refunds_on_error = rule.refund_on_error
-        if holds:
-            self.hold()
-        self.rule: Final = rule
-        self.name: Final = bound.name
-        self.factor: Final = factor
-        self.keep: Final = keep
-        self.unadjusted: Final = bound
-        is_adjusted = factor is not None or keep > 0
-        self.bound: Final = _adjusted(bound, factor, keep) if is_adjusted else bound
-        self.id_of: Final = id_of
-        self.ids_of_peers: Final = ids_of_peers
-        self.is_ipv6_only: Final = is_ipv6_only
-        self.penalty: Final = penalty
-        self.cost: Final = cost if isinstance(cost, int) else 1
-        self.cost_of: Final = None if isinstance(cost, int) else cost
-        self.on_store_error: Final = on_store_error
-        self.is_shadow: Final = rule.mode == "shadow"
-        self.kind: Final[Kind] = (
-            "spend_only" if self.is_shadow else "check" if is_deferred else "spend"
-        )
-        self.is_deferred: Final = is_deferred
-        # It neither decides nor is spent before the response, and a batch has no kind for that.
-        self.is_shadow_deferred: Final = self.is_shadow and is_deferred
-        self._adjusted: Final[dict[object, CompiledLimit]] = {}
-        self.is_chosen: Final = not is_chosen and (callable(rule.factor) or callable(rule.keep))
-        self.is_plain: Final = (
-            self.cost_of is None
-            and not self.is_chosen
-            and not is_ipv6_only
-            and penalty is None
-            and rule.methods is None
-            and rule.exempt_when is None
-            and not is_deferred
-            and not self.is_shadow
-        )
-
-    def hold(self) -> None:
-        """Take slots from now on, which are given back whatever the response is."""
-        self.holds = True
-        self.is_settled = self.refunds_on_error = False
-
-    def choose(self, request: Request) -> CompiledLimit:
-        """Return this limit with the factor of a request, and the tokens that it keeps.
-
-        Raises:
-            LimitError: The factor is not one, or the limit is not a leaky bucket.
-            TypeError: The callable of the user returned something else than tokens to keep.
-        """
-        factor, keep = self.factor, self.keep
-        if callable(self.rule.factor):
-            given = self.rule.factor(request)
-            factor = 1 if given is None else given
-        if callable(self.rule.keep):
-            keep = self.rule.keep(request)
-            if not is_whole(keep, 0, _MAX_COST):
-                raise TypeError(f"keep must return an integer from 0, found {keep!r}")
-        # Equal numbers of different types are one key, and one factor.
-        found = self._adjusted.get((factor, keep))
-        if found is None:
-            if len(self._adjusted) >= _MAX_ADJUSTED:
-                self._adjusted.clear()
-            found = self._adjusted[factor, keep] = CompiledLimit(
-                self.rule,
-                self.unadjusted,
-                self.id_of,
-                self.on_store_error,
-                is_ipv6_only=self.is_ipv6_only,
-                factor=factor,
-                keep=keep,
-                penalty=self.penalty,
-                holds=self.holds,
-                is_chosen=True,
-            )
-        return found
-
-    def applies_to_id(self, id: Id) -> bool:
-        """Return whether the limit applies to an address."""
-        return not self.is_ipv6_only or (isinstance(id, str) and ":" in id)
-
-
-def _adjusted(bound: BoundLimit, factor: Factor | None, keep: int) -> BoundLimit:
-    return cast("BoundLimit", _AdjustedLimit(bound, factor, keep))
-
-
-class _AdjustedLimit:
-    """A bound limit whose methods pass a factor, and tokens to keep."""
-
-    def __init__(self, bound: BoundLimit, factor: Factor | None, keep: int) -> None:
-        self.name: Final = bound.name
-        self._bound: Final = bound
-        self._factor: Final = factor
-        self._keep: Final = keep
-
-    def spend(self, id: Id, cost: int = 1) -> Decision:
-        """Take tokens."""
-        return self._bound.spend(id, cost, self._factor, keep=self._keep)
-
-    def check(self, id: Id, cost: int) -> Decision:
-        """Decide without taking tokens."""
-        return self._bound.check(id, cost, self._factor, keep=self._keep)
-
-    def reserve(self, id: Id, estimate: int) -> Reservation:
-        """Take tokens before the cost is known."""
-        return self._bound.reserve(id, estimate, factor=self._factor, keep=self._keep)

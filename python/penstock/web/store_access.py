@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock._core import Decision, Reservation
     from penstock.types import Factor, Id, TransactionKind
-    from penstock.web.rule import Entry
+    from penstock.web.compiled_limit import Entry
 
 LocalKind: TypeAlias = Literal["spend", "check", "spend_only", "watch"]
 
