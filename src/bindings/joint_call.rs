@@ -159,7 +159,9 @@ impl Driver<'_, '_> {
         let changed = match verdict {
             Ok(Verdict::Denied(denial)) => self.keep_waiting(queue, member, denial),
             Ok(Verdict::Taken(reservation)) => {
-                let present = queue.waiters.lock().on_end(ticket, now);
+                let active = self.handle.active(py, &member.place().entry);
+                let is_polled = active.is_ok_and(|(bound, _)| self.is_polled(&bound, queue));
+                let present = queue.waiters.lock().on_taken(ticket, is_polled, now);
                 self.queues.extend(call.leave_queues(now).0);
                 let decision = reservation.get().decision(py).map(Bound::unbind);
                 self.finish(

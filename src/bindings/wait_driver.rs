@@ -389,7 +389,7 @@ impl<'a, 'py> Driver<'a, 'py> {
             }
         };
         let (pace, now) = (answer.pace, answer.decided.decision.now);
-        answer.is_polled = bound.has_slots(&queue.id) && handle.core.store().is_shared();
+        answer.is_polled = self.is_polled(&bound, queue);
         let slot = answer.lease.map(|lease| handle.hold(py, &bound, &queue.id, cost, lease, now));
         let charge = |decided| Charge { bound, entry, decided, cost, pace, slot };
         let rejected = queue.waiters.lock().on_answer(ticket, answer, charge, received_at)?;
@@ -407,6 +407,11 @@ impl<'a, 'py> Driver<'a, 'py> {
                 Some(member)
             }
         }
+    }
+
+    /// Returns whether other processes may return slots, so that the store must be asked again and again.
+    pub(crate) fn is_polled(&self, bound: &limiter::BoundLimit, queue: &BucketQueue) -> bool {
+        bound.has_slots(&queue.id) && self.handle.core.store().is_shared()
     }
 
     /// Counts a waiter whose turn has come. Returns its decision, with the bucket's current numbers.

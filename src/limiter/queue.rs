@@ -401,32 +401,47 @@ impl<W: Clone, P> WaitQueue<W, P> {
             let late = self.on_denial(ticket, wait, is_unknown, is_polled, received_at);
             return late.map(|(waiter, wait)| Rejected::TooLate(waiter, wait, None));
         }
-        self.is_asked = false;
         let turn = received_at.saturating_add(wait);
-        // The answer says nothing about a waiter that has come before this one meanwhile.
-        self.ask_at = match is_polled {
-            true if !self.is_changed(ticket) => received_at.max(self.poll_at),
-            _ => received_at,
-        };
-        let Some(queued) = self.queued.get(&ticket) else {
-            self.ask_at = received_at;
-            return Some(Rejected::Unwanted(charge(decided)));
-        };
-        let is_late = queued.deadline.is_some_and(|deadline| deadline < turn);
+        let deadline = self.queued.get(&ticket).and_then(|queued| queued.deadline);
         // Tokens that are available now are taken even if the deadline has just passed.
-        if wait > Nanos::ZERO && is_late {
+        if wait > Nanos::ZERO && deadline.is_some_and(|deadline| deadline < turn) {
+            (self.is_asked, self.ask_at) = (false, received_at);
             let queued = self.take_queued(ticket, received_at)?;
             return Some(Rejected::TooLate(queued.waiter, wait, Some(charge(decided))));
         }
+        let Some(queued) = self.take_allowed(ticket, is_polled, received_at) else {
+            return Some(Rejected::Unwanted(charge(decided)));
+        };
         self.touched.push(ticket);
-        let queued = self.queued.remove(&ticket)?;
-        if self.queued.is_empty() {
-            self.tail = None;
-        }
         let gain = -std::mem::take(&mut self.gains);
         let placed = Placed { queued, charge: charge(decided), pace, turn, gain };
         self.placed.insert(ticket, placed);
         None
+    }
+
+    /// Handles an answer that has taken everything that the waiter `ticket` needs, in this bucket and in
+    /// others: removes it from the queue and returns it.
+    pub fn on_taken(&mut self, ticket: Ticket, is_polled: bool, now: Timestamp) -> Option<W> {
+        self.take_allowed(ticket, is_polled, now).map(|queued| queued.waiter)
+    }
+
+    fn take_allowed(
+        &mut self,
+        ticket: Ticket,
+        is_polled: bool,
+        now: Timestamp,
+    ) -> Option<Queued<W>> {
+        self.is_asked = false;
+        // The answer says nothing about a waiter that has come before this one meanwhile.
+        self.ask_at = match is_polled {
+            true if !self.is_changed(ticket) => now.max(self.poll_at),
+            _ => now,
+        };
+        let queued = self.queued.remove(&ticket)?;
+        if self.queued.is_empty() {
+            self.tail = None;
+        }
+        Some(queued)
     }
 
     /// Handles an answer that charged nothing for the waiter `ticket`: asks again after `wait`. If that is
@@ -453,10 +468,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
             true => turn.min(self.poll_at),
             false => turn,
         };
-        let Some(queued) = self.queued.get(&ticket) else {
-            self.ask_at = received_at;
-            return None;
-        };
+        let queued = self.queued.get(&ticket)?;
         if is_unknown {
             // For the last time at the deadline.
             let last = queued.deadline.filter(|&deadline| deadline > received_at);
@@ -475,7 +487,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
     }
 
     /// Ends the question for the waiter `ticket` without placing it: removes it from the queue and returns
-    /// it. The store has failed, or other buckets take part in the decision.
+    /// it. The store has failed, or the waiter waits for another bucket.
     pub fn on_end(&mut self, ticket: Ticket, now: Timestamp) -> Option<W> {
         (self.is_asked, self.ask_at) = (false, now);
         self.take_queued(ticket, now).map(|queued| queued.waiter)

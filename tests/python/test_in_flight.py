@@ -450,7 +450,6 @@ def test_a_slot_returned_by_another_process_is_found(
     other.close()
 
 
-@pytest.mark.parametrize("queue", [False], indirect=True)
 def test_a_busy_process_leaves_slots_to_others(queue: Queue, limiter: Limiter) -> None:
     queue.send("0", 2)
     for index in range(1, 61):
