@@ -10,7 +10,6 @@ use crate::bindings::arguments::{self, Argument};
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::{not_picklable, with_cost};
-use crate::bindings::fastcall;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
@@ -23,6 +22,19 @@ use crate::engine::id::IPV6_PREFIX;
 use crate::engine::verb::Verb;
 use crate::limiter::{self, Answered, Call};
 use crate::store::{Store, Wait};
+
+/// The verbs of the compiled calls.
+pub(crate) const SPEND: u8 = 0;
+pub(crate) const CHECK: u8 = 1;
+pub(crate) const RESERVE: u8 = 2;
+
+pub(crate) const fn verb(number: u8) -> Verb {
+    match number {
+        SPEND => Verb::Spend,
+        CHECK => Verb::Check,
+        _ => Verb::Reserve,
+    }
+}
 
 /// The active limit, and the generation it belongs to.
 #[derive(Debug)]
@@ -152,7 +164,7 @@ impl BoundLimit {
         text: &str,
         id: &Bound<'py, PyAny>,
     ) -> Option<Bound<'py, Decision>> {
-        let call = Call::new(fastcall::verb(VERB), text, 1);
+        let call = Call::new(verb(VERB), text, 1);
         self.fill_idle(
             call,
             id,

@@ -6,7 +6,6 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyModule, PyTuple};
 
-use crate::bindings::decision::Decision;
 use crate::bindings::once::Once;
 use crate::clock::ClockError;
 use crate::config::ConfigError;
@@ -42,7 +41,7 @@ pub(crate) fn raise_with(
 
 /// Returns a `RateLimited` exception about a decision.
 pub(crate) fn rate_limited<'py>(
-    decision: &Bound<'py, Decision>,
+    decision: &Bound<'py, PyAny>,
     message: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
     class_of(decision.py(), "RateLimited")?.call1((message, decision))

@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 
 use crate::bindings::arguments;
-use crate::bindings::bound_limit::BoundLimit;
+use crate::bindings::bound_limit::{BoundLimit, CHECK, RESERVE, SPEND, verb};
 use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::utf8;
 use crate::bindings::limiter::Limiter;
@@ -160,19 +160,6 @@ fn raise_error(error: PyErr) -> RawObject {
         error.restore(unsafe { Python::assume_attached() });
     }
     null_mut()
-}
-
-/// The verbs of the compiled calls.
-const SPEND: u8 = 0;
-const CHECK: u8 = 1;
-const RESERVE: u8 = 2;
-
-pub(crate) const fn verb(number: u8) -> Verb {
-    match number {
-        SPEND => Verb::Spend,
-        CHECK => Verb::Check,
-        _ => Verb::Reserve,
-    }
 }
 
 /// `BoundLimit.spend(id, cost=1, factor=None, *, keep=0)`, `check`, and

@@ -1,69 +1,17 @@
 //! Fields of the `ietf` header style, as text or as ASGI servers take them, and the numbers of the others.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::types::{PyList, PyTuple};
 
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
-use crate::bindings::once::Once;
+use crate::bindings::header_field::{Form, Name, PolicyField};
 use crate::rate_limit_fields;
-
-/// How Python gets a field: as text, or as bytes with its name in lower case.
-#[derive(Clone, Copy, Debug)]
-enum Form {
-    Text,
-    Bytes,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Name {
-    Policy,
-    Item,
-}
-
-/// A `RateLimit-Policy` field that is the same for every request, in both forms.
-#[derive(Debug)]
-pub(crate) struct PolicyField {
-    value: String,
-    text: Py<PyTuple>,
-    bytes: Py<PyTuple>,
-}
 
 /// The policy of one decision.
 enum Policy<'a> {
     Kept(&'a PolicyField),
     Own(String),
-}
-
-impl Form {
-    /// Returns the pair of name and value.
-    fn field<'py>(self, py: Python<'py>, name: Name, value: &str) -> PyResult<Bound<'py, PyTuple>> {
-        static TEXTS: [Once<Py<PyString>>; 2] = [const { Once::new() }; 2];
-        static BYTES: [Once<Py<PyBytes>>; 2] = [const { Once::new() }; 2];
-        let (index, name) = match name {
-            Name::Policy => (0, "RateLimit-Policy"),
-            Name::Item => (1, "RateLimit"),
-        };
-        match self {
-            Form::Text => {
-                let name = TEXTS[index].get_or_init(py, || PyString::intern(py, name).unbind());
-                (name.bind(py), PyString::new(py, value)).into_pyobject(py)
-            }
-            Form::Bytes => {
-                let lowercase = || PyBytes::new(py, name.to_lowercase().as_bytes()).unbind();
-                let name = BYTES[index].get_or_init(py, lowercase);
-                (name.bind(py), PyBytes::new(py, value.as_bytes())).into_pyobject(py)
-            }
-        }
-    }
-}
-
-impl PolicyField {
-    pub(crate) fn new(py: Python<'_>, value: String) -> PyResult<PolicyField> {
-        let text = Form::Text.field(py, Name::Policy, &value)?.unbind();
-        let bytes = Form::Bytes.field(py, Name::Policy, &value)?.unbind();
-        Ok(PolicyField { value, text, bytes })
-    }
 }
 
 impl Policy<'_> {
@@ -76,8 +24,7 @@ impl Policy<'_> {
 
     fn field<'py>(&self, py: Python<'py>, form: Form) -> PyResult<Bound<'py, PyTuple>> {
         match (self, form) {
-            (Policy::Kept(field), Form::Text) => Ok(field.text.bind(py).clone()),
-            (Policy::Kept(field), Form::Bytes) => Ok(field.bytes.bind(py).clone()),
+            (Policy::Kept(field), form) => Ok(field.field(py, form)),
             (Policy::Own(value), form) => form.field(py, Name::Policy, value),
         }
     }

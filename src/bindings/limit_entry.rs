@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::bindings::headers::PolicyField;
+use crate::bindings::header_field::PolicyField;
 use crate::engine::registry::Entry;
 use crate::engine::time::Timestamp;
 use crate::limiter::{BoundLimit, Snapshot};

@@ -24,6 +24,7 @@ mod decision;
 mod decision_data;
 mod errors;
 mod fastcall;
+mod header_field;
 mod headers;
 mod id_numbers;
 mod id_text;
