@@ -245,8 +245,11 @@ impl Method for EnterBlock {
     #[inline(always)]
     fn call<'py>(
         slf: &Bound<'py, Reservation>,
-        _: Arguments<'_, 'py>,
+        arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let ([], None) = (arguments.positional, arguments.names) else {
+            return Err(PyTypeError::new_err("__enter__ takes no arguments"));
+        };
         slf.get().enter(slf.py())?;
         Ok(slf.clone().into_any())
     }
@@ -263,9 +266,9 @@ impl Method for ExitBlock {
         slf: &Bound<'py, Reservation>,
         arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let [_, exception, _] = arguments.positional else {
-            let count = arguments.positional.len();
-            let message = format!("__exit__ takes 3 arguments, found {count}");
+        let ([_, exception, _], None) = (arguments.positional, arguments.names) else {
+            let count = arguments.positional.len() + arguments.named.len();
+            let message = format!("__exit__ takes 3 arguments by position, found {count}");
             return Err(PyTypeError::new_err(message));
         };
         slf.get().exit(exception)?;

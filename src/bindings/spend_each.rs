@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyCapsule, PyInt, PyList, PyMemoryView, PyString, PyT
 use crate::bindings::arguments;
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
-use crate::bindings::errors::at_position;
+use crate::bindings::errors::{at_position, with_cost};
 use crate::bindings::id_text::{StrIds, id_text, id_texts};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
@@ -78,11 +78,12 @@ pub(crate) fn spend_each<'py>(
     let adjustment = arguments::adjustment(None, keep)?;
     let adjustment = adjustment.as_ref();
     let ids = convert_ids(ids)?;
-    let costs = convert_costs(costs, ids.len())?;
+    let given = costs;
+    let costs = convert_costs(given, ids.len())?;
     let (mut entry, mut now) = (None, Timestamp::ORIGIN);
     let columns = PyBytes::new_with(py, ROW * costs.len(), |bytes| {
         let mut rows = DecisionRows::new(bytes, &costs);
-        let decided = decide(handle, limit, &ids, &costs, adjustment, &mut rows)?;
+        let decided = decide(handle, limit, &ids, (&costs, given), adjustment, &mut rows)?;
         (entry, now) = (Some(decided), rows.now);
         Ok(())
     })?;
@@ -90,12 +91,12 @@ pub(crate) fn spend_each<'py>(
     decisions.call1((entry, now.get(), ids, columns))
 }
 
-/// Decides for each id. Returns the limit that has decided.
+/// Decides for each id. Returns the limit that has decided. An error shows the cost as `given`.
 fn decide(
     handle: &LimiterHandle,
     limit: impl Fn() -> PyResult<ActiveLimit>,
     ids: &Bound<'_, PyTuple>,
-    costs: &[i64],
+    (costs, given): (&[i64], Option<&Bound<'_, PyAny>>),
     adjustment: Option<&Adjustment>,
     rows: &mut DecisionRows<'_>,
 ) -> PyResult<Py<LimitEntry>> {
@@ -123,8 +124,16 @@ fn decide(
     let set = |index, decision: &_, shadow| rows.set(index, decision, shadow);
     let decided =
         handle.run(py, |core| core.decide_each(&bound, &texts[..], costs, adjustment, set));
-    decided.map_err(|(index, error)| at_position(py, error.into(), "id", index, costs.len()))?;
+    decided.map_err(|(index, error)| {
+        let cost = given.and_then(|given| cost_at(given, index));
+        at_position(py, with_cost(error.into(), cost.as_ref()), "id", index, costs.len())
+    })?;
     Ok(entry)
+}
+
+/// Returns the cost of an id as it was given; `None` if an iterator has lost it.
+fn cost_at<'py>(given: &Bound<'py, PyAny>, index: usize) -> Option<Bound<'py, PyAny>> {
+    if given.is_instance_of::<PyInt>() { Some(given.clone()) } else { given.get_item(index).ok() }
 }
 
 fn arrow_error(error: ArrowError) -> PyErr {

@@ -233,13 +233,15 @@ def test_errors_about_a_cost_beyond_64_bits_show_it(limiter: Limiter, cost: int)
         lambda: limiter.reserve("Orders", "ada", cost, timeout=1),
         lambda: asyncio.run(tasks.acquire("Orders", "ada", cost)),
         lambda: asyncio.run(outcome(tasks.reserve("Orders", "ada", cost, timeout=1))),
+        lambda: limiter.spend_each("Orders", ["ada"], cost),
+        lambda: limiter.spend_each("Orders", ["ada", "eve"], [1, cost]),
     ]
     verbs = ("spend_all", "check_all", "reserve_all", "acquire_all", "refund_all")
     calls.extend(functools.partial(getattr(limiter, verb), several) for verb in verbs)
     calls.append(lambda: limiter.acquire_all(several, timeout=1))
     calls.append(lambda: asyncio.run(tasks.acquire_all(several)))
     for call in calls:
-        with pytest.raises(penstock.CostError, match=f"found {cost}$") as caught:
+        with pytest.raises(penstock.CostError, match=rf"(?m)found {cost}$") as caught:
             call()
         assert (caught.value.cost, caught.value.limit_name) == (cost, "Orders")
     assert len(limiter) == 0

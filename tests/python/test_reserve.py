@@ -295,9 +295,14 @@ def test_wrong_arguments_take_nothing(limiter: Limiter) -> None:
             call()
     assert bound.peek("ada").remaining == 10
     with bound.reserve("ada") as reservation:
+        enter: Any = reservation.__enter__
         leave: Any = reservation.__exit__
-        with pytest.raises(TypeError, match="3 arguments"):
+        with pytest.raises(TypeError, match="no arguments"):
+            enter(None)
+        with pytest.raises(TypeError, match="3 arguments by position"):
             leave(None)
+        with pytest.raises(TypeError, match="3 arguments by position"):
+            leave(None, None, exc_type=None)
 
 
 @pytest.mark.parametrize(
