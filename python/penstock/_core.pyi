@@ -698,7 +698,6 @@ class Reservation:
 class Renewal:
     """Renews the slots of a limiter while it exists."""
 
-    def __new__(cls, limiter: Limiter) -> Self: ...
     def due_in(self) -> float | None:
         """Return the seconds until slots are due; `None` if none are held, and the renewal ends."""
     def __call__(self) -> None: ...
@@ -1540,32 +1539,7 @@ class Waiter:
     `notify` is called, from any thread, when `step` must be called again; it must not wait. After
     the first `step`, `leave` must be called in the end.
     """
-    def __new__(
-        cls,
-        bound: BoundLimit,
-        id: Id,
-        cost: int,
-        timeout_ns: int | None,
-        notify: Callable[[], object],
-        *,
-        reserves: bool = False,
-        keep: int = 0,
-    ) -> Self: ...
-    @staticmethod
-    def of_several(
-        limiter: Limiter,
-        transactions: Iterable[AnyTransaction],
-        timeout_ns: int | None,
-        notify: Callable[[], object],
-        *,
-        reserves: bool = False,
-    ) -> Waiter:
-        """Create a waiter for several limits, whose transactions are decided together.
 
-        Raises:
-            TypeError: A transaction has a factor.
-            Error: As `Limiter.reserve_all` raises.
-        """
     def step(self) -> bool:
         """Return whether the waiter was served.
 
@@ -1589,7 +1563,37 @@ class Waiter:
         Unless the caller has the result, what was taken is returned, and the waiters behind move
         up.
         """
-    def __call__(self) -> None: ...
+
+def waiter(
+    bound: BoundLimit,
+    id: Id,
+    cost: int,
+    timeout_ns: int | None,
+    notify: Callable[[], object],
+    *,
+    reserves: bool = False,
+    keep: int = 0,
+) -> Waiter:
+    """Create a waiter for one limit.
+
+    Raises:
+        Error: As `BoundLimit.reserve` raises.
+    """
+
+def waiter_of_several(
+    limiter: Limiter,
+    transactions: Iterable[AnyTransaction],
+    timeout_ns: int | None,
+    notify: Callable[[], object],
+    *,
+    reserves: bool = False,
+) -> Waiter:
+    """Create a waiter for several limits, whose transactions are decided together.
+
+    Raises:
+        TypeError: A transaction has a factor.
+        Error: As `Limiter.reserve_all` raises.
+    """
 
 def open_existing(url: str, limits: AnyLimits) -> Limiter:
     """Open a store that exists, and return a limiter with it.

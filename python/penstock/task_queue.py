@@ -7,14 +7,15 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, cast
 
-from penstock._core import Decision, Waiter
+from penstock._core import Decision, waiter_of_several
+from penstock._core import waiter as waiter_of_one
 from penstock.replies import replies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from penstock._core import BoundLimit, Limiter, Reservation
+    from penstock._core import BoundLimit, Limiter, Reservation, Waiter
     from penstock.types import AnyTransaction, Id
 
 
@@ -68,7 +69,7 @@ async def acquire(
 ) -> Decision:
     """Acquire as `Limiter.acquire` does."""
     wakeup = _Wakeup()
-    waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify(), keep=keep)
+    waiter = waiter_of_one(bound, id, cost, timeout_ns, wakeup.weak_notify(), keep=keep)
     if bound.may_wait:
         return await _acquire_waiting(waiter, wakeup, bound, id, cost=cost, keep=keep)
     return cast("Decision", await _served(waiter, wakeup))
@@ -80,7 +81,7 @@ async def reserve(
     """Reserve as `Limiter.reserve` does with a timeout."""
     wakeup = _Wakeup()
     notify = wakeup.weak_notify()
-    waiter = Waiter(bound, id, estimate, timeout_ns, notify, reserves=True, keep=keep)
+    waiter = waiter_of_one(bound, id, estimate, timeout_ns, notify, reserves=True, keep=keep)
     return cast("Reservation", await _served(waiter, wakeup, may_wait=bound.may_wait))
 
 
@@ -90,7 +91,7 @@ async def reserve_all(
     """Reserve as `Limiter.reserve_all` does with a timeout."""
     wakeup = _Wakeup()
     notify = wakeup.weak_notify()
-    waiter = Waiter.of_several(limiter, transactions, timeout_ns, notify, reserves=True)
+    waiter = waiter_of_several(limiter, transactions, timeout_ns, notify, reserves=True)
     return cast("Reservation", await _served(waiter, wakeup, may_wait=limiter.may_wait))
 
 
@@ -99,7 +100,7 @@ async def acquire_all(
 ) -> Decision:
     """Acquire as `Limiter.acquire_all` does."""
     wakeup = _Wakeup()
-    waiter = Waiter.of_several(limiter, transactions, timeout_ns, wakeup.weak_notify())
+    waiter = waiter_of_several(limiter, transactions, timeout_ns, wakeup.weak_notify())
     return cast("Decision", await _served(waiter, wakeup, may_wait=limiter.may_wait))
 
 

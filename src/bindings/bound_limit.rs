@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use smallvec::smallvec;
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::decision::Decision;
@@ -16,7 +17,9 @@ use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::Reservation;
 use crate::bindings::spend_each::spend_each;
-use crate::bindings::waiter::{OneWait, Waiter};
+use crate::bindings::waiter::{Waiter, verb_of};
+use crate::bindings::waiting_call::QueuePlace;
+use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::verb::Verb;
@@ -34,6 +37,15 @@ pub(crate) const fn verb(number: u8) -> Verb {
         CHECK => Verb::Check,
         _ => Verb::Reserve,
     }
+}
+
+/// The arguments of a call about one bucket that waits.
+pub(crate) struct WaiterArgs<'a, 'py> {
+    pub(crate) verb: Verb,
+    pub(crate) id: &'a Bound<'py, PyAny>,
+    pub(crate) cost: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) keep: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) timeout_ns: Option<i64>,
 }
 
 /// The active limit, and the generation it belongs to.
@@ -183,6 +195,24 @@ impl BoundLimit {
             let taken = core.take(bound, call, Wait::Never, answered);
             taken.is_ok_and(|is_allowed| is_allowed).then_some(())
         })
+    }
+
+    /// Creates a waiter for a call. Without `notify`, it is one of a thread.
+    pub(crate) fn waiter(
+        &self,
+        py: Python<'_>,
+        WaiterArgs { verb, id, cost: given, keep, timeout_ns }: WaiterArgs<'_, '_>,
+        notify: Option<Py<PyAny>>,
+    ) -> PyResult<Waiter> {
+        let (limit, entry) = self.snapshot(py)?;
+        let what = if verb == Verb::Reserve { "estimate" } else { "cost" };
+        let cost = given.map_or(Ok(1), |given| arguments::saturating(what, given))?;
+        let adjustment = arguments::adjustment(None, keep)?;
+        let (text, adjustment) = (id_text(id)?, adjustment.as_ref());
+        self.handle.check_cost(&limit, Call { verb, id: &text, cost, adjustment }, given)?;
+        let part = (kept_id(id, &text).unbind(), cost, entry);
+        let places = smallvec![QueuePlace::new(part, Kind::Spend, adjustment)];
+        Ok(Waiter::new(&self.handle, (verb, false), places, timeout_ns, notify))
     }
 
     /// Takes tokens or slots.
@@ -410,8 +440,8 @@ impl BoundLimit {
         {
             return Ok(decision.into_any());
         }
-        let call = OneWait { verb, id, cost: cost.given(), keep, timeout_ns };
-        Waiter::of_one(py, slf, call, None)?.wait(py)
+        let waiter = WaiterArgs { verb, id, cost: cost.given(), keep, timeout_ns };
+        slf.waiter(py, waiter, None)?.wait(py)
     }
 
     fn __reduce__(&self) -> PyResult<()> {
@@ -424,6 +454,25 @@ impl BoundLimit {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(format!("<BoundLimit {}>", self.name.bind(py).repr()?))
     }
+}
+
+#[doc = doc!(waiter)]
+#[pyfunction]
+#[pyo3(signature = (bound, id, cost, timeout_ns, notify, *, reserves = false, keep = None))]
+#[pyo3(text_signature = "(bound, id, cost, timeout_ns, notify, *, reserves=False, keep=0)")]
+#[expect(clippy::too_many_arguments, reason = "one per argument of a call")]
+pub(crate) fn waiter(
+    py: Python<'_>,
+    bound: &Bound<'_, BoundLimit>,
+    id: &Bound<'_, PyAny>,
+    cost: &Bound<'_, PyAny>,
+    timeout_ns: Option<i64>,
+    notify: Py<PyAny>,
+    reserves: bool,
+    keep: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Waiter> {
+    let call = WaiterArgs { verb: verb_of(reserves), id, cost: Some(cost), keep, timeout_ns };
+    bound.get().waiter(py, call, Some(notify))
 }
 
 #[doc = doc!(try_spend)]

@@ -18,13 +18,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 
 use crate::bindings::arguments;
-use crate::bindings::bound_limit::{BoundLimit, CHECK, RESERVE, SPEND, verb};
+use crate::bindings::bound_limit::{BoundLimit, CHECK, RESERVE, SPEND, WaiterArgs, verb};
 use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::utf8;
 use crate::bindings::limiter::Limiter;
 use crate::bindings::once::Once;
 use crate::bindings::reservation::Reservation;
-use crate::bindings::waiter::{OneWait, Waiter};
 use crate::engine::verb::Verb;
 use crate::limiter::Call;
 use crate::sync::Ordering;
@@ -326,8 +325,8 @@ fn call<'py>(
         let given_factor = factor.filter(|factor| !factor.is_none());
         let timeout_ns = arguments::reserve_timeout_ns(timeout, given_factor)?;
         if timeout_ns.is_some() {
-            let call = OneWait { verb, id, cost, keep, timeout_ns };
-            return Waiter::of_one(id.py(), bound.get(), call, None)?.wait(id.py());
+            let waiter = WaiterArgs { verb, id, cost, keep, timeout_ns };
+            return bound.get().waiter(id.py(), waiter, None)?.wait(id.py());
         }
         let reserved = BoundLimit::reserve(bound, id, tokens, adjustment.as_ref());
         return reserved.map(Bound::into_any).map_err(|error| with_cost(error, cost));

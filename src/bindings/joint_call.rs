@@ -11,14 +11,18 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::bindings::decision::{Decision, several};
+use crate::bindings::decision::{Decision, DecisionPart, several};
+use crate::bindings::id_text::id_text;
+use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limiter_handle::LimiterHandle;
-use crate::bindings::reservation::Reservation;
+use crate::bindings::taken::Parts;
 use crate::bindings::wait_driver::{Driver, arrive, set_timer, too_late};
-use crate::bindings::wait_queues::BucketQueue;
-use crate::bindings::waiting_call::{Acquisition, Permission, QueueMember, WaitingCall};
+use crate::bindings::waiting_call::{
+    Acquisition, BucketQueue, Permission, QueueMember, QueuePlace, WaitingCall,
+};
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
+use crate::engine::factor::Adjustment;
 use crate::engine::time::Nanos;
 use crate::engine::verb::Verb;
 use crate::limiter::{Call, Transaction};
@@ -26,7 +30,7 @@ use crate::limiter::{Call, Transaction};
 /// The store's answer to a call.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    Taken(Py<Reservation>),
+    Taken(Py<Decision>, Parts),
     Denied(Denial),
 }
 
@@ -61,8 +65,8 @@ impl WaitingCall {
         let answered = handle.run(py, |core| core.place_all(verb, &transactions))?;
         let decided = answered.clone().decided(verb, &transactions);
         let Some(index) = decided.binding.filter(|_| !decided.decision.allowed) else {
-            let reservation = Reservation::of_several(py, handle, transactions, parts, answered)?;
-            return Ok(Verdict::Taken(reservation.unbind()));
+            let taken = handle.hold_all(py, transactions, &parts, &answered);
+            return Ok(Verdict::Taken(several(py, verb, answered, parts)?.unbind(), taken));
         };
         let has_slots = |transaction: &Transaction| {
             let id = handle.core.waiter_id(&transaction.limit, Call::check(&transaction.id, 0));
@@ -78,6 +82,24 @@ impl WaitingCall {
             is_latest: has_slots(&transactions[index]),
             rates,
         }))
+    }
+
+    /// Returns its transactions, under the limits that are active now.
+    fn transactions(
+        &self,
+        py: Python<'_>,
+        handle: &LimiterHandle,
+    ) -> PyResult<(Vec<Transaction>, Vec<DecisionPart>)> {
+        handle.check_open()?;
+        let active = handle.core.snapshot();
+        let transactions = self.places.iter().map(|place| {
+            let &QueuePlace { ref entry, ref id, cost, kind, keep, .. } = place;
+            let (limit, entry) = LimitEntry::active_in(entry, py, &active)?;
+            let (text, shown) = (id_text(id.bind(py))?.into_owned(), id.clone_ref(py));
+            let adjustment = Adjustment::keeping(keep);
+            Ok((Transaction { limit, id: text, cost, kind, adjustment }, (shown, cost, entry)))
+        });
+        transactions.collect()
     }
 
     /// Returns the first place in whose queue others have waited longer.
@@ -158,16 +180,12 @@ impl Driver<'_, '_> {
         let now = self.now();
         let changed = match verdict {
             Ok(Verdict::Denied(denial)) => self.keep_waiting(queue, member, denial),
-            Ok(Verdict::Taken(reservation)) => {
+            Ok(Verdict::Taken(decision, parts)) => {
                 let active = self.handle.active(py, &member.place().entry);
                 let is_polled = active.is_ok_and(|(bound, _)| self.is_polled(&bound, queue));
                 let present = queue.waiters.lock().on_taken(ticket, is_polled, now);
                 self.queues.extend(call.leave_queues(now).0);
-                let decision = reservation.get().decision(py).map(Bound::unbind);
-                self.finish(
-                    call,
-                    decision.map(|decision| (decision, Acquisition::All(reservation))),
-                );
+                self.finish(call, Ok((decision, Acquisition::Parts(parts))));
                 present
             }
             Err(error) => {

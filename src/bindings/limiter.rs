@@ -19,7 +19,8 @@ use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::limits::Limits;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
-use crate::bindings::waiter::Waiter;
+use crate::bindings::waiter::{Waiter, verb_of};
+use crate::bindings::waiting_call::{Places, QueuePlace};
 use crate::clock::AnyClock;
 use crate::engine::verb::Verb;
 use crate::store::Store;
@@ -107,6 +108,26 @@ impl Limiter {
             }
         }
         several(py, verb, answered, parts)
+    }
+
+    /// Creates a waiter for a call about several limits. Without `notify`, it is one of a thread.
+    fn waiter(
+        &self,
+        verb: Verb,
+        transactions: &Bound<'_, PyAny>,
+        timeout_ns: Option<i64>,
+        notify: Option<Py<PyAny>>,
+    ) -> PyResult<Waiter> {
+        let (transactions, parts) = self.transactions(verb, transactions)?;
+        let places = transactions.iter().zip(parts).map(|(transaction, part)| {
+            let adjustment = transaction.adjustment.as_ref();
+            if adjustment.is_some_and(|adjustment| adjustment.factor.is_some()) {
+                return Err(PyTypeError::new_err("factor cannot be combined with timeout"));
+            }
+            Ok(QueuePlace::new(part, transaction.kind, adjustment))
+        });
+        let places = places.collect::<PyResult<Places>>()?;
+        Ok(Waiter::new(&self.handle, (verb, true), places, timeout_ns, notify))
     }
 
     /// Returns the handle that this object shares with its bound limits.
@@ -224,7 +245,7 @@ impl Limiter {
     ) -> PyResult<Bound<'py, Reservation>> {
         let py = transactions.py();
         if let Some(timeout_ns) = arguments::timeout_ns(timeout)? {
-            let waiter = Waiter::of_all(self, Verb::Reserve, transactions, Some(timeout_ns), None)?;
+            let waiter = self.waiter(Verb::Reserve, transactions, Some(timeout_ns), None)?;
             return Ok(waiter.wait(py)?.cast_into()?);
         }
         let (transactions, parts) = self.transactions(Verb::Reserve, transactions)?;
@@ -241,7 +262,7 @@ impl Limiter {
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let timeout_ns = arguments::timeout_ns(timeout)?;
-        Waiter::of_all(self, Verb::Spend, transactions, timeout_ns, None)?.wait(transactions.py())
+        self.waiter(Verb::Spend, transactions, timeout_ns, None)?.wait(transactions.py())
     }
 
     #[doc = doc!(Limiter.acquire)]
@@ -465,6 +486,28 @@ pub(crate) fn restore_limit(
         handle.wake_after_reload(py)?;
     }
     Ok(is_added)
+}
+
+#[doc = doc!(waiter_of_several)]
+#[pyfunction]
+#[pyo3(signature = (limiter, transactions, timeout_ns, notify, *, reserves = false))]
+pub(crate) fn waiter_of_several(
+    limiter: &Bound<'_, Limiter>,
+    transactions: &Bound<'_, PyAny>,
+    timeout_ns: Option<i64>,
+    notify: Py<PyAny>,
+    reserves: bool,
+) -> PyResult<Waiter> {
+    limiter.get().waiter(verb_of(reserves), transactions, timeout_ns, Some(notify))
+}
+
+#[doc = doc!(inspect_store)]
+#[pyfunction]
+pub(crate) fn inspect_store<'py>(
+    limiter: &Bound<'py, Limiter>,
+    n: usize,
+) -> PyResult<Bound<'py, PyDict>> {
+    stats::inspection(limiter.py(), limiter.get().handle(), n)
 }
 
 #[doc = doc!(open_existing)]

@@ -41,8 +41,10 @@ mod pool;
 mod replies;
 mod reservation;
 mod simulator;
+mod slot_leases;
 mod spend_each;
 mod stats;
+mod taken;
 mod totals;
 mod transaction;
 mod wait_driver;
@@ -60,7 +62,7 @@ mod _core {
     #[pymodule_export]
     use super::arguments::{reserve_timeout_ns, timeout_ns};
     #[pymodule_export]
-    use super::bound_limit::{BoundLimit, try_spend};
+    use super::bound_limit::{BoundLimit, try_spend, waiter};
     #[pymodule_export]
     use super::clock::{ManualClock, SystemClock, set_default_clock};
     #[pymodule_export]
@@ -78,7 +80,7 @@ mod _core {
     #[pymodule_export]
     use super::limit_entry::LimitEntry;
     #[pymodule_export]
-    use super::limiter::{Limiter, open_existing, restore_limit};
+    use super::limiter::{Limiter, inspect_store, open_existing, restore_limit, waiter_of_several};
     #[pymodule_export]
     use super::limits::Limits;
     #[pymodule_export]
@@ -86,13 +88,13 @@ mod _core {
     #[pymodule_export]
     use super::replies::Replies;
     #[pymodule_export]
-    use super::reservation::{Renewal, Reservation};
+    use super::reservation::Reservation;
     #[pymodule_export]
     use super::simulator::{RouteSimulator, Simulator, load_routes};
     #[pymodule_export]
-    use super::spend_each::arrow;
+    use super::slot_leases::Renewal;
     #[pymodule_export]
-    use super::stats::inspect_store;
+    use super::spend_each::arrow;
     #[pymodule_export]
     use super::totals::Totals;
     #[pymodule_export]

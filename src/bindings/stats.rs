@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
 
 use crate::bindings::arguments::seconds;
-use crate::bindings::limiter::Limiter;
+use crate::bindings::limiter_handle::LimiterHandle;
 use crate::clock::Clock;
 use crate::latencies::{LATENCIES, Latencies};
 use crate::limiter::{Counts, DeniedBucket, Outcomes};
@@ -87,14 +87,13 @@ pub(crate) fn add_stats(figures: &Bound<'_, PyDict>, stats: &Stats) -> PyResult<
     Ok(())
 }
 
-#[doc = doc!(inspect_store)]
-#[pyfunction]
-pub(crate) fn inspect_store<'py>(
-    limiter: &Bound<'py, Limiter>,
+/// Returns the statistics of a store and its `n` slowest buckets.
+pub(crate) fn inspection<'py>(
+    py: Python<'py>,
+    handle: &LimiterHandle,
     n: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let (py, limiter) = (limiter.py(), limiter.get());
-    let core = limiter.core();
+    let core = &handle.core;
     let now = core.clock().now();
     // Opening has already rejected stores that only their own process can reach.
     let store = core.store().as_inspect().ok_or(OpenError::OwnProcess)?;
@@ -114,7 +113,7 @@ pub(crate) fn inspect_store<'py>(
     });
     let figures = dict! {
         py,
-        "store": limiter.url(),
+        "store": &handle.url,
         "file": inspection.file.as_ref().map(|file| file.as_os_str()),
         "age": inspection.created.map(|created| seconds(now.get() - created.get())),
         "reset_within": reset_within.transpose()?,

@@ -11,13 +11,12 @@ use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::rate_limited;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limiter_handle::LimiterHandle;
-use crate::bindings::wait_queues::{BucketQueue, Charge};
-use crate::bindings::waiting_call::{Acquisition, QueueMember, WaitingCall};
+use crate::bindings::waiting_call::{Acquisition, BucketQueue, Charge, QueueMember, WaitingCall};
 use crate::clock::Clock;
 use crate::engine::factor::Adjustment;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
-use crate::limiter::{self, Call, Decided, Ending, QueueStep, Rejected};
+use crate::limiter::{self, Call, Decided, Ending, Endings, QueueStep, Rejected};
 use crate::store::{Store, StoreError};
 
 impl LimiterHandle {
@@ -47,6 +46,24 @@ impl LimiterHandle {
             }
             drive(py, self, &queue, None)?;
         }
+        Ok(())
+    }
+
+    /// Executes the ends of a reservation, and wakes waiters.
+    pub(crate) fn end(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        endings: &[Ending],
+        waits: bool,
+    ) -> Result<(), limiter::Failure> {
+        self.execute(py, endings, waits)?;
+        for ending in endings {
+            if !self.waiting.is_empty() && ending.verb == Verb::Refund {
+                // Waiters also move up by themselves.
+                let _ = self.wake_after_refund(py, &ending.limit, &ending.id);
+            }
+        }
+        self.wake_after_releases(py, endings);
         Ok(())
     }
 
@@ -360,7 +377,7 @@ impl<'a, 'py> Driver<'a, 'py> {
     /// over. The queues must then be driven.
     pub(crate) fn depart(&mut self, call: &WaitingCall) {
         let outcome = call.abandon().and_then(Result::ok);
-        call.drop_timers(self.py, self.handle);
+        drop_timers(self.py, self.handle, call);
         let (queues, charge) = call.leave_queues(self.now());
         let taken = outcome.map(|(_, taken)| taken).or(charge.map(Acquisition::Charge));
         if let Some(taken) = taken {
@@ -454,11 +471,10 @@ impl<'a, 'py> Driver<'a, 'py> {
     fn give_back(&mut self, call: &WaitingCall, taken: Acquisition) {
         let (py, handle) = (self.py, self.handle);
         let returned = match taken {
-            Acquisition::Tokens(bound) => call.places.iter().try_for_each(|place| {
-                let (id, spent) = (id_text(place.id.bind(py))?, place.cost);
-                handle.run(py, |core| core.settle(&bound, Call::spend(&id, spent), 0))?;
-                handle.wake_after_refund(py, &bound, &id)
-            }),
+            Acquisition::Parts(parts) => {
+                let endings = parts.iter().filter_map(|part| part.ending(py, &handle.slots, true));
+                handle.end(py, &endings.collect::<Endings>(), true).map_err(PyErr::from)
+            }
             Acquisition::Charge(charge) => {
                 let places = call.places.iter();
                 for (queue, ticket) in places.filter_map(|place| call.queue_and_ticket(place)) {
@@ -471,7 +487,6 @@ impl<'a, 'py> Driver<'a, 'py> {
                 }
                 Ok(())
             }
-            Acquisition::All(reservation) => reservation.get().release_nowait(py, true).map(drop),
         };
         if let Err(error) = returned {
             error.write_unraisable(py, None);
@@ -527,6 +542,15 @@ pub(crate) fn set_timer(
     let previous = std::mem::replace(&mut *member.place().timer.lock(), timer);
     previous.into_iter().for_each(|timer| clock.get().drop_timer(timer));
     !is_due
+}
+
+/// Drops the timers of a call.
+pub(crate) fn drop_timers(py: Python<'_>, handle: &LimiterHandle, call: &WaitingCall) {
+    let Ok(clock) = handle.clock.bind(py).cast::<ManualClock>() else { return };
+    for place in &call.places {
+        let timer = place.timer.lock().take();
+        timer.into_iter().for_each(|timer| clock.get().drop_timer(timer));
+    }
 }
 
 /// Callback that a `ManualClock` calls when it passes a waiter's turn.

@@ -5,34 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pyo3::prelude::*;
-
-use crate::bindings::limit_entry::LimitEntry;
-use crate::bindings::waiting_call::QueueMember;
+use crate::bindings::waiting_call::{BucketQueue, QueueMember};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{self, Decided, Estimate, HeldSlotKey, Pace, WaitQueue};
+use crate::limiter::{Estimate, WaitQueue};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
-
-/// The charge of a waiter.
-#[derive(Debug)]
-pub(crate) struct Charge {
-    /// The limit at the time of the charge. A refund uses it even after a reload.
-    pub(crate) bound: Arc<limiter::BoundLimit>,
-    pub(crate) entry: Py<LimitEntry>,
-    pub(crate) decided: Decided,
-    pub(crate) cost: i64,
-    pub(crate) pace: Pace,
-    /// The slots that were taken; `None` for tokens.
-    pub(crate) slot: Option<HeldSlotKey>,
-}
-
-/// The waiters of one bucket.
-#[derive(Debug)]
-pub(crate) struct BucketQueue {
-    name: String,
-    pub(crate) id: String,
-    pub(crate) waiters: Mutex<WaitQueue<QueueMember, Charge>>,
-}
 
 /// The wait queues of a limiter. A queue exists while it has waiters.
 #[derive(Debug)]

@@ -2,26 +2,20 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use smallvec::smallvec;
 
-use crate::bindings::arguments;
-use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::raise;
-use crate::bindings::id_text::{id_text, kept_id};
+use crate::bindings::id_text::id_text;
 use crate::bindings::joint_call::{Verdict, arrive_at};
-use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::reservation::Reservation;
-use crate::bindings::wait_driver::{Driver, arrive, drive, set_timer, too_late};
-use crate::bindings::waiting_call::{
-    Acquisition, Permission, Places, QueueMember, QueuePlace, WaitingCall,
-};
+use crate::bindings::taken::{Parts, ReservedPart, Taken};
+use crate::bindings::wait_driver::{Driver, arrive, drive, drop_timers, set_timer, too_late};
+use crate::bindings::waiting_call::{Acquisition, Permission, Places, QueueMember, WaitingCall};
 use crate::clock::Clock;
-use crate::engine::batch::Kind;
+use crate::engine::answer::Outcome;
 use crate::engine::factor::Adjustment;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
@@ -36,55 +30,9 @@ pub(crate) struct Waiter {
     call: Arc<WaitingCall>,
 }
 
-/// The arguments of a call about one bucket that waits.
-pub(crate) struct OneWait<'a, 'py> {
-    pub(crate) verb: Verb,
-    pub(crate) id: &'a Bound<'py, PyAny>,
-    pub(crate) cost: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) keep: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) timeout_ns: Option<i64>,
-}
-
 impl Waiter {
-    /// Creates a waiter for a call about one bucket. Without `notify`, it is one of a thread.
-    pub(crate) fn of_one(
-        py: Python<'_>,
-        bound: &BoundLimit,
-        OneWait { verb, id, cost: given, keep, timeout_ns }: OneWait<'_, '_>,
-        notify: Option<Py<PyAny>>,
-    ) -> PyResult<Waiter> {
-        let (limit, entry) = bound.snapshot(py)?;
-        let what = if verb == Verb::Reserve { "estimate" } else { "cost" };
-        let cost = given.map_or(Ok(1), |given| arguments::saturating(what, given))?;
-        let adjustment = arguments::adjustment(None, keep)?;
-        let (text, adjustment) = (id_text(id)?, adjustment.as_ref());
-        bound.handle.check_cost(&limit, Call { verb, id: &text, cost, adjustment }, given)?;
-        let part = (kept_id(id, &text).unbind(), cost, entry);
-        let places = smallvec![QueuePlace::new(part, Kind::Spend, adjustment)];
-        Ok(Waiter::new(&bound.handle, (verb, false), places, timeout_ns, notify))
-    }
-
-    /// Creates a waiter for a call about several limits, as `of_one` does.
-    pub(crate) fn of_all(
-        limiter: &Limiter,
-        verb: Verb,
-        transactions: &Bound<'_, PyAny>,
-        timeout_ns: Option<i64>,
-        notify: Option<Py<PyAny>>,
-    ) -> PyResult<Waiter> {
-        let (transactions, parts) = limiter.transactions(verb, transactions)?;
-        let places = transactions.iter().zip(parts).map(|(transaction, part)| {
-            let adjustment = transaction.adjustment.as_ref();
-            if adjustment.is_some_and(|adjustment| adjustment.factor.is_some()) {
-                return Err(PyTypeError::new_err("factor cannot be combined with timeout"));
-            }
-            Ok(QueuePlace::new(part, transaction.kind, adjustment))
-        });
-        let places = places.collect::<PyResult<Places>>()?;
-        Ok(Waiter::new(limiter.handle(), (verb, true), places, timeout_ns, notify))
-    }
-
-    fn new(
+    /// Creates a waiter. Without `notify`, it is one of a thread.
+    pub(crate) fn new(
         handle: &Arc<LimiterHandle>,
         (verb, is_joint): (Verb, bool),
         places: Places,
@@ -92,7 +40,8 @@ impl Waiter {
         notify: Option<Py<PyAny>>,
     ) -> Waiter {
         let timeout = timeout_ns.map(Nanos::clamped);
-        let call = WaitingCall::new(handle, verb, is_joint, places, timeout, notify);
+        let arrival = (handle.core.clock().now(), handle.waiting.next_number());
+        let call = WaitingCall::new(verb, is_joint, places, timeout, arrival, notify);
         Waiter { handle: Arc::clone(handle), call: Arc::new(call) }
     }
 
@@ -127,7 +76,7 @@ impl Waiter {
         }
         let is_served = self.call.is_served()?;
         if is_served {
-            self.call.drop_timers(py, &self.handle);
+            drop_timers(py, &self.handle, &self.call);
         }
         Ok(is_served)
     }
@@ -143,9 +92,14 @@ impl Waiter {
             let (bound, entry) = handle.active(py, &place.entry)?;
             let take = |core: &AnyLimiter| core.take(&bound, call, Wait::Allowed, &mut answered);
             if handle.run(py, take)? {
+                let mut parts = Parts::new();
+                if answered.answer.outcome == Outcome::Allowed {
+                    let (entry, taken) = (entry.clone_ref(py), Taken::new(None, &bound, id, None));
+                    parts.push(ReservedPart { entry, cost: place.cost, taken });
+                }
                 let data = DecisionData::new(answered, verb, place.cost, id, entry);
                 let decision = Py::new(py, Decision::new(data));
-                let outcome = decision.map(|decision| (decision, Acquisition::Tokens(bound)));
+                let outcome = decision.map(|decision| (decision, Acquisition::Parts(parts)));
                 Driver::new(py, handle).finish(&self.call, outcome);
                 return Ok(());
             }
@@ -163,9 +117,8 @@ impl Waiter {
         let verdict = call.decide(py, handle, None);
         let now = handle.core.clock().now();
         let arrived = verdict.and_then(|verdict| match verdict {
-            Verdict::Taken(reservation) => {
-                let decision = reservation.get().decision(py)?.unbind();
-                let outcome = Ok((decision, Acquisition::All(reservation)));
+            Verdict::Taken(decision, parts) => {
+                let outcome = Ok((decision, Acquisition::Parts(parts)));
                 Driver::new(py, handle).finish(call, outcome);
                 Ok(())
             }
@@ -185,38 +138,6 @@ impl Waiter {
 
 #[pymethods]
 impl Waiter {
-    #[new]
-    #[pyo3(signature = (bound, id, cost, timeout_ns, notify, *, reserves = false, keep = None))]
-    #[pyo3(text_signature = "(bound, id, cost, timeout_ns, notify, *, reserves=False, keep=0)")]
-    #[expect(clippy::too_many_arguments, reason = "one per argument of a call")]
-    fn py_new(
-        py: Python<'_>,
-        bound: &Bound<'_, BoundLimit>,
-        id: &Bound<'_, PyAny>,
-        cost: &Bound<'_, PyAny>,
-        timeout_ns: Option<i64>,
-        notify: Py<PyAny>,
-        reserves: bool,
-        keep: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Waiter> {
-        let call = OneWait { verb: verb_of(reserves), id, cost: Some(cost), keep, timeout_ns };
-        Waiter::of_one(py, bound.get(), call, Some(notify))
-    }
-
-    #[doc = doc!(Waiter.of_several)]
-    #[staticmethod]
-    #[pyo3(signature = (limiter, transactions, timeout_ns, notify, *, reserves = false))]
-    fn of_several(
-        limiter: &Bound<'_, Limiter>,
-        transactions: &Bound<'_, PyAny>,
-        timeout_ns: Option<i64>,
-        notify: Py<PyAny>,
-        reserves: bool,
-    ) -> PyResult<Waiter> {
-        let (verb, notify) = (verb_of(reserves), Some(notify));
-        Waiter::of_all(limiter.get(), verb, transactions, timeout_ns, notify)
-    }
-
     #[doc = doc!(Waiter.step)]
     fn step(&self, py: Python<'_>) -> PyResult<bool> {
         if self.advance(py)? {
@@ -235,19 +156,14 @@ impl Waiter {
         let outcome = outcome
             .ok_or_else(|| raise("ReservationError", "the waiter has nothing to take over"))?;
         let (decision, taken) = outcome?;
-        let reserves = self.call.verb == Verb::Reserve;
-        Ok(match (taken, self.call.places.first()) {
-            (Acquisition::All(reservation), _) if reserves => reservation.into_bound(py).into_any(),
-            (Acquisition::All(reservation), _) => {
-                reservation.get().release_nowait(py, false)?;
-                decision.into_bound(py).into_any()
-            }
-            (Acquisition::Charge(charge), Some(place)) if reserves => {
-                let id = place.id.clone_ref(py);
-                Reservation::of_waiter(py, &self.handle, id, &decision, charge)?.into_any()
-            }
-            _ => decision.into_bound(py).into_any(),
-        })
+        let (Verb::Reserve, Some(place)) = (self.call.verb, self.call.places.first()) else {
+            return Ok(decision.into_bound(py).into_any());
+        };
+        let parts = match taken {
+            Acquisition::Parts(parts) => parts,
+            Acquisition::Charge(charge) => charge.into_parts(place.id.bind(py)),
+        };
+        Ok(Reservation::of_waiter(py, &self.handle, &decision, parts)?.into_any())
     }
 
     #[doc = doc!(Waiter.delay)]
@@ -276,6 +192,7 @@ impl Waiter {
     }
 }
 
-fn verb_of(reserves: bool) -> Verb {
+/// Returns the verb of a waiter that takes tokens, or reserves.
+pub(crate) fn verb_of(reserves: bool) -> Verb {
     if reserves { Verb::Reserve } else { Verb::Spend }
 }

@@ -7,19 +7,14 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
-use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::{Decision, DecisionPart};
-use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::LimitEntry;
-use crate::bindings::limiter_handle::LimiterHandle;
-use crate::bindings::reservation::Reservation;
-use crate::bindings::wait_queues::{BucketQueue, Charge};
-use crate::clock::Clock;
+use crate::bindings::taken::{Parts, ReservedPart, Taken};
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
-use crate::limiter::{self, Ticket, Transaction};
+use crate::limiter::{self, Decided, HeldSlotKey, Pace, Ticket, WaitQueue};
 use crate::sync::{Condvar, Mutex};
 
 /// For how long a thread sleeps without looking for signals, such as Ctrl-C.
@@ -66,10 +61,30 @@ type WaitOutcome = PyResult<(Py<Decision>, Acquisition)>;
 /// What was taken for a call.
 #[derive(Debug)]
 pub(crate) enum Acquisition {
-    /// Tokens that were available when the call was made.
-    Tokens(Arc<limiter::BoundLimit>),
+    /// What was available when the call was made.
+    Parts(Parts),
     Charge(Charge),
-    All(Py<Reservation>),
+}
+
+/// The charge of a waiter.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    /// The limit at the time of the charge. A refund uses it even after a reload.
+    pub(crate) bound: Arc<limiter::BoundLimit>,
+    pub(crate) entry: Py<LimitEntry>,
+    pub(crate) decided: Decided,
+    pub(crate) cost: i64,
+    pub(crate) pace: Pace,
+    /// The slots that were taken; `None` for tokens.
+    pub(crate) slot: Option<HeldSlotKey>,
+}
+
+/// The waiters of one bucket.
+#[derive(Debug)]
+pub(crate) struct BucketQueue {
+    pub(crate) name: String,
+    pub(crate) id: String,
+    pub(crate) waiters: Mutex<WaitQueue<QueueMember, Charge>>,
 }
 
 /// The part of a call that changes.
@@ -91,6 +106,15 @@ pub(crate) enum Permission {
     /// Another thread asks.
     Busy,
     Over,
+}
+
+impl Charge {
+    /// Returns what it took from the bucket; nothing in shadow mode.
+    pub(crate) fn into_parts(self, id: &Bound<'_, PyAny>) -> Parts {
+        let Charge { bound, entry, decided, cost, slot, .. } = self;
+        let taken = || ReservedPart { entry, cost, taken: Taken::new(slot, &bound, id, None) };
+        decided.decision.allowed.then(taken).into_iter().collect()
+    }
 }
 
 impl QueuePlace {
@@ -116,14 +140,13 @@ impl QueuePlace {
 
 impl WaitingCall {
     pub(crate) fn new(
-        handle: &LimiterHandle,
         verb: Verb,
         is_joint: bool,
         places: Places,
         timeout: Option<Nanos>,
+        (arrived_at, number): (Timestamp, u64),
         notify: Option<Py<PyAny>>,
     ) -> WaitingCall {
-        let (arrived_at, number) = (handle.core.clock().now(), handle.waiting.next_number());
         let (wakeup, progress) = (Wakeup::new(notify), Mutex::new(CallProgress::default()));
         WaitingCall { verb, is_joint, places, timeout, arrived_at, number, wakeup, progress }
     }
@@ -138,24 +161,6 @@ impl WaitingCall {
     pub(crate) fn is_too_late(&self, wait: Option<Nanos>, now: Timestamp) -> bool {
         let end = wait.map_or(now, |wait| now.saturating_add(wait));
         self.timeout.is_some_and(|timeout| end > self.arrived_at.saturating_add(timeout))
-    }
-
-    /// Returns its transactions, under the limits that are active now.
-    pub(crate) fn transactions(
-        &self,
-        py: Python<'_>,
-        handle: &LimiterHandle,
-    ) -> PyResult<(Vec<Transaction>, Vec<DecisionPart>)> {
-        handle.check_open()?;
-        let active = handle.core.snapshot();
-        let transactions = self.places.iter().map(|place| {
-            let &QueuePlace { ref entry, ref id, cost, kind, keep, .. } = place;
-            let (limit, entry) = LimitEntry::active_in(entry, py, &active)?;
-            let (text, shown) = (id_text(id.bind(py))?.into_owned(), id.clone_ref(py));
-            let adjustment = Adjustment::keeping(keep);
-            Ok((Transaction { limit, id: text, cost, kind, adjustment }, (shown, cost, entry)))
-        });
-        transactions.collect()
     }
 
     /// Asks for permission to ask the store about all limits, on behalf of `queue`. If granted,
@@ -247,15 +252,6 @@ impl WaitingCall {
         place: &QueuePlace,
     ) -> Option<(Arc<BucketQueue>, Ticket)> {
         Some((place.queue()?, self.ticket(place)))
-    }
-
-    /// Drops the timers.
-    pub(crate) fn drop_timers(&self, py: Python<'_>, handle: &LimiterHandle) {
-        let Ok(clock) = handle.clock.bind(py).cast::<ManualClock>() else { return };
-        for place in &self.places {
-            let timer = place.timer.lock().take();
-            timer.into_iter().for_each(|timer| clock.get().drop_timer(timer));
-        }
     }
 }
 

@@ -20,7 +20,7 @@ from programs import run
 from waiters import SECOND, Crowd
 
 import penstock
-from penstock import Decision, Limit, Limiter, ManualClock
+from penstock import Decision, Limit, Limiter, ManualClock, _core
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -144,6 +144,20 @@ def test_threads_are_served_in_order_of_arrival(limiter: Limiter, clock: ManualC
         clock.advance(1)
         thread.join(30)
         assert served == [(index, (index + 1) * SECOND) for index in range(who + 1)]
+
+
+@pytest.mark.parametrize(("mode", "remaining"), [("enforce", 3), ("shadow", 0)])
+def test_a_served_waiter_that_leaves_returns_what_it_took(
+    clock: ManualClock, mode: str, remaining: int
+) -> None:
+    limits = penstock.Limits.parse(f"Tokens: {{burst: 3, count: 1, period: 1h, mode: {mode}}}")
+    limiter = Limiter(limits, clock=clock)
+    if mode == "shadow":
+        limiter.spend("Tokens", "ada", 3)
+    waiter = _core.waiter(limiter.limit("Tokens"), "ada", 2, None, int)
+    assert waiter.step()
+    waiter.leave()
+    assert limiter.peek("Tokens", "ada").remaining == remaining
 
 
 def test_a_waiter_cancelled_at_its_turn_returns_its_tokens(crowd: Line) -> None:
