@@ -131,8 +131,9 @@ impl LimiterHandle {
         id: &str,
     ) -> PyResult<()> {
         let Some(queue) = self.queue_of(bound, id) else { return Ok(()) };
-        let wait = peek(py, self, bound, &queue.id, 0, 0).map(|peek| peek.decision.retry_after);
-        queue.waiters.lock().on_refund(wait.unwrap_or(Nanos::MAX), self.core.clock().now());
+        let peek = self.run(py, |core| core.peek(bound, Call::check(&queue.id, 0)));
+        let wait = peek.map_or(Nanos::MAX, |peek| peek.decision.retry_after);
+        queue.waiters.lock().on_refund(wait, self.core.clock().now());
         drive(py, self, &queue, None)
     }
 
@@ -164,20 +165,6 @@ impl LimiterHandle {
             self.slots.abandon(slot);
         }
     }
-}
-
-/// Checks `cost` in a bucket, of which `keep` tokens must be left. Returns `None` if the call fails.
-fn peek(
-    py: Python<'_>,
-    handle: &Arc<LimiterHandle>,
-    bound: &limiter::BoundLimit,
-    id: &str,
-    cost: i64,
-    keep: i64,
-) -> Option<Decided> {
-    let adjustment = Adjustment::keeping(keep);
-    let call = Call { adjustment: adjustment.as_ref(), ..Call::check(id, cost) };
-    handle.run(py, |core| core.peek(bound, call)).ok()
 }
 
 /// Returns the error of a waiter whose turn would come after its deadline, in `wait`; `None` if that is
@@ -449,20 +436,18 @@ impl<'a, 'py> Driver<'a, 'py> {
         if member.call.verb == Verb::Reserve && is_current {
             return decision(charge.decided.clone(), charge.entry.clone_ref(py));
         }
-        let current = handle.active(py, &place.entry).ok().and_then(|(bound, entry)| {
-            let next = peek(py, handle, &bound, &queue.id, place.cost, place.keep)?.decision;
-            let mut decided = peek(py, handle, &bound, &queue.id, 0, place.keep)?;
-            decided.decision.retry_after =
-                if next.allowed { Nanos::ZERO } else { next.retry_after };
-            Some((decided, entry))
+        let current = handle.active(py, &place.entry).and_then(|(bound, entry)| {
+            let adjustment = Adjustment::keeping(place.keep);
+            let check = Call::check(&queue.id, place.cost);
+            let check = Call { adjustment: adjustment.as_ref(), ..check };
+            Ok((handle.run(py, |core| core.served(&bound, check))?, entry))
         });
         // If the limit was removed or the store does not answer, the numbers of the charge are used.
-        let (mut decided, entry) = current.unwrap_or_else(|| {
+        let (decided, entry) = current.unwrap_or_else(|_| {
             let mut decided = charge.decided.clone();
-            decided.decision.retry_after = Nanos::ZERO;
+            (decided.decision.allowed, decided.decision.retry_after) = (true, Nanos::ZERO);
             (decided, charge.entry.clone_ref(py))
         });
-        decided.decision.allowed = true;
         decision(decided, entry)
     }
 

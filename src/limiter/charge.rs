@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::engine::answer::{Answer, Outcome};
+use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
@@ -106,6 +107,24 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let call = bound.prepare(check)?;
         let answer = self.ask(&call)?;
         Ok(self.decided(call, answer, UNCOUNTED))
+    }
+
+    /// Returns the decision of a waiter that is served: what is left in the bucket, and when the same call
+    /// could be allowed again.
+    ///
+    /// # Errors
+    /// The same as [`Limiter::decide`].
+    pub fn served(&self, bound: &BoundLimit, check: Call<'_>) -> Result<Decided, Failure> {
+        let call = bound.prepare(check)?;
+        let answer = self.ask(&call)?;
+        // The numbers without the cost.
+        let spared = Answer { outcome: Outcome::Spared, ..answer };
+        let current = call.operation().map(|(_, operation)| operation.numbers(&spared));
+        let mut decided = self.decided(call, answer, UNCOUNTED);
+        let next = decided.decision;
+        let retry_after = if next.allowed { Nanos::ZERO } else { next.retry_after };
+        decided.decision = Decision { allowed: true, retry_after, ..current.unwrap_or(next) };
+        Ok(decided)
     }
 
     /// Returns the decision of a waiter that leaves without what it wanted, and counts a denial.
