@@ -23,30 +23,35 @@ impl LimiterHandle {
     /// Applies a replacement of the limits to all waiters.
     pub(crate) fn wake_after_reload(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
         for queue in self.waiting.all() {
-            let waiter = queue.waiters.lock().any().cloned();
-            let bound = waiter.and_then(|member| self.active(py, &member.place().entry).ok());
-            let rule = bound.as_ref().map(|(bound, _)| bound.entry().rule_for(&queue.id));
-            let is_limited = rule.is_none_or(|rule| !rule.limit.is_unlimited() && !rule.shadow);
-            let has_changed = |charge: &Charge| {
-                let limit = charge.bound.entry().rule_for(&queue.id).limit;
-                rule.is_some_and(|rule| rule.limit != limit)
-            };
-            let now = self.core.clock().now();
-            let charges = {
-                let mut waiters = queue.waiters.lock();
-                if is_limited && waiters.charges().any(has_changed) {
-                    waiters.queue_again(now)
-                } else {
-                    waiters.on_reload(is_limited, now);
-                    Vec::new()
-                }
-            };
-            for charge in charges {
-                self.refund_charge(py, &charge, &queue.id);
-            }
+            self.apply_reload(py, &queue);
             drive(py, self, &queue, None)?;
         }
         Ok(())
+    }
+
+    /// Applies a replacement of the limits to the waiters of a bucket.
+    fn apply_reload(self: &Arc<Self>, py: Python<'_>, queue: &BucketQueue) {
+        let waiter = queue.waiters.lock().any().cloned();
+        let bound = waiter.and_then(|member| self.active(py, &member.place().entry).ok());
+        let rule = bound.as_ref().map(|(bound, _)| bound.entry().rule_for(&queue.id));
+        let is_limited = rule.is_none_or(|rule| !rule.limit.is_unlimited() && !rule.shadow);
+        let has_changed = |charge: &Charge| {
+            let limit = charge.bound.entry().rule_for(&queue.id).limit;
+            rule.is_some_and(|rule| rule.limit != limit)
+        };
+        let now = self.core.clock().now();
+        let charges = {
+            let mut waiters = queue.waiters.lock();
+            if is_limited && waiters.charges().any(has_changed) {
+                waiters.queue_again(now)
+            } else {
+                waiters.on_reload(is_limited, now);
+                Vec::new()
+            }
+        };
+        for charge in charges {
+            self.refund_charge(py, &charge, &queue.id);
+        }
     }
 
     /// Executes the ends of a reservation, and wakes waiters.
@@ -377,6 +382,7 @@ impl<'a, 'py> Driver<'a, 'py> {
     fn ask(&mut self, queue: &Arc<BucketQueue>, member: &QueueMember) -> Option<QueueMember> {
         let (py, handle, place) = (self.py, self.handle, member.place());
         let (verb, cost, ticket) = (member.call.verb, place.cost, member.ticket());
+        let generation = handle.core.generation();
         let answer = handle.active(py, &place.entry).and_then(|(bound, entry)| {
             let adjustment = Adjustment::keeping(place.keep);
             let call = Call { verb, id: &queue.id, cost, adjustment: adjustment.as_ref() };
@@ -396,8 +402,12 @@ impl<'a, 'py> Driver<'a, 'py> {
         answer.is_polled = self.is_polled(&bound, queue);
         let slot = answer.lease.map(|lease| handle.hold(py, &bound, &queue.id, cost, lease, now));
         let charge = |decided| Charge { bound, entry, decided, cost, pace, slot };
-        let rejected = queue.waiters.lock().on_answer(ticket, answer, charge, received_at)?;
-        match rejected {
+        let rejected = queue.waiters.lock().on_answer(ticket, answer, charge, received_at);
+        if handle.core.generation() != generation {
+            // The reload has not seen this charge.
+            handle.apply_reload(py, queue);
+        }
+        match rejected? {
             Rejected::Unwanted(charge) => {
                 self.give_back(&member.call, Acquisition::Charge(charge));
                 None

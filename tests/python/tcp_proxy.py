@@ -1,4 +1,4 @@
-"""A TCP proxy that loses requests and replies on demand."""
+"""A TCP proxy that loses or holds requests and replies on demand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Proxy:
 
     `cut("request")` closes a connection in place of forwarding its next bytes to the server,
     `cut("reply")` in place of forwarding the next bytes to the client: the server has then done
-    what it was asked. `is_refusing` closes new connections at once.
+    what it was asked. `is_refusing` closes new connections at once. `hold` keeps requests back
+    until `resume`.
     """
 
     def __init__(self, target: int) -> None:
@@ -36,6 +37,10 @@ class Proxy:
         """The number of cut connections."""
         self.accepted = 0
         """The number of forwarded connections."""
+        self.is_holding_one = threading.Event()
+        """Whether a request is kept back."""
+        self._may_pass = threading.Event()
+        self._may_pass.set()
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
@@ -48,6 +53,14 @@ class Proxy:
         """Cut the next connection that carries a request, or a reply."""
         with self._lock:
             self._faults += [fault] * times
+
+    def hold(self) -> None:
+        """Keep back all requests from now on."""
+        self._may_pass.clear()
+
+    def resume(self) -> None:
+        """Forward the requests that were kept back, and all that follow."""
+        self._may_pass.set()
 
     def cut_all(self) -> None:
         """Close every connection now."""
@@ -91,6 +104,9 @@ class Proxy:
     def _forward(self, source: socket.socket, target: socket.socket, direction: Fault) -> None:
         with suppress(OSError):
             while (data := source.recv(65536)) and not self._is_due(direction):
+                if direction == "request" and not self._may_pass.is_set():
+                    self.is_holding_one.set()
+                    self._may_pass.wait()
                 target.sendall(data)
         for one in (source, target):
             _close(one)
@@ -104,6 +120,7 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
+        self.resume()
         self.cut_all()
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from programs import run
-from redis_servers import HOST, Server, start_cluster, tls_config
+from redis_servers import HOST, Server, start_cluster, tls_config, wait_until
 from tcp_proxy import Proxy
 
 import penstock
@@ -27,6 +27,7 @@ from penstock import Limit, Limiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
     from pathlib import Path
     from typing import Self
 
@@ -572,6 +573,30 @@ print("ended")
 def test_interpreter_ends_while_daemon_threads_wait_for_a_reply(start_server: StartServer) -> None:
     server = start_server()
     assert run(EXIT, server.url, str(server.pid)) == "ended\n"
+
+
+def test_a_reload_applies_to_a_waiter_that_is_being_charged(start_server: StartServer) -> None:
+    server = start_server()
+    slow, fast = Limit.parse("2/hour"), Limit.parse("1/second, burst 100000")
+    with (
+        Proxy(server.port) as proxy,
+        Limiter({"Calls": slow}, f"{proxy.url}?{PATIENT}") as limiter,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        limiter.spend("Calls", "ada", 2)
+        waiting: list[Future[Any]] = [pool.submit(limiter.acquire, "Calls", "ada")]
+        wait_until(lambda: limiter.peek("Calls", "ada").retry_after > 0, "one is charged")
+        proxy.hold()
+        waiting.append(pool.submit(limiter.acquire, "Calls", "ada"))
+        assert proxy.is_holding_one.wait(20)
+        waiting.append(pool.submit(limiter.reload, {"Calls": fast}))
+        wait_until(lambda: limiter.limits.resolve("Calls", "ada") == fast, "limits are replaced")
+        proxy.resume()
+        try:
+            for future in waiting:
+                future.result(20)
+        finally:
+            limiter.close()
 
 
 def test_metrics_show_a_server_that_fails(start_server: StartServer) -> None:
