@@ -119,7 +119,7 @@ def test_page_on_pypi_installs_from_pypi(pytestconfig: pytest.Config) -> None:
     commands = [line.split("#")[0].strip() for line in text.splitlines() if "pip install" in line]
     assert commands == ["pip install penstock", 'pip install "penstock[django]"']
     assert "Wheels are not on PyPI" not in text
-    assert "The extras are" in text
+    assert "[tutorial](" in text
 
 
 def test_source_archive_holds_what_a_build_needs(sdist: Path) -> None:
