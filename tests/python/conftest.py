@@ -158,6 +158,11 @@ class Command:
         """Return the JSON that the last command printed."""
         return json.loads(self.out)
 
+    def json_of(self, *arguments: str) -> Any:
+        """Run a command, which must succeed; return the JSON that it prints."""
+        assert self.run(*arguments, "--json") == 0, self.err
+        return self.json()
+
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
