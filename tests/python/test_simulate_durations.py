@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -16,13 +16,26 @@ from penstock.simulate.log import LogError, read_log
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from conftest import Command
+    from conftest import Command, Write
 
 SECOND = 1_000_000_000
 
-events = st.lists(
+Events = list[tuple[int, str, int]]
+events: st.SearchStrategy[Events] = st.lists(
     st.tuples(st.integers(0, 3), st.sampled_from(["ada", "grace"]), st.integers(0, 9)), max_size=40
 )
+
+
+def columns(given: Events) -> tuple[list[int], list[str], list[int]]:
+    """Return the times, ids and durations of requests, in seconds."""
+    times = np.cumsum([wait for wait, *_ in given], dtype=np.int64).tolist()
+    return times, [id for _, id, _ in given], [took for *_, took in given]
+
+
+def trace_of(given: Events) -> Trace:
+    times, ids, durations = columns(given)
+    nanoseconds = np.array(times, np.int64) * SECOND
+    return Trace(nanoseconds, {"address": ids}, unit="ns", durations=durations)
 
 
 def most_at_once(rows: list[tuple[int, int]]) -> int:
@@ -40,28 +53,20 @@ def most_at_once(rows: list[tuple[int, int]]) -> int:
 
 
 @given(events, st.integers(0, 40))
-def test_the_most_in_flight_equals_a_direct_count(
-    given: list[tuple[int, str, int]], cut: int
-) -> None:
-    times = np.cumsum([wait for wait, *_ in given], dtype=np.int64) * SECOND
-    ids, durations = [id for _, id, _ in given], [float(took) for *_, took in given]
-    trace = Trace(times, ids, unit="ns", durations=durations)
+def test_the_most_in_flight_equals_a_direct_count(given: Events, cut: int) -> None:
+    trace = trace_of(given)
     found = simulate("6 per 10 seconds", trace)
     rows = [
-        (id, start, start + int(took * SECOND))
-        for id, start, took, allowed in zip(
-            ids, times.tolist(), durations, found.allowed.tolist(), strict=True
-        )
+        (id, (start, start + took))
+        for start, id, took, allowed in zip(*columns(given), found.allowed.tolist(), strict=True)
         if allowed
     ]
-    expected = {
-        id: most_at_once([(start, end) for owner, start, end in rows if owner == id])
-        for id in set(ids)
-    }
     table = found.by_client()
     if given:
-        assert dict(zip(table["id"], table["most_in_flight"], strict=True)) == expected
-        assert found.summary().most_in_flight == most_at_once([row[1:] for row in rows])
+        assert found.summary().most_in_flight == most_at_once([row for _, row in rows])
+        assert dict(zip(table["id"], table["most_in_flight"], strict=True)) == {
+            id: most_at_once([row for owner, row in rows if owner == id]) for id in trace.clients
+        }
     parts = Simulator("6 per 10 seconds")
     for part in (trace[:cut], trace[cut:]):
         parts.feed(part)
@@ -103,17 +108,13 @@ def test_events_keep_their_durations_when_they_are_sorted() -> None:
 
 
 @given(events, st.integers(1, 3), st.integers(0, 40))
-def test_a_slot_is_held_until_its_request_ends(
-    given: list[tuple[int, str, int]], count: int, cut: int
-) -> None:
-    times = np.cumsum([wait for wait, *_ in given], dtype=np.int64) * SECOND
-    ids, durations = [id for _, id, _ in given], [took for *_, took in given]
+def test_a_slot_is_held_until_its_request_ends(given: Events, count: int, cut: int) -> None:
     # Most requests are longer than the lease, which their process renews.
     limits = {"Slots": penstock.Limit.in_flight(count, lease=2)}
-    trace = Trace(times, {"address": ids}, unit="ns", durations=durations)
+    trace = trace_of(given)
     held: list[tuple[str, int]] = []
     expected = []
-    for start, id, took in zip((times // SECOND).tolist(), ids, durations, strict=True):
+    for start, id, took in zip(*columns(given), strict=True):
         held = [holder for holder in held if holder[1] > start]
         expected.append(sum(owner == id for owner, _ in held) < count)
         held += [(id, start + took)] if expected[-1] else []
@@ -122,28 +123,25 @@ def test_a_slot_is_held_until_its_request_ends(
     parts = Simulator(limits)
     fed = [parts.feed(part).allowed for part in (trace[:cut], trace[cut:])]
     assert np.concatenate(fed).tolist() == expected
-    assert (simulate(limits, trace).summary().most_in_flight or 0) <= count * len(set(ids))
+    assert (simulate(limits, trace).summary().most_in_flight or 0) <= count * len(trace.clients)
 
 
 @given(events)
-def test_slots_and_rates_are_one_decision(given: list[tuple[int, str, int]]) -> None:
-    times = np.cumsum([wait for wait, *_ in given], dtype=np.int64) * SECOND
-    ids, durations = [id for _, id, _ in given], [took for *_, took in given]
+def test_slots_and_rates_are_one_decision(given: Events) -> None:
     rate = penstock.Limit.parse("4 per 8 seconds, burst 3")
     limits = {"Rate": rate, "Slots": penstock.Limit.in_flight(2, lease=2)}
     clock = penstock.ManualClock()
     limiter = penstock.Limiter({"Rate": rate}, clock=clock)
     held: list[tuple[str, int]] = []
     expected = []
-    for start, id, took in zip(times.tolist(), ids, durations, strict=True):
-        clock.set_ns(start)
+    for start, id, took in zip(*columns(given), strict=True):
+        clock.set_ns(start * SECOND)
         held = [holder for holder in held if holder[1] > start]
         has_room = sum(owner == id for owner, _ in held) < 2
         # A request that finds no slot spends no token, and one without a token holds no slot.
         expected.append(has_room and limiter.spend("Rate", id).allowed)
-        held += [(id, start + took * SECOND)] if expected[-1] else []
-    trace = Trace(times, {"address": ids}, unit="ns", durations=durations)
-    found = simulate(limits, trace, routes=[{"limits": ["Rate", "Slots"]}])
+        held += [(id, start + took)] if expected[-1] else []
+    found = simulate(limits, trace_of(given), routes=[{"limits": ["Rate", "Slots"]}])
     assert found.allowed.tolist() == expected
 
 
@@ -162,24 +160,21 @@ def test_a_limit_on_requests_in_flight_is_named_once() -> None:
         found.level()
 
 
-LINE = '{} - - [20/Nov/2026:10:00:{:02} +0000] "GET / HTTP/1.1" 200 12 {}\n'
-FORMAT = '%h %l %u %t "%r" %>s %b {}'
+def access_log(*rows: tuple[str, int, object]) -> str:
+    """Return a log of requests: the client, the second of each, and its duration."""
+    line = '{} - - [20/Nov/2026:10:00:{:02} +0000] "GET / HTTP/1.1" 200 12 {}\n'
+    return "".join(line.format(*row) for row in rows)
 
 
-def test_a_log_has_durations_from_its_start_or_to_its_end(tmp_path: Path) -> None:
-    log = tmp_path / "access.log"
+def test_a_log_has_durations_from_its_start_or_to_its_end(write: Write) -> None:
     rows = [("a", 0, "5.000"), ("a", 1, "-"), ("b", 4, "3.250"), ("a", 6, "0.001")]
-    log.write_text("".join(LINE.format(*row) for row in rows), encoding="utf-8")
-    layout = FORMAT.format("$request_time").replace("%h %l %u %t", "$remote_addr - - [$time_local]")
-    layout = layout.replace("%r", "$request").replace("%>s %b", "$status $body_bytes_sent")
+    log = write("access.log", access_log(*rows))
+    layout = '$remote_addr - - [$time_local] "$request" $status $body_bytes_sent $request_time'
     started = Trace.from_log(log, format=layout, duration="duration")
     assert started.durations is not None
     assert started.durations.astype(np.int64).tolist() == [5 * SECOND, 0, 3_250_000_000, 1_000_000]
-    found = simulate("9/second", started)
-    assert dict(zip(found.by_client()["id"], found.by_client()["most_in_flight"], strict=True)) == {
-        "a": 2,
-        "b": 1,
-    }
+    by_client = simulate("9/second", started).by_client()
+    assert dict(zip(by_client["id"], by_client["most_in_flight"], strict=True)) == {"a": 2, "b": 1}
     ended = Trace.from_log(log, format=layout, duration="duration", ended=True)
     assert ((ended.times - started.times[0]) / SECOND).tolist() == [-5, 0.75, 1, 5.999]
     millis = Trace.from_log(log, format=layout, duration="duration", duration_unit="ms")
@@ -187,12 +182,9 @@ def test_a_log_has_durations_from_its_start_or_to_its_end(tmp_path: Path) -> Non
     assert millis.durations.astype(np.int64).tolist() == [5_000_000, 0, 3_250_000, 1_000]
 
 
-def test_requests_longer_than_the_window_are_late(tmp_path: Path) -> None:
-    log = tmp_path / "access.jsonl"
-    rows = [f'{{"time": {time}, "client_ip": "192.0.2.1", "took": {took}}}' for time, took in (
-        *((1_800_000_000 + second, 0) for second in range(200)), (1_800_000_200, 100),
-    )]  # fmt: skip
-    log.write_text("\n".join([*rows, ""]), encoding="utf-8")
+def test_requests_longer_than_the_window_are_late(write: Write) -> None:
+    rows = [f"{1_800_000_000 + second},192.0.2.1,0\n" for second in range(200)]
+    log = write("access.csv", f"time,ip,took\n{''.join(rows)}1800000200,192.0.2.1,100\n")
     reader = read_log(log, duration="took", ended=True, window=5.0, chunk_events=10, max_bad=0.1)
     times = np.concatenate([chunk.times for chunk in reader])
     assert np.all(np.diff(times) >= 0)
@@ -200,39 +192,37 @@ def test_requests_longer_than_the_window_are_late(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"ended": True}, {"duration": "took", "duration_unit": "h"}])
-def test_wrong_options_of_durations_are_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
-    log = tmp_path / "access.log"
-    log.write_text(LINE.format("a", 0, ""), encoding="utf-8")
+def test_wrong_options_of_durations_are_refused(write: Write, wrong: dict[str, Any]) -> None:
+    log = write("access.log", access_log(("a", 0, "")))
     with pytest.raises(LogError, match="duration"):
-        read_log(log, **wrong)  # type: ignore[arg-type]
+        read_log(log, **wrong)
 
 
-def test_replay_counts_requests_in_flight(command: Command, tmp_path: Path) -> None:
-    log = tmp_path / "access.log"
-    rows = [("a", second, 2_500_000) for second in range(10)]
-    log.write_text("".join(LINE.format(*row) for row in rows), encoding="utf-8")
-    options = ("--format", FORMAT.format("%D"), "--duration", "duration", "--duration-unit", "us")
-    assert command.run("replay", str(log), "--limit", "9/second", *options, "--json") == 0
-    (found,) = command.json()["limits"]
+FORMAT = ("--format", '%h %l %u %t "%r" %>s %b %D')
+DURATION = ("--duration", "duration", "--duration-unit", "us")
+
+
+def test_replay_counts_requests_in_flight(command: Command, write: Write) -> None:
+    log = write("access.log", access_log(*(("a", second, 2_500_000) for second in range(10))))
+    replayed = ("replay", log, "--limit", "9/second", *FORMAT, *DURATION)
+    (found,) = command.json_of(*replayed)["limits"]
     assert found["summary"]["most_in_flight"] == 3
     assert found["clients"][0]["most_in_flight"] == 3
-    assert command.run("replay", str(log), "--limit", "9/second", *options) == 0
+    assert command.run(*replayed) == 0
     assert "most in flight    3" in command.out
 
 
-def test_replay_recommends_slots(command: Command, tmp_path: Path) -> None:
-    log, limits = tmp_path / "access.log", tmp_path / "limits.yaml"
-    rows = [("a", second, 11_500_000) for second in range(60)]
-    log.write_text("".join(LINE.format(*row) for row in rows), encoding="utf-8")
-    options = ("--format", FORMAT.format("%D"), "--duration", "duration", "--duration-unit", "us")
+def test_replay_recommends_slots(command: Command, write: Write, tmp_path: Path) -> None:
+    log = write("access.log", access_log(*(("a", second, 11_500_000) for second in range(60))))
+    written = tmp_path / "limits.yaml"
     sought = ("--limit", "3 in flight, lease 2m", "--recommend", "--max-denied", "0")
-    assert command.run("replay", str(log), *sought, *options, "--write", str(limits)) == 0
+    replayed = ("replay", log, *sought, *FORMAT)
+    assert command.run(*replayed, *DURATION, "--write", str(written)) == 0
     assert "Count 12: " in command.out
     assert "No smaller count suffices." in command.out
-    found = penstock.Limits.load(limits).resolve("Limit", "a")
+    found = penstock.Limits.load(written).resolve("Limit", "a")
     assert found == penstock.Limit.in_flight(12, lease="2m")
-    assert command.run("replay", str(log), *sought, *options, "--json") == 0
-    (recommended,) = command.json()["recommendations"].values()
+    (recommended,) = command.json_of(*replayed, *DURATION)["recommendations"].values()
     assert (recommended["count"], recommended["period_ns"]) == (12, 0)
-    assert command.run("replay", str(log), *sought, "--format", FORMAT.format("%D")) == 2
+    assert command.run(*replayed) == 2
     assert "--duration" in command.err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pexpect
 import pytest
@@ -53,15 +53,9 @@ def limiter(shm_url: str, limits: str) -> Limiter:
     return limiter
 
 
-def run(command: Command, *arguments: str) -> Any:
-    """Run `penstock store ... --json`; return what it prints."""
-    assert command.run("store", *arguments, "--json") == 0
-    return command.json()
-
-
 @pytest.mark.usefixtures("limiter")
 def test_inspect_shows_the_table(shm_url: str, tmp_path: Path, command: Command) -> None:
-    shown = run(command, "inspect", shm_url)
+    shown = command.json_of("store", "inspect", shm_url)
     # The table's file is of the machine's clock, not of the manual one.
     assert shown.pop("age") is not None
     assert shown.pop("slots") >= 2000
@@ -97,7 +91,7 @@ def test_inspect_shows_the_slots_of_both_epochs_and_when_they_expire(
     with limiter.reserve("Calls", "ada"):
         # An epoch is 2.048 s, and the second one began that long after the first.
         row = {"reset_after": 3.144, "tally": None, "slots": 3, "bucket_key": None}
-        assert run(command, "inspect", shm_url)["slowest"] == [row]
+        assert command.json_of("store", "inspect", shm_url)["slowest"] == [row]
         assert command.run("store", "inspect", shm_url) == 0
     shown = re.search(r"slots of requests in flight\n(?:.*\n)+? *3\.14 s +3\b", command.out)
     assert shown is not None, command.out
@@ -109,14 +103,9 @@ def test_inspect_shows_the_buckets_of_given_clients_nearest_to_their_limit(
     shm_url: str, limits: str, command: Command
 ) -> None:
     # "ada" is no address, so it has a bucket under Pages only, which is full.
-    options = ["--limits", limits, "--ids", GRACE, ADA, "ada"]
-    shown = run(command, "inspect", shm_url, *options)
-    assert [(bucket["bucket_key"], bucket["remaining"]) for bucket in shown["nearest"]] == [
-        (f"Orders:{ADA}", 0),
-        (f"Orders:{GRACE}", 5),
-        (f"Pages:{ADA}", 97),
-    ]
-    assert shown["nearest"][0] == {
+    inspect = ["store", "inspect", shm_url, "--limits", limits, "--ids", GRACE, ADA, "ada"]
+    first, second, third = command.json_of(*inspect)["nearest"]
+    assert first == {
         "bucket_key": f"Orders:{ADA}",
         "limit": "Orders",
         "id": ADA,
@@ -124,7 +113,9 @@ def test_inspect_shows_the_buckets_of_given_clients_nearest_to_their_limit(
         "full": 10,
         "reset_after": 60.0,
     }
-    assert command.run("store", "inspect", shm_url, *options) == 0
+    assert (second["bucket_key"], second["remaining"]) == (f"Orders:{GRACE}", 5)
+    assert (third["bucket_key"], third["remaining"]) == (f"Pages:{ADA}", 97)
+    assert command.run(*inspect) == 0
     assert f"Orders:{ADA}" in command.out
 
 
@@ -132,7 +123,7 @@ def test_inspect_finds_the_bucket_of_an_address_with_its_network(
     limiter: Limiter, shm_url: str, limits: str, command: Command
 ) -> None:
     limiter.spend("Orders", ClientAddress()(EnvironRequest({"REMOTE_ADDR": "2001:db8::1"})))
-    shown = run(command, "inspect", shm_url, "--limits", limits, "--ids", "2001:db8::1")
+    shown = command.json_of("store", "inspect", shm_url, "--limits", limits, "--ids", "2001:db8::1")
     assert [bucket["bucket_key"] for bucket in shown["nearest"]] == ["Orders:2001:db8::"]
 
 
@@ -140,7 +131,7 @@ def test_counters_include_denials_of_a_full_table(tmp_path: Path, command: Comma
     url = f"shm://{tmp_path}/small?capacity=10&overflow=deny"
     limiter = Limiter({"Orders": "1/day"}, store=url)
     denied = [limiter.spend("Orders", number).allowed for number in range(200)].count(False)
-    shown = run(command, "inspect", url)
+    shown = command.json_of("store", "inspect", url)
     assert shown["refused"] == denied > 0
     assert shown["buckets"] == 200 - denied
     assert len(shown["slowest"]) == 10
@@ -188,7 +179,7 @@ def test_top_prints_one_view_after_another_into_a_pipe(shm_url: str) -> None:
 
 
 def test_clear_resets_all_buckets(limiter: Limiter, shm_url: str, command: Command) -> None:
-    assert run(command, "clear", shm_url, "--yes") == {"cleared": 3}
+    assert command.json_of("store", "clear", shm_url, "--yes") == {"cleared": 3}
     assert limiter.peek("Orders", ADA).remaining == 10
     assert limiter.stats()["buckets"] == 0
     assert limiter.spend("Orders", ADA, 10)
@@ -197,9 +188,9 @@ def test_clear_resets_all_buckets(limiter: Limiter, shm_url: str, command: Comma
 def test_clear_resets_one_bucket(
     limiter: Limiter, shm_url: str, limits: str, command: Command
 ) -> None:
-    options = ["clear", shm_url, "Orders", ADA, "--limits", limits]
-    assert run(command, *options) == {"cleared": 1}
-    assert run(command, *options) == {"cleared": 0}
+    clear = ["store", "clear", shm_url, "Orders", ADA, "--limits", limits]
+    assert command.json_of(*clear) == {"cleared": 1}
+    assert command.json_of(*clear) == {"cleared": 0}
     assert limiter.peek("Orders", ADA).remaining == 10
     assert limiter.peek("Orders", GRACE).remaining == 5
 
