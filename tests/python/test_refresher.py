@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import ipaddress
 import logging
 import sqlite3
-import subprocess
 import sys
 from collections import namedtuple
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import programs
 import pytest
 
 import penstock
@@ -21,8 +22,10 @@ from penstock import ConfigError, Limit, Limits
 from penstock.refresher import Refresher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Container
     from pathlib import Path
+
+    from conftest import Write
 
 DEFAULTS = """
 Orders: {burst: 4, count: 4, period: 1s}
@@ -56,6 +59,38 @@ class Waits:
         refresher.stop()
 
 
+AWAY = OSError("the database is away")
+
+
+class Source:
+    """A row that is loaded, except in the calls that fail."""
+
+    def __init__(self, fails_in: Container[int], error: BaseException = AWAY) -> None:
+        self.fails_in, self.error = fails_in, error
+        self.calls = 0
+
+    def __call__(self) -> list[object]:
+        self.calls += 1
+        if self.calls in self.fails_in:
+            raise self.error
+        return [row()]
+
+
+class Held:
+    """Nothing that is loaded, where the last of some calls waits until it is let go."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+        self.inside, self.let_go = Event(), Event()
+
+    def __call__(self) -> list[object]:
+        self.calls -= 1
+        if self.calls == 0:
+            self.inside.set()
+            assert self.let_go.wait(60)
+        return []
+
+
 @pytest.fixture
 def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
     """A limiter with an override for grace."""
@@ -72,72 +107,57 @@ def bursts(limiter: penstock.Limiter, *ids: str) -> list[int]:
     return [limiter.limits.resolve("Orders", id).burst for id in ids]
 
 
+def refreshed(limiter: penstock.Limiter | penstock.AsyncLimiter, load: Any) -> Refresher:
+    """Load once."""
+    refresher = Refresher(limiter, load)
+    refresher.refresh()
+    return refresher
+
+
 def test_rows_replace_the_overrides_and_leave_the_defaults(limiter: penstock.Limiter) -> None:
     before = limiter.limits.to_yaml()
-    Refresher(limiter, lambda: [row()]).refresh()
+    refreshed(limiter, lambda: [row()])
     assert bursts(limiter, "ada", "grace") == [100, 4]
     assert limiter.limits.to_yaml() == before
     assert limiter.limits.explain("PerAddress", "2001:DB8::1").bucket_key == "7:2001:db8::1"
 
 
-def test_explicit_empty_set_clears(limiter: penstock.Limiter) -> None:
-    refresher = Refresher(limiter, list)
-    refresher.refresh()
+@pytest.mark.parametrize("rows", [[], [row(enabled=False, limit="nonsense"), row(enabled=0)]])
+def test_set_without_an_enabled_row_clears(limiter: penstock.Limiter, rows: list[object]) -> None:
+    refresher = refreshed(limiter, lambda: rows)
     assert limiter.limits.overrides_to_yaml() is None
     assert (refresher.loads, refresher.failures, refresher.ready) == (1, 0, True)
 
 
-def test_only_disabled_rows_clear_too(limiter: penstock.Limiter) -> None:
-    Refresher(limiter, lambda: [row(enabled=False, limit="nonsense"), row(enabled=0)]).refresh()
-    assert limiter.limits.overrides_to_yaml() is None
-
-
-def sqlite_rows() -> list[sqlite3.Row]:
-    base = sqlite3.connect(":memory:")
-    base.row_factory = sqlite3.Row
-    base.execute("create table overrides (name, id, 'limit', comment, enabled, changed_at)")
-    base.execute("insert into overrides values ('Orders', 'ada', '100/minute', null, 1, 'now')")
-    found = base.execute("select * from overrides").fetchall()
-    base.close()
-    return found
+def sqlite_row() -> sqlite3.Row:
+    with contextlib.closing(sqlite3.connect(":memory:")) as base:
+        base.row_factory = sqlite3.Row
+        columns = "'Orders' as name, 'ada' as id, '100/minute' as 'limit', null as comment"
+        found: sqlite3.Row = base.execute(f"select {columns}, 1 as enabled, 'now'").fetchone()
+        return found
 
 
 Named = namedtuple("Named", ["id", "name", "limit"])  # noqa: PYI024  what drivers make of columns
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [row()],
-        [row(enabled=True, comment="asked for in May", changed_at=object())],
-        [row(enabled=1, comment=None)],
-        [row(limit=Limit.parse("100/minute"))],
-        [row(limit={"burst": 100, "count": 100, "period": "1m"})],
-        [{"name": "Orders", "id": b"ada", "burst": 100, "count": 100, "period": 60}],
-        [SimpleNamespace(**row(period=datetime.timedelta(minutes=1)))],
-        [("Orders", "ada", "100/minute")],
-        [["Orders", "ada", "100/minute", "a comment", True]],
-        [Named("ada", "Orders", "100/minute")],
-        sqlite_rows(),
-    ],
-    ids=[
-        "mapping",
-        "comment and unknown columns",
-        "whole number for a bool",
-        "limit",
-        "fields",
-        "columns",
-        "object",
-        "tuple",
-        "list",
-        "named tuple",
-        "sqlite3",
-    ],
-)
-def test_rows_are_read_as_a_driver_gives_them(limiter: penstock.Limiter, rows: Any) -> None:
-    refresher = Refresher(limiter, lambda: rows)
-    refresher.refresh()
-    assert refresher.skipped_rows == 0
+ROWS = {
+    "mapping": row(),
+    "comment and unknown columns": row(enabled=True, comment="since May", changed_at=object()),
+    "whole number for a bool": row(enabled=1, comment=None),
+    "limit": row(limit=Limit.parse("100/minute")),
+    "fields": row(limit={"burst": 100, "count": 100, "period": "1m"}),
+    "columns": {"name": "Orders", "id": b"ada", "burst": 100, "count": 100, "period": 60},
+    "object": SimpleNamespace(**row(period=datetime.timedelta(minutes=1))),
+    "tuple": ("Orders", "ada", "100/minute"),
+    "list": ["Orders", "ada", "100/minute", "a comment", True],
+    "named tuple": Named("ada", "Orders", "100/minute"),
+    "sqlite3": sqlite_row(),
+}
+
+
+@pytest.mark.parametrize("given", ROWS.values(), ids=ROWS)
+def test_rows_are_read_as_a_driver_gives_them(limiter: penstock.Limiter, given: Any) -> None:
+    assert refreshed(limiter, lambda: [given]).skipped_rows == 0
     assert limiter.limits.resolve("Orders", "ada") == Limit.parse("100/minute")
 
 
@@ -153,8 +173,7 @@ def test_rows_are_read_as_a_driver_gives_them(limiter: penstock.Limiter, rows: A
     ],
 )
 def test_id_arrives_whole(limiter: penstock.Limiter, name: str, id: object, canonical: str) -> None:
-    refresher = Refresher(limiter, lambda: [row(name=name, id=id, comment=str(id))])
-    refresher.refresh()
+    refreshed(limiter, lambda: [row(name=name, id=id, comment=str(id))])
     assert limiter.limits.resolve(name, canonical).burst == 100
 
 
@@ -189,8 +208,7 @@ BAD_ROWS = [
 def test_invalid_row_is_skipped_alone(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture, bad: Any, why: str
 ) -> None:
-    refresher = Refresher(limiter, lambda: [row(id="before"), bad, row(id="after")])
-    refresher.refresh()
+    refresher = refreshed(limiter, lambda: [row(id="before"), bad, row(id="after")])
     assert bursts(limiter, "before", "after", "ada") == [100, 100, 4]
     assert (refresher.skipped_rows, refresher.loads, refresher.failures) == (1, 1, 0)
     (record,) = caplog.records
@@ -204,18 +222,14 @@ def test_invalid_row_is_skipped_alone(
 def test_first_row_of_a_repeated_id_is_kept(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def spelled(id: str, limit: str) -> dict[str, object]:
-        return row(name="PerAddress", id=id, limit=limit)
-
     rows = [
-        # The third and the fourth are other spellings of the second.
-        spelled("192.0.2.9", "300/minute"),
-        spelled("2001:DB8::1", "100/minute"),
-        spelled("2001:db8:0::1", "300/minute"),
-        spelled("2001:db8::0:1", "200/minute"),
+        ("PerAddress", "192.0.2.9", "300/minute"),
+        ("PerAddress", "2001:DB8::1", "100/minute"),
+        # Other spellings of the second.
+        ("PerAddress", "2001:db8:0::1", "300/minute"),
+        ("PerAddress", "2001:db8::0:1", "200/minute"),
     ]
-    refresher = Refresher(limiter, lambda: rows)
-    refresher.refresh()
+    refresher = refreshed(limiter, lambda: rows)
     assert limiter.limits.resolve("PerAddress", "2001:db8::1").burst == 100
     assert limiter.limits.resolve("PerAddress", "192.0.2.9").burst == 300
     assert refresher.skipped_rows == 2
@@ -226,32 +240,27 @@ def test_first_row_of_a_repeated_id_is_kept(
 def test_skipped_row_is_logged_once_until_it_changes(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = [row(id="fine"), row(limit="5/moth")]
-    refresher = Refresher(limiter, lambda: rows)
-    refresher.refresh()
-    refresher.refresh()
-    assert len(caplog.messages) == 1
-    rows.insert(0, row(id="another"))
-    refresher.refresh()
-    assert len(caplog.messages) == 1
-    rows[2] = row(limit="5/weak")
-    refresher.refresh()
-    assert len(caplog.messages) == 2
-    rows.pop()
-    refresher.refresh()
-    assert refresher.skipped_rows == 0
-    rows.append(row(limit="5/moth"))
-    refresher.refresh()
-    assert len(caplog.messages) == 3
+    rows: list[Any] = []
+    refresher = Refresher(limiter, rows)
+    misspelled, again = row(limit="5/moth"), row(limit="5/weak")
+    for given, logged in (
+        ([row(id="fine"), misspelled], 1),
+        ([row(id="fine"), misspelled], 1),
+        ([row(id="another"), row(id="fine"), misspelled], 1),
+        ([row(id="another"), row(id="fine"), again], 2),
+        ([row(id="another")], 2),
+        ([row(id="another"), misspelled], 3),
+    ):
+        rows[:] = given
+        refresher.refresh()
+        assert len(caplog.messages) == logged
 
 
 def test_many_bad_rows_do_not_fill_the_log(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = [row(name="PerAddress", id=f"x{number}") for number in range(350)]
-    refresher = Refresher(limiter, lambda: [row(), *bad])
-    refresher.refresh()
-    assert refresher.skipped_rows == 350
+    assert refreshed(limiter, lambda: [row(), *bad]).skipped_rows == 350
     assert len(caplog.messages) == 21
     assert caplog.messages[-1] == "330 more rows of the overrides are skipped"
 
@@ -267,29 +276,24 @@ def test_table_without_a_valid_row_is_refused(limiter: penstock.Limiter, number:
 
 def test_thousands_of_invalid_rows_refuse_the_table(limiter: penstock.Limiter) -> None:
     bad = [row(name="PerAddress", id=f"x{number}") for number in range(1100)]
-    refresher = Refresher(limiter, lambda: [row(), *bad])
     with pytest.raises(ConfigError, match=r"^1100 rows cannot be used"):
-        refresher.refresh()
+        refreshed(limiter, lambda: [row(), *bad])
     assert bursts(limiter, "ada", "grace") == [4, 9]
 
 
 def test_hundred_thousand_rows_load(limiter: penstock.Limiter) -> None:
-    rows = [
-        row(id=f"client-{number}", limit=f"{number % 7 + 5}/minute") for number in range(100_000)
-    ]
-    refresher = Refresher(limiter, lambda: rows)
-    refresher.refresh()
-    assert refresher.skipped_rows == 0
+    rows = [("Orders", f"client-{n}", f"{n % 7 + 5}/minute") for n in range(100_000)]
+    assert refreshed(limiter, lambda: rows).skipped_rows == 0
     assert bursts(limiter, "client-0", "client-99999") == [5, 5 + 99_999 % 7]
 
 
-def test_file_is_read_again(limiter: penstock.Limiter, tmp_path: Path) -> None:
-    file = tmp_path / "overrides.yaml"
-    file.write_text("- Orders: {burst: 50, count: 5, period: 1s, ids: [ada]}", encoding="utf-8")
-    refresher = Refresher(limiter, file)
-    refresher.refresh()
+FOR_ADA = "- Orders: {burst: 50, count: 5, period: 1s, ids: [ada]}"
+
+
+def test_file_is_read_again(limiter: penstock.Limiter, write: Write) -> None:
+    refresher = refreshed(limiter, write("overrides.yaml", FOR_ADA))
     assert bursts(limiter, "ada", "grace") == [50, 4]
-    file.write_text("{}", encoding="utf-8")
+    write("overrides.yaml", "{}")
     refresher.refresh()
     assert bursts(limiter, "ada", "grace") == [4, 4]
 
@@ -322,19 +326,16 @@ def test_invalid_file_is_refused_entirely(
     assert bursts(limiter, "ada", "grace") == [4, 9]
 
 
-def test_callable_may_return_a_path_or_limits(limiter: penstock.Limiter, tmp_path: Path) -> None:
-    file = tmp_path / "overrides.yaml"
-    file.write_text("- Orders: {burst: 50, count: 5, period: 1s, ids: [ada]}", encoding="utf-8")
-    Refresher(limiter, lambda: file).refresh()
+def test_callable_may_return_a_path_or_limits(limiter: penstock.Limiter, write: Write) -> None:
+    refreshed(limiter, lambda: write("overrides.yaml", FOR_ADA))
     assert bursts(limiter, "ada") == [50]
-    Refresher(limiter, lambda: Limits({"Mails": "1/second"})).refresh()
+    refreshed(limiter, lambda: Limits({"Mails": "1/second"}))
     assert list(limiter.limits) == ["Mails"]
 
 
 def test_list_is_read_again_each_time(limiter: penstock.Limiter) -> None:
     rows = [row()]
-    refresher = Refresher(limiter, rows)
-    refresher.refresh()
+    refresher = refreshed(limiter, rows)
     rows.clear()
     refresher.refresh()
     assert bursts(limiter, "ada") == [4]
@@ -344,29 +345,25 @@ def test_generator_function_serves(limiter: penstock.Limiter) -> None:
     def load() -> Any:
         yield row()
 
-    refresher = Refresher(limiter, load)
-    refresher.refresh()
-    refresher.refresh()
+    refreshed(limiter, load).refresh()
     assert bursts(limiter, "ada") == [100]
 
 
 def test_limits_that_were_defined_stay(limiter: penstock.Limiter) -> None:
     limiter.define("shop.orders", "3/minute")
-    limiter.define("shop.mails", "3/minute")
     refresher = Refresher(limiter, lambda: [row(), row(name="shop.orders")])
     limiter.define("shop.later", "3/minute")
     refresher.refresh()
     assert bursts(limiter, "ada") == [100]
-    assert set(limiter.limits) >= {"Orders", "shop.orders", "shop.mails", "shop.later"}
+    assert set(limiter.limits) >= {"Orders", "shop.orders", "shop.later"}
     assert limiter.limits.resolve("shop.orders", "ada").burst == 3
     assert refresher.skipped_rows == 1
 
 
 def test_limits_that_take_a_defined_name_are_a_failure(limiter: penstock.Limiter) -> None:
     limiter.define("shop.orders", "3/minute")
-    refresher = Refresher(limiter, lambda: Limits({"shop.orders": "1/minute"}))
     with pytest.raises(ConfigError, match=r"shop\.orders"):
-        refresher.refresh()
+        refreshed(limiter, lambda: Limits({"shop.orders": "1/minute"}))
     assert bursts(limiter, "grace") == [9]
 
 
@@ -390,14 +387,8 @@ class Awaited:
         ({"load": iter([])}, "used up by the first load"),
         ({"every": "30"}, 'every: a duration must have a unit, found "30"; use 30s'),
         ({"every": 0}, "every must be longer than 0s, found 0"),
-        (
-            {"every": True},
-            "seconds or a timedelta, found bool True",
-        ),
-        (
-            {"every": None},
-            "seconds or a timedelta, found None",
-        ),
+        ({"every": True}, "seconds or a timedelta, found bool True"),
+        ({"every": None}, "seconds or a timedelta, found None"),
         ({"retry": "1 month"}, "retry: months and years vary in length"),
         ({"on_first_error": "ignore"}, "on_first_error must be 'raise' or 'retry'"),
         ({"limiter": {}}, "limiter must be a penstock.Limiter, found {}"),
@@ -413,17 +404,16 @@ def test_invalid_options_are_refused(
 
 @pytest.mark.parametrize("given", [None, 5, {"Orders": "1/second"}], ids=repr)
 def test_load_that_returns_another_type_is_a_failure(limiter: penstock.Limiter, given: Any) -> None:
-    refresher = Refresher(limiter, lambda: given)
     with pytest.raises(ConfigError, match="rows"):
-        refresher.refresh()
+        refreshed(limiter, lambda: given)
     assert bursts(limiter, "grace") == [9]
 
 
 def test_hidden_coroutine_is_an_error_with_a_hint(limiter: penstock.Limiter) -> None:
     load: Any = lambda: coroutine()  # noqa: E731, PLW0108  what does not look like a coroutine function
     with pytest.raises(ConfigError, match="has to be awaited"):
-        Refresher(limiter, load).refresh()
-    Refresher(limiter, lambda: asyncio.run(coroutine())).refresh()
+        refreshed(limiter, load)
+    refreshed(limiter, lambda: asyncio.run(coroutine()))
     assert bursts(limiter, "ada") == [100]
 
 
@@ -452,16 +442,7 @@ def test_failures_are_retried_with_backoff_and_logged_once(
     limiter: penstock.Limiter, clock: penstock.ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     waits = Waits(clock, 16)
-    calls = 0
-
-    def load() -> list[object]:
-        nonlocal calls
-        calls += 1
-        if 2 <= calls <= 15:
-            raise OSError("the database is away")
-        return [row()]
-
-    refresher = Refresher(limiter, load, every="30m", wait=waits)
+    refresher = Refresher(limiter, Source(range(2, 16)), every="30m", wait=waits)
     waits.run_out(refresher)
     assert (refresher.loads, refresher.failures, refresher.last_error) == (3, 14, None)
     longest = [min(2.0**failed, 1800) for failed in range(14)]
@@ -475,22 +456,12 @@ def test_failures_are_retried_with_backoff_and_logged_once(
 
 
 def test_failure_leaves_the_loaded_set_active(limiter: penstock.Limiter) -> None:
-    def fail() -> list[object]:
-        raise OSError("the database is away")
-
-    loads: list[Callable[[], list[object]]] = [lambda: [row()], fail, fail]
-
-    def load() -> list[object]:
-        return loads.pop(0)()
-
-    refresher = Refresher(limiter, load)
-    refresher.refresh()
+    refresher = refreshed(limiter, Source({2, 3}))
     for failures in (1, 2):
         with pytest.raises(OSError, match="away"):
             refresher.refresh()
         assert bursts(limiter, "ada") == [100]
-        assert refresher.failures == failures
-    assert isinstance(refresher.last_error, OSError)
+        assert (refresher.failures, refresher.last_error) == (failures, AWAY)
     assert refresher.ready
 
 
@@ -505,17 +476,16 @@ def test_first_failure_may_be_retried(
     limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
     waits = Waits(clock, 1)
-    seen: list[bool] = []
+    ready: list[bool] = []
+    source = Source({1})
 
     def load() -> list[object]:
-        seen.append(refresher.ready)
-        if len(seen) == 1:
-            raise OSError("the database is away")
-        return [row()]
+        ready.append(refresher.ready)
+        return source()
 
     refresher = Refresher(limiter, load, on_first_error="retry", retry=8, wait=waits)
     waits.run_out(refresher)
-    assert seen == [False, False]
+    assert ready == [False, False]
     assert 4 <= waits.seconds[0] <= 8
     assert (refresher.ready, bursts(limiter, "ada")) == (True, [100])
 
@@ -524,19 +494,10 @@ def test_first_failure_may_be_retried(
 def test_thread_survives_every_exception(
     limiter: penstock.Limiter, clock: penstock.ManualClock, error: type[BaseException]
 ) -> None:
-    calls = 0
-
-    def load() -> list[object]:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise error("out")
-        return [row(id=f"ada-{calls}")]
-
     waits = Waits(clock, 2)
-    refresher = Refresher(limiter, load, wait=waits)
+    refresher = Refresher(limiter, Source({2}, error("out")), wait=waits)
     waits.run_out(refresher)
-    assert (refresher.failures, bursts(limiter, "ada-3")) == (1, [100])
+    assert (refresher.failures, refresher.loads) == (1, 2)
 
 
 def test_stop_ends_the_wait_and_start_begins_again(limiter: penstock.Limiter) -> None:
@@ -552,19 +513,13 @@ def test_stop_ends_the_wait_and_start_begins_again(limiter: penstock.Limiter) ->
 
 
 def test_two_concurrent_starts_start_one_thread(limiter: penstock.Limiter) -> None:
-    inside, let_go = Event(), Event()
-
-    def load() -> list[object]:
-        inside.set()
-        assert let_go.wait(60)
-        return []
-
+    load = Held(1)
     refresher = Refresher(limiter, load, every="1h")
     threads = [Thread(target=refresher.start) for _ in range(2)]
     for thread in threads:
         thread.start()
-    assert inside.wait(60)
-    let_go.set()
+    assert load.inside.wait(60)
+    load.let_go.set()
     for thread in threads:
         thread.join()
     assert refresher.loads == 1
@@ -572,29 +527,19 @@ def test_two_concurrent_starts_start_one_thread(limiter: penstock.Limiter) -> No
 
 
 def test_async_limiters_are_accepted(limiter: penstock.Limiter) -> None:
-    Refresher(penstock.AsyncLimiter(limiter), lambda: [row()]).refresh()
+    refreshed(penstock.AsyncLimiter(limiter), [row()])
     assert bursts(limiter, "ada") == [100]
 
 
 def test_stop_does_not_wait_forever(limiter: penstock.Limiter) -> None:
-    inside, let_go = Event(), Event()
-    calls = 0
-
-    def load() -> list[object]:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            inside.set()
-            let_go.wait(60)
-        return []
-
+    load = Held(2)
     refresher = Refresher(limiter, load, every="1ms").start()
-    assert inside.wait(60)
+    assert load.inside.wait(60)
     refresher.stop(timeout=0.01)
     assert refresher.is_running
-    let_go.set()
+    load.let_go.set()
     refresher.stop(timeout=None)
-    assert (refresher.is_running, calls) == (False, 2)
+    assert (refresher.is_running, refresher.loads) == (False, 2)
 
 
 def test_load_may_stop_its_own_refresher(limiter: penstock.Limiter) -> None:
@@ -644,6 +589,7 @@ import os, sys, threading, warnings
 import penstock
 from penstock.refresher import Refresher
 
+sys.stderr = sys.stdout
 # Newer Pythons warn of any fork beside a thread.
 warnings.simplefilter("ignore", DeprecationWarning)
 limiter = penstock.Limiter({"Orders": "4/second"})
@@ -684,15 +630,9 @@ print(os.waitstatus_to_exitcode(status), os.waitstatus_to_exitcode(stopped))
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 def test_refresher_survives_a_fork() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.stdout.strip(), done.stderr) == ("0 0", "")
+    assert programs.run(FORK) == "0 0\n"
 
 
 def test_import_starts_no_thread() -> None:
-    script = "import threading, penstock.refresher; print(threading.active_count())"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "1"
+    program = "import threading, penstock.refresher; print(threading.active_count())"
+    assert programs.run(program) == "1\n"
