@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import warnings
 from typing import Any
 
@@ -54,10 +53,6 @@ def test_numpy_bool_is_not_an_id() -> None:
 )
 def test_times_keep_their_nanoseconds(times: Any) -> None:
     assert Trace(times).times.tolist() == [NS]
-
-
-def test_a_timedelta_is_a_time() -> None:
-    assert Trace([datetime.timedelta(seconds=1.5)]).times.tolist() == [1_500_000_000]
 
 
 @pytest.mark.parametrize(("unit", "each"), [("s", 1), ("ms", 1_000), ("us", 1_000_000)])
