@@ -173,15 +173,16 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 class Write(Protocol):
     """Writes files of the test."""
 
-    def __call__(self, name: str, text: str) -> str: ...
+    def __call__(self, name: str, content: str | bytes) -> str: ...
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a text to a file of the test, and returns its path."""
+    """Writes a file of the test, and returns its path."""
 
-    def write(name: str, text: str) -> str:
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    def write(name: str, content: str | bytes) -> str:
+        data = content.encode() if isinstance(content, str) else content
+        (tmp_path / name).write_bytes(data)
         return str(tmp_path / name)
 
     return write

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -15,11 +14,6 @@ from penstock.simulate import Trace
 from penstock.simulate.log import FORMATS, LogError, read_log, write_access_log
 from penstock.simulate.log.formats import line_format
 from penstock.web.address import client_address
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -431,17 +425,6 @@ def test_lines_that_nearly_have_a_format_are_refused(
     with pytest.raises(LogError, match=message) as caught:
         Trace.from_log(log(*lines))
     assert caught.value.examples
-
-
-def test_zstd_is_read(log: Any) -> None:
-    path = log(COMBINED.format("203.0.113.7", "-"))
-    text = path.read_bytes() * 20_000
-    packed = path.with_name("a.log.zst")
-    packed.write_bytes(zstd.compress(text) + zstd.compress(b"\n" + text))
-    assert len(Trace.from_log(packed)) == 40_000
-    packed.write_bytes(zstd.compress(text)[:-20])
-    with pytest.raises(LogError, match="ends too early"):
-        Trace.from_log(packed)
 
 
 def test_logs_of_several_servers_are_merged(tmp_path: Path) -> None:
