@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from html.parser import HTMLParser
 
 VOID = {"meta", "link", "br"}
@@ -13,7 +14,7 @@ class Page(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.tags: set[str] = set()
+        self.tags: Counter[str] = Counter()
         self.attributes: set[str] = set()
         self.styles = ""
         self.texts: list[str] = []
@@ -24,7 +25,7 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
+        self.tags[tag] += 1
         self.attributes |= {name for name, _ in attrs}
         self.styles += "".join(value or "" for name, value in attrs if name == "style")
         self.links += [dict(attrs)["href"]] if tag == "a" else []

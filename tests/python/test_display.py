@@ -30,7 +30,7 @@ def read(page: str) -> list[str]:
     found = Page(page)
     assert found.open == []
     assert found.comments == []
-    assert found.tags <= {"table", "caption", "tr", "th", "td", "strong"}
+    assert set(found.tags) <= {"table", "caption", "tr", "th", "td", "strong"}
     # Nothing that is fetched, run, or coloured in one way for all.
     assert found.attributes <= {"style", "scope"}
     assert "color" not in found.styles

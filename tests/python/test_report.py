@@ -8,7 +8,7 @@ import re
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,8 @@ from penstock.simulate.log import write_access_log
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from penstock.simulate import Comparison, Simulation
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -37,6 +39,16 @@ def read(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
+@pytest.fixture
+def page_of(tmp_path: Path) -> Any:
+    """A function that writes the report of a simulation or of a comparison, and returns it."""
+
+    def page_of(results: Simulation | Comparison, **options: Any) -> str:
+        return results.report(tmp_path / "out.html", **options).read_text("utf-8")
+
+    return page_of
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes have no names here")
 def test_a_page_is_written_into_a_pipe_that_exists(trace: Trace, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
@@ -47,11 +59,9 @@ def test_a_page_is_written_into_a_pipe_that_exists(trace: Trace, tmp_path: Path)
         assert reader.result(10).rstrip().endswith("</html>")
 
 
-def test_page_shows_the_input_and_the_result(trace: Trace, tmp_path: Path) -> None:
+def test_page_shows_the_input_and_the_result(trace: Trace, page_of: Any) -> None:
     simulation = simulate({"Orders": "10/minute"}, trace)
-    page = simulation.report(tmp_path / "out.html")
-    assert page == tmp_path / "out.html"
-    said = read(page.read_text("utf-8"))
+    said = read(page_of(simulation))
     summary = simulation.summary()
     for words in (
         "Orders: 10 per minute",
@@ -70,16 +80,16 @@ def test_page_shows_the_input_and_the_result(trace: Trace, tmp_path: Path) -> No
     assert "Lines left out" not in said
 
 
-def test_names_and_ids_are_escaped(trace: Trace, tmp_path: Path) -> None:
+def test_names_and_ids_are_escaped(trace: Trace, page_of: Any) -> None:
     limits = {HOSTILE: "10/minute", "b": "20/minute"}
-    html = compare(limits, trace).report(tmp_path / "out.html").read_text("utf-8")
+    html = page_of(compare(limits, trace))
     assert HOSTILE not in html
     assert f"{HOSTILE}-1" in read(html)
     assert len(re.findall(r"<script", html)) == 1
 
 
-def test_page_forbids_everything_but_its_own_script_and_style(trace: Trace, tmp_path: Path) -> None:
-    html = simulate("10/minute", trace).report(tmp_path / "out.html").read_text("utf-8")
+def test_page_forbids_everything_but_its_own_script_and_style(trace: Trace, page_of: Any) -> None:
+    html = page_of(simulate("10/minute", trace))
     (program,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     digest = b64encode(hashlib.sha256(program.encode()).digest()).decode()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
@@ -96,8 +106,8 @@ def test_page_forbids_everything_but_its_own_script_and_style(trace: Trace, tmp_
     assert " on" not in "".join(re.findall(r"<[a-z]+( on\w+=)", html))
 
 
-def test_tables_have_heads_and_drawings_have_names(trace: Trace, tmp_path: Path) -> None:
-    html = simulate("10/minute", trace).report(tmp_path / "out.html").read_text("utf-8")
+def test_tables_have_heads_and_drawings_have_names(trace: Trace, page_of: Any) -> None:
+    html = page_of(simulate("10/minute", trace))
     assert html.count("<h1>") == 1
     assert len(re.findall(r"<th(?![a-z])", html)) == len(re.findall(r"<th scope=", html))
     drawings = re.findall(r"<svg[^>]*>", html)
@@ -110,72 +120,71 @@ def test_tables_have_heads_and_drawings_have_names(trace: Trace, tmp_path: Path)
         assert named in ids
 
 
-def test_page_has_the_recommended_limit_as_yaml(trace: Trace, tmp_path: Path) -> None:
+def test_page_has_the_recommended_limit_as_yaml(trace: Trace, page_of: Any) -> None:
     found = recommend(trace, max_denied=0.05)
     for limits, name in (("10/minute", "Requests"), ({"Orders": "10/minute"}, "Orders")):
-        page = simulate(limits, trace).report(tmp_path / "out.html", recommendation=found)
-        (text,) = re.findall(r'<pre class="copy">(.*?)</pre>', page.read_text("utf-8"), re.DOTALL)
+        page = page_of(simulate(limits, trace), recommendation=found)
+        (text,) = re.findall(r'<pre class="copy">(.*?)</pre>', page, re.DOTALL)
         assert penstock.Limits.parse(unescape(text)).resolve(name, "a") == found.limit
 
 
-def test_page_about_a_log_shows_lines_left_out(tmp_path: Path) -> None:
+def test_page_about_a_log_shows_lines_left_out(tmp_path: Path, page_of: Any) -> None:
     log = write_access_log(tmp_path / "access.log", events=500, seed=1)
     log.write_text(f"{HOSTILE}\n{log.read_text('utf-8')}", "utf-8")
-    html = simulate("10/minute", Trace.from_log(log)).report(tmp_path / "out.html").read_text()
+    html = page_of(simulate("10/minute", Trace.from_log(log)))
     said = read(html)
     assert "did not parse 1 of 501 lines" in said
     assert HOSTILE in said
     assert HOSTILE not in html
     clean = write_access_log(tmp_path / "clean.log", events=500, seed=1)
-    html = simulate("10/minute", Trace.from_log(clean)).report(tmp_path / "out.html").read_text()
+    html = page_of(simulate("10/minute", Trace.from_log(clean)))
     assert "None of 500 lines." in read(html)
 
 
-def test_page_without_events_or_denials_is_valid(tmp_path: Path) -> None:
-    empty = simulate("10/minute", Trace([])).report(tmp_path / "out.html").read_text("utf-8")
+def test_page_without_events_or_denials_is_valid(page_of: Any) -> None:
+    empty = page_of(simulate("10/minute", Trace([])))
     assert "0 events" in read(empty)
-    calm = simulate("10/minute", [0.0, 1.0]).report(tmp_path / "out.html").read_text("utf-8")
+    calm = page_of(simulate("10/minute", [0.0, 1.0]))
     assert "No client was denied." in read(calm)
 
 
-def test_page_about_routes_has_a_table_of_them(tmp_path: Path) -> None:
+def test_page_about_routes_has_a_table_of_them(page_of: Any) -> None:
     ids = {"address": [HOSTILE, "b", "b"], "path": ["/a", "/b", "/b"]}
     routes = [{"path": "/b", "limits": ["Orders"]}]
     simulation = simulate({"Orders": "1/minute"}, Trace([0.0, 1.0, 2.0], ids), routes=routes)
-    html = simulation.report(tmp_path / "out.html").read_text("utf-8")
+    html = page_of(simulation)
     said = read(html)
     assert "/b 2 1 50 % Orders 1" in said
     assert "b 2 1 50 % 59 s Orders 1" in said
     assert HOSTILE not in html
 
 
-def test_same_simulation_is_the_same_page(trace: Trace, tmp_path: Path) -> None:
+def test_same_simulation_is_the_same_page(trace: Trace, page_of: Any) -> None:
     simulation = simulate("10/minute", trace)
-    pages = [simulation.report(tmp_path / f"{place}.html").read_bytes() for place in range(2)]
-    assert pages[0] == pages[1]
+    assert page_of(simulation) == page_of(simulation)
 
 
-def test_comparison_has_a_row_for_each_limit(trace: Trace, tmp_path: Path) -> None:
+def test_comparison_has_a_row_for_each_limit(trace: Trace, page_of: Any) -> None:
     table = compare({"today": "10/minute", "proposal": "20/minute, burst 60"}, trace)
-    said = read(table.report(tmp_path / "out.html").read_text("utf-8"))
+    said = read(page_of(table))
     assert "today and proposal" in said
     for row in table.rows():
         share = f"{100 * row['denied_share']:.3g} %"
         assert f"{row['limits']} {share} {row['denied']:,} " in said
 
 
-def test_headings_of_a_limit_are_below_its_title(trace: Trace, tmp_path: Path) -> None:
-    page = compare({"one": "10/minute", "two": "20/minute"}, trace).report(tmp_path / "out.html")
-    levels = re.findall(r"<h([1-6])[ >]", page.read_text(encoding="utf-8"))
+def test_headings_of_a_limit_are_below_its_title(trace: Trace, page_of: Any) -> None:
+    page = page_of(compare({"one": "10/minute", "two": "20/minute"}, trace))
+    levels = re.findall(r"<h([1-6])[ >]", page)
     found = "".join(levels)
     # The page, the comparison with what changes, each limit with its sections, and the input.
     assert re.fullmatch(r"1233(23+){2}2", found), found
 
 
-def test_one_event_is_one_event_of_one_client(tmp_path: Path) -> None:
+def test_one_event_is_one_event_of_one_client(page_of: Any) -> None:
     simulation = simulate("10/minute", Trace([1.8e9], ["ada"]))
     assert repr(simulation) == "<Simulation: 1 event, 0 % denied>"
-    said = read(simulation.report(tmp_path / "out.html").read_text(encoding="utf-8"))
+    said = read(page_of(simulation))
     assert "1 event of 1 client, from" in said
     # An axis of a microsecond, or of years, is useless.
     assert "events per second" in said
@@ -183,9 +192,8 @@ def test_one_event_is_one_event_of_one_client(tmp_path: Path) -> None:
     assert not re.search(r"\b2026\b", said)
 
 
-def test_page_has_no_control_characters(tmp_path: Path) -> None:
+def test_page_has_no_control_characters(page_of: Any) -> None:
     hostile = "a\x1b[31m\0\u202eb"
     trace = Trace([0.0] * 5, [hostile] * 5, name=hostile)
-    page = compare({hostile: "2/minute"}, trace).report(tmp_path / "out.html")
-    text = page.read_text(encoding="utf-8")
+    text = page_of(compare({hostile: "2/minute"}, trace))
     assert {letter for letter in text if not letter.isprintable()} == {"\n"}

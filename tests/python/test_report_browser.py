@@ -6,16 +6,19 @@ import re
 import struct
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from browser import SECONDS, Browser, running
+from colors import contrast, luminance
 
 from penstock.simulate import Trace, compare, recommend, simulate, traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from conftest import Write
 
 
 pytestmark = pytest.mark.slow
@@ -37,13 +40,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         traffic.poisson(5, "2m", clients=1, seed=2, prefix=HOSTILE, start=120.0),
         name=HOSTILE,
     )
-    found = recommend(trace, max_denied=0.1)
-    limits = {"today": "10/minute", HOSTILE: "20/minute, burst 60"}
+    simulation, page = simulate({"Orders": "10/minute"}, trace), folder / "simulation.html"
+    comparison = compare({"today": "10/minute", HOSTILE: "20/minute, burst 60"}, trace)
     return {
-        "simulation": simulate({"Orders": "10/minute"}, trace).report(
-            folder / "simulation.html", recommendation=found
-        ),
-        "comparison": compare(limits, trace).report(folder / "comparison.html"),
+        "simulation": simulation.report(page, recommendation=recommend(trace, max_denied=0.1)),
+        "comparison": comparison.report(folder / "comparison.html"),
     }
 
 
@@ -115,30 +116,16 @@ def test_text_of_charts_has_enough_contrast(
     browser.ask("Emulation.setEmulatedMedia", session, features=features)
     ink = "getComputedStyle(document.querySelector('figure .desk svg text')).fill"
     card = "getComputedStyle(document.querySelector('section')).backgroundColor"
-    assert contrast(browser.value(session, ink), browser.value(session, card)) > 7
+    lights = [
+        luminance(*map(int, re.findall(r"\d+", browser.value(session, color))[:3]))
+        for color in (ink, card)
+    ]
+    assert contrast(*lights) > 7
 
 
-def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio of two colors, as in WCAG 2."""
-    lights = sorted(map(light, (one, other)))
-    return (lights[1] + 0.05) / (lights[0] + 0.05)
-
-
-def light(color: str) -> float:
-    parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def test_a_page_that_makes_a_request_is_detected(browser: Browser, tmp_path: Path) -> None:
-    page = tmp_path / "calls.html"
-    page.write_text(
-        "<!DOCTYPE html><script>console.error('seen')</script><img src='there.png'>",
-        encoding="utf-8",
-    )
-    session = browser.open(page)
+def test_a_page_that_makes_a_request_is_detected(browser: Browser, write: Write) -> None:
+    html = "<!DOCTYPE html><script>console.error('seen')</script><img src='there.png'>"
+    session = browser.open(Path(write("calls.html", html)))
     browser.value(session, "1")
     assert len(browser.requested()) == 2
     assert browser.faults()
