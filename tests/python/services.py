@@ -44,6 +44,10 @@ class Server:
             status: int = done.value.status_code
             return status
 
+    def repeat(self, pace: Pace, times: int) -> list[int]:
+        """Send requests one after another; return the statuses of their responses."""
+        return [self.drive(pace) for _ in range(times)]
+
     def acquire(self, pace: Pace, id: str, cost: int, timeout: float | None) -> None:
         if self.store_fails:
             raise penstock.StoreUnavailable("out of reach")

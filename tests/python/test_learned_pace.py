@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from services import Scripted, Server
 
-from penstock import ConfigError, Limit, Limiter, ManualClock, RateLimited
+from penstock import Limit, Limiter, ManualClock, RateLimited
 from penstock.outbound.steps import Pace
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter
-
-API = "api.example.com"
 
 
 class Limited(Server):
@@ -47,11 +45,9 @@ def test_limit_that_a_service_does_not_state_is_found(
     auto: Pace, clock: ManualClock, limit: str, per_second: float
 ) -> None:
     server = Limited(clock, limit)
-    for _ in range(1000):
-        server.drive(auto)
+    server.repeat(auto, 1000)
     began, server.statuses = clock.now(), Counter()
-    for _ in range(1000):
-        server.drive(auto)
+    server.repeat(auto, 1000)
     accepted = server.statuses[200] / (clock.now() - began)
     assert 0.6 * per_second <= accepted <= 1.01 * per_second
     # Without a learned pace, nearly every request would be refused.
@@ -64,16 +60,14 @@ def test_fixed_windows_of_a_service_are_found(
     server = Limited(clock, "100/second")
     server.limiter = make_limiter({"own": Limit.fixed_window(count=60, period="1m")})
     began = clock.now()
-    for _ in range(3000):
-        server.drive(auto)
+    server.repeat(auto, 3000)
     assert server.statuses[200] / (clock.now() - began) >= 0.5
     assert server.statuses[429] <= 600
 
 
 def test_requests_are_not_delayed_before_the_first_refusal(auto: Pace, clock: ManualClock) -> None:
     server, began = Limited(clock, "500/second"), clock.now()
-    for _ in range(500):
-        server.drive(auto)
+    server.repeat(auto, 500)
     assert clock.now() == began
 
 
@@ -81,11 +75,9 @@ def test_refusal_halves_the_rate_and_responses_raise_it_again(
     auto: Pace, clock: ManualClock
 ) -> None:
     server = Server(clock, *[200] * 7, 429)
-    for _ in range(8):
-        server.drive(auto)
+    server.repeat(auto, 8)
     # Eight requests in one second were too many: four a second, then slowly more.
-    for _ in range(101):
-        server.drive(auto)
+    server.repeat(auto, 101)
     gaps = [after - before for before, after in zip(server.sent[7:], server.sent[8:], strict=False)]
     assert gaps[0] == pytest.approx(1 / 4)
     assert gaps == sorted(gaps, reverse=True)
@@ -95,13 +87,15 @@ def test_refusal_halves_the_rate_and_responses_raise_it_again(
 def test_refusals_of_requests_that_were_sent_together_count_once(
     auto: Pace, clock: ManualClock
 ) -> None:
-    started = [auto.steps(_request()) for _ in range(4)]
+    request = SimpleNamespace(method="GET", url=SimpleNamespace(host="api.example.com"))
+    refused = SimpleNamespace(status_code=429, headers={})
+    started = [auto.steps(request) for _ in range(4)]
     for steps in started:
         assert next(steps)[0] == "acquire"
         assert steps.send(None) == ("send",)
     for steps in started:
         with pytest.raises(StopIteration):
-            steps.send(_response(429))
+            steps.send(refused)
     server = Server(clock)
     server.drive(auto)
     assert server.sent == [pytest.approx(1 / 2)]
@@ -109,12 +103,10 @@ def test_refusals_of_requests_that_were_sent_together_count_once(
 
 def test_outage_is_probed_every_minute_and_soon_forgotten(auto: Pace, clock: ManualClock) -> None:
     server = Server(clock, *[200] * 9, *[503] * 60)
-    for _ in range(69):
-        server.drive(auto)
+    server.repeat(auto, 69)
     assert server.sent[68] - server.sent[67] == pytest.approx(60)
     recovered = clock.now()
-    for _ in range(200):
-        server.drive(auto)
+    server.repeat(auto, 200)
     assert clock.now() - recovered < 200
 
 
@@ -124,8 +116,7 @@ def test_stated_quota_is_spread_when_less_than_half_remains(auto: Pace, clock: M
         for left in (6, 5, 4, 2)
     ]
     server = Server(clock, *[(200, each) for each in headers])
-    for _ in range(6):
-        server.drive(auto)
+    server.repeat(auto, 6)
     assert server.sent == [0, 0, 0, 0, 10, 30]
 
 
@@ -133,8 +124,7 @@ def test_stated_limits_of_a_service_are_not_estimated(auto: Pace, clock: ManualC
     exhausted = (429, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "20"})
     renewed = (200, {"X-RateLimit-Limit": "9", "X-RateLimit-Remaining": "8"})
     server = Server(clock, exhausted, renewed)
-    for _ in range(4):
-        server.drive(auto)
+    server.repeat(auto, 4)
     assert server.sent == [0, 20, 20, 20]
 
 
@@ -167,19 +157,5 @@ def test_learned_pace_never_exceeds_the_limit(
     limiter = make_limiter({"PartnerApi": "2 per 10 seconds"})
     pace = Pace(limiter, "PartnerApi", Scripted(), pace="auto")
     server = Server(clock)
-    for _ in range(4):
-        server.drive(pace)
+    server.repeat(pace, 4)
     assert server.sent == [0, 0, 5, 10]
-
-
-def _request() -> Any:
-    return SimpleNamespace(method="GET", url=SimpleNamespace(host=API))
-
-
-def _response(status: int) -> Any:
-    return SimpleNamespace(status_code=status, headers={})
-
-
-def test_unknown_mode_is_an_error(make_limiter: MakeLimiter) -> None:
-    with pytest.raises(ConfigError):
-        Pace(make_limiter({"PartnerApi": "1/second"}), "PartnerApi", Scripted(), pace="fast")  # type: ignore[arg-type]

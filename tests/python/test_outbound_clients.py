@@ -113,6 +113,14 @@ class Client:
         """
         raise NotImplementedError
 
+    def open(self) -> Any:
+        """Return a client of the library, with ours in it."""
+        raise NotImplementedError
+
+    def streamed(self, client: Any, url: str) -> Any:
+        """Request a URL, without reading the response."""
+        return client.stream("GET", url)
+
     def receive(self, url: str, during: Callable[[], object], *, reads: bool) -> None:
         """Request a URL, call `during` when the headers have arrived, then read or close."""
         raise NotImplementedError
@@ -129,9 +137,6 @@ class InThread(Client):
             asks = [functools.partial(self.ask, client, *call) for call in calls]
             return [in_time(clock, ask) if waits else ask() for ask in asks]
 
-    def open(self) -> Any:
-        raise NotImplementedError
-
     def receive(self, url: str, during: Callable[[], object], *, reads: bool) -> None:
         with self.open() as client, self.streamed(client, url) as response:
             during()
@@ -139,9 +144,6 @@ class InThread(Client):
                 Handler.goes_on.set()
                 assert b"".join(self.parts(response)) == b"hello"
                 during()
-
-    def streamed(self, client: Any, url: str) -> Any:
-        return client.stream("GET", url)
 
     def parts(self, response: Any) -> Iterable[bytes]:
         parts: Iterable[bytes] = response.iter_bytes()
@@ -201,9 +203,6 @@ class InTask(Client):
 
         return asyncio.run(main())
 
-    def open(self) -> Any:
-        raise NotImplementedError
-
     def receive(self, url: str, during: Callable[[], object], *, reads: bool) -> None:
         async def main() -> None:
             async with self.open() as client, self.streamed(client, url) as response:
@@ -214,9 +213,6 @@ class InTask(Client):
                     during()
 
         asyncio.run(main())
-
-    def streamed(self, client: Any, url: str) -> Any:
-        return client.stream("GET", url)
 
     async def content(self, response: Any) -> bytes:
         content: bytes = await response.aread()

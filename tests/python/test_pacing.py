@@ -61,17 +61,6 @@ def test_cost_may_depend_on_the_request(start: Start) -> None:
     assert server.sent == [0, 0, 0, 10]
 
 
-def test_wait_beyond_the_timeout_is_refused_immediately(start: Start, clock: ManualClock) -> None:
-    server, pace = start(timeout=4)
-    server.drive(pace)
-    server.drive(pace)
-    with pytest.raises(RateLimited) as caught:
-        server.drive(pace)
-    assert caught.value.decision.retry_after == 5
-    assert clock.now() == START
-    assert len(server.sent) == 2
-
-
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_delays_further_requests_of_the_id(start: Start, status: int) -> None:
     server, pace = start((status, {"Retry-After": "20"}))
@@ -130,7 +119,7 @@ def test_requests_are_sent_at_their_times(
     sent: list[float],
 ) -> None:
     server, pace = start(*answers, **options)
-    assert [server.drive(pace) for _ in statuses] == statuses
+    assert server.repeat(pace, len(statuses)) == statuses
     assert server.sent == sent
     # A response that is retried is read before.
     assert server.verbs.count("read") == len(sent) - len(statuses)
@@ -201,23 +190,18 @@ def test_busy_response_without_retry_after_is_retried_with_backoff(
 
 
 @pytest.mark.parametrize(
-    ("method", "replayable", "times"),
-    [
-        ("GET", True, 2),
-        ("PUT", True, 2),
-        ("DELETE", True, 2),
-        ("POST", True, 1),
-        ("PATCH", True, 1),
-        ("PUT", False, 1),
-    ],
+    ("method", "sent"), [("GET", 2), ("PUT", 2), ("DELETE", 2), ("POST", 1), ("PATCH", 1)]
 )
-def test_only_repeatable_requests_are_retried(
-    start: Start, method: str, *, replayable: bool, times: int
-) -> None:
-    messages = Scripted(is_replayable=replayable)
-    server, pace = start((429, {"Retry-After": "1"}), retries=1, messages=messages)
+def test_only_idempotent_requests_are_retried(start: Start, method: str, sent: int) -> None:
+    server, pace = start((429, {"Retry-After": "1"}), retries=1)
     server.drive(pace, method)
-    assert len(server.sent) == times
+    assert len(server.sent) == sent
+
+
+def test_a_request_whose_body_cannot_be_sent_again_is_not_retried(start: Start) -> None:
+    server, pace = start(BUSY_3_S, retries=1, messages=Scripted(is_replayable=False))
+    server.drive(pace, "PUT")
+    assert server.sent == [0]
 
 
 def test_answer_is_returned_if_a_retry_would_pass_the_timeout(start: Start) -> None:
@@ -236,7 +220,7 @@ def test_failing_store_sends_requests_unpaced_and_is_logged_once(
 ) -> None:
     server, pace = start()
     server.store_fails = True
-    assert [server.drive(pace) for _ in range(3)] == [200] * 3
+    assert server.repeat(pace, 3) == [200] * 3
     server.store_fails = False
     server.drive(pace)
     assert server.sent == [0, 0, 0, 0]
@@ -262,10 +246,7 @@ async def coroutine() -> str:
         ({"name": "PartnerAPI"}, "no limit is named 'PartnerAPI'; did you mean 'PartnerApi'?"),
         ({"timeout": "30"}, 'timeout: a duration must have a unit, found "30"; use 30s'),
         ({"timeout": -1}, "timeout must not be negative, found -1"),
-        (
-            {"timeout": True},
-            "timeout must be a text such as '90s', seconds or a timedelta, found bool True",
-        ),
+        ({"timeout": True}, "seconds or a timedelta, found bool True"),
         ({"retries": -1}, "retries must be a whole number from 0 to 100, found -1"),
         ({"retries": True}, "retries must be a whole number from 0 to 100, found True"),
         ({"cost": -1}, "cost must be a whole number from 0 or a callable, found -1"),
@@ -283,8 +264,9 @@ def test_invalid_options_are_refused(start: Start, options: dict[str, Any], faul
     assert fault in str(caught.value)
 
 
-DATE = formatdate(START, usegmt=True)
-LATER = formatdate(START + 90, usegmt=True)
+def date(seconds: int) -> str:
+    """Return the date that is some seconds after now."""
+    return formatdate(START + seconds, usegmt=True)
 
 
 @pytest.mark.parametrize(
@@ -299,19 +281,13 @@ LATER = formatdate(START + 90, usegmt=True)
         ({"Retry-After": "0" * 5000}, 0),
         ({"Retry-After": "86401"}, 86400),
         ({"Retry-After": "9" * 5000}, 86400),
-        ({"Retry-After": LATER}, 90),
-        ({"Retry-After": DATE}, 0),
-        ({"Retry-After": formatdate(START - 90, usegmt=True)}, 0),
-        ({"Retry-After": LATER, "Date": DATE}, 90),
+        ({"Retry-After": date(90)}, 90),
+        ({"Retry-After": date(0)}, 0),
+        ({"Retry-After": date(-90)}, 0),
+        ({"Retry-After": date(90), "Date": date(0)}, 90),
         # Its clock is an hour ahead of ours.
-        (
-            {
-                "Retry-After": formatdate(START + 3690, usegmt=True),
-                "Date": formatdate(START + 3600, usegmt=True),
-            },
-            90,
-        ),
-        ({"Retry-After": LATER, "Date": "yesterday"}, 90),
+        ({"Retry-After": date(3690), "Date": date(3600)}, 90),
+        ({"Retry-After": date(90), "Date": "yesterday"}, 90),
         ({"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}, 86400),
         ({"Retry-After": "-5"}, None),
         ({"Retry-After": "1.5"}, None),
