@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import programs
 import pytest
 from django.core.management import CommandError, call_command
 from django.http import HttpRequest, HttpResponse
@@ -157,12 +158,6 @@ def test_show_lists_limits_and_views(site: DjangoSite) -> None:
     assert policy.startswith('"Decorated.dispatch";')
 
 
-def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", SETTINGS, *arguments], capture_output=True, text=True, check=False
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "expected"),
     [
@@ -176,7 +171,8 @@ def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_project_whose_settings_import_the_decorator(
     arguments: list[str], status: int, expected: str
 ) -> None:
-    done = manage(*arguments)
+    program = [sys.executable, "-c", SETTINGS, *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     assert done.stdout.startswith("penstock.django\n")
     assert expected in done.stdout + done.stderr
@@ -208,10 +204,7 @@ print([Orders.as_view()(RequestFactory().get("/")).status_code for _ in range(2)
 
 
 def test_throttle_may_be_the_default_of_rest_framework() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", THROTTLED], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "[200, 429]\n", done.stderr
+    assert programs.run(THROTTLED) == "[200, 429]\n"
 
 
 def test_faulty_setting_is_reported_without_a_traceback(site: DjangoSite) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 import tomllib
 from typing import TYPE_CHECKING, Any
 
 import flask
+import programs
 import pytest
 from click.testing import CliRunner
 from flask.cli import ScriptInfo
@@ -265,15 +264,8 @@ def test_flask_finds_the_commands(root: Path, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP, encoding="utf-8")
     program = f"import sys; sys.path[:0] = {[str(tmp_path), str(root / 'python')]!r}\n"
     program += "from flask.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "--app", "shop", "penstock", "show"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("/  GET  (index)\n    PerAddress: 5 per minute, by_address\n")
+    shown = programs.run(program, "--app", "shop", "penstock", "show")
+    assert shown.startswith("/  GET  (index)\n    PerAddress: 5 per minute, by_address\n")
 
 
 def test_check_finds_a_limit_above_its_route(app: flask.Flask) -> None:

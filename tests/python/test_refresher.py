@@ -558,32 +558,6 @@ def test_load_may_stop_its_own_refresher(limiter: penstock.Limiter) -> None:
     assert refresher.loads == 2
 
 
-def test_spends_continue_while_overrides_are_replaced(limiter: penstock.Limiter) -> None:
-    rows: list[object] = []
-    refresher = Refresher(limiter, lambda: list(rows))
-    done = Event()
-    found: list[set[int]] = [set(), set()]
-
-    def spend(bursts: set[int]) -> None:
-        orders = limiter.limit("Orders")
-        while not done.is_set():
-            bursts.add(orders.spend("ada", 0).limit.burst)
-
-    threads = [Thread(target=spend, args=(bursts,)) for bursts in found]
-    for thread in threads:
-        thread.start()
-    # Until both have seen both sets of limits, regardless of scheduling.
-    for _ in range(100_000):
-        rows[:] = [] if rows else [row()]
-        refresher.refresh()
-        if found == [{4, 100}, {4, 100}]:
-            break
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert found == [{4, 100}, {4, 100}]
-
-
 FORK = """
 import os, sys, threading, warnings
 import penstock
