@@ -233,7 +233,8 @@ def test_chunks_are_sorted_and_late_lines_counted(write: Write, chunk_events: in
 def test_costs_and_ids_stay_with_their_events_when_sorted(write: Write) -> None:
     order = [3, 1, 2, 0, 5, 4]
     path = write("a.csv", "t,who,n\n" + "".join(f"{at},h{at},{at * 10}\n" for at in order))
-    for options in ({}, {"time": "t", "time_unit": "s"}):
+    choices: list[dict[str, Any]] = [{}, {"time": "t", "time_unit": "s"}]
+    for options in choices:
         trace = Trace.from_log(path, id="who", cost="n", **options)
         assert trace.ids is not None
         assert trace.ids.tolist() == [f"h{second}" for second in range(6)]

@@ -159,7 +159,7 @@ class InThread(Client):
 
 class Httpx(InThread):
     library: Any = httpx
-    ours = penstock.httpx
+    ours: Any = penstock.httpx
     timeout_error: Any = httpx.PoolTimeout
 
     def open(self) -> Any:
@@ -228,7 +228,7 @@ class InTask(Client):
 
 class AsyncHttpx(InTask):
     library: Any = httpx
-    ours = penstock.httpx
+    ours: Any = penstock.httpx
     timeout_error: Any = httpx.PoolTimeout
 
     def open(self) -> Any:
@@ -351,7 +351,7 @@ def test_late_turn_is_a_timeout_error_of_the_library(
     assert error.args == (str(error), error.decision)
     assert len(Handler.seen) == 2
     if isinstance(client, Httpx | AsyncHttpx):
-        assert str(error.request.url).startswith(address)
+        assert str(caught.value.request.url).startswith(address)
 
 
 def test_failure_to_send_is_the_callers(client_class: type[Client], limiter: Limiter) -> None:

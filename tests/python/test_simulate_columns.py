@@ -229,16 +229,6 @@ def test_an_attacker_counts_as_one_client() -> None:
         recommend(trace, objective="client")
 
 
-@pytest.mark.parametrize("algorithm", ["leaky-bucket", "fixed-window", "fixed-rate-window"])
-def test_other_algorithms_are_recommended(algorithm: str) -> None:
-    trace = traffic.bursts(7, "1m", "30m", clients=3, seed=1)
-    found = recommend(trace, 0, "1m", algorithm=algorithm)
-    assert found.limit.algorithm == algorithm
-    assert simulate(found.limit, trace).denied_share == 0
-    assert penstock.Limits.parse(found.yaml("Searches"))["Searches"] == found.limit
-    assert found.explain()
-
-
 def test_fixed_windows_are_minimal() -> None:
     trace = traffic.poisson(3, "10m", clients=5, seed=3)
     found = recommend(trace, 0.05, "1m", algorithm="fixed-window", fit_all=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from typing import Any
 
 import hypothesis.strategies as st
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given
 
 import penstock
-from penstock.simulate import Table, Trace, acquire, compare, simulate, sweep, traffic
+from penstock.simulate import Simulation, Table, Trace, acquire, compare, simulate, sweep, traffic
 from penstock.simulate.format import format_value
 
 SECOND = 1_000_000_000
@@ -28,46 +27,45 @@ event = st.tuples(
 )
 
 
-def most_within(admitted: list[tuple[int, int]], width: int) -> int:
-    sums = (
-        sum(cost for time, cost in admitted if start <= time < start + width)
-        for start, _ in admitted
-    )
-    return max(sums, default=0)
+def check_totals(simulation: Simulation, buckets: Any) -> None:
+    """Compare the totals of a simulation with direct counts over its events."""
+    costs: Any = simulation.trace.costs
+    times, allowed = simulation.times, simulation.allowed
+    admitted, tokens = times[allowed], np.concatenate([[0], np.cumsum(costs[allowed])])
+    per_client = np.bincount(buckets)
+    denied = np.bincount(buckets[~allowed], minlength=len(per_client))
+    summary = simulation.summary()
+    assert (summary.events, summary.allowed) == (len(times), len(admitted))
+    assert summary.denied == denied.sum()
+    assert (summary.clients, summary.clients_denied) == ((per_client > 0).sum(), (denied > 0).sum())
+    assert summary.longest_wait == simulation.retry_after_ns[~allowed].max(initial=0) / SECOND
+    for width, most in (
+        (1, summary.most_at_once),
+        (SECOND, summary.most_in_second),
+        (60 * SECOND, summary.most_in_minute),
+    ):
+        within = tokens[np.searchsorted(admitted, admitted + width)] - tokens[:-1]
+        assert most == within.max(initial=0)
+    table = simulation.by_client()
+    assert table["denied"] == sorted(table["denied"], reverse=True)
+    pairs = zip(per_client[per_client > 0].tolist(), denied[per_client > 0].tolist(), strict=True)
+    assert sorted(zip(table["events"], table["denied"], strict=True)) == sorted(pairs)
 
 
 @given(st.lists(event, max_size=30))
 def test_summary_equals_a_direct_count(events: list[tuple[int, str, int]]) -> None:
     times = np.cumsum([wait for wait, *_ in events], dtype=np.int64)
-    ids, costs = [id for _, id, _ in events], [cost for *_, cost in events]
+    ids, costs = np.array([id for _, id, _ in events], str), [cost for *_, cost in events]
     simulation = simulate("3/second", times, ids, costs, unit="ns")
-    rows = list(zip(times.tolist(), ids, costs, simulation.allowed.tolist(), strict=True))
-    waits = simulation.retry_after_ns[~simulation.allowed]
-    admitted = [(time, cost) for time, _, cost, allowed in rows if allowed]
-    denied = [row for row in rows if not row[3]]
-    summary = simulation.summary()
-    assert summary.events == len(rows)
-    assert summary.allowed == len(admitted)
-    assert summary.denied == len(denied)
-    assert summary.clients == len(set(ids))
-    assert summary.clients_denied == len({id for _, id, _, _ in denied})
-    assert summary.longest_wait == max(waits.tolist(), default=0) / SECOND
-    assert summary.most_at_once == most_within(admitted, 1)
-    assert summary.most_in_second == most_within(admitted, SECOND)
-    assert summary.most_in_minute == most_within(admitted, 60 * SECOND)
-    by_client: defaultdict[str, list[bool]] = defaultdict(list)
-    for _, id, _, allowed in rows:
-        by_client[id].append(allowed)
-    table = simulation.by_client()
-    assert dict(zip(table["id"], table["denied"], strict=True)) == {
-        id: answers.count(False) for id, answers in by_client.items()
-    }
-    assert table["denied"] == sorted(table["denied"], reverse=True)
+    check_totals(simulation, np.unique(ids, return_inverse=True)[1])
+    is_denied, table = ~simulation.allowed, simulation.by_client()
+    for id, denied in zip(table["id"], table["denied"], strict=True):
+        assert denied == is_denied[ids == id].sum()
     bins = simulation.binned("5s")
-    assert bins.arrivals.sum() == len(rows)
-    for start, arrivals, refused in zip(bins.start_ns, bins.arrivals, bins.denied, strict=True):
-        inside = [row for row in rows if start <= row[0] < start + 5 * SECOND]
-        assert (arrivals, refused) == (len(inside), sum(not row[3] for row in inside))
+    assert bins.arrivals.sum() == len(events)
+    for start, arrivals, denied in zip(bins.start_ns, bins.arrivals, bins.denied, strict=True):
+        is_inside = (times >= start) & (times < start + 5 * SECOND)
+        assert (arrivals, denied) == (is_inside.sum(), (is_inside & is_denied).sum())
 
 
 @pytest.mark.parametrize(("id_format", "per_bucket"), [("", 1), (", id: ipAddress", 2)])
@@ -79,28 +77,10 @@ def test_summary_of_many_events_equals_a_direct_count(id_format: str, per_bucket
     limits = penstock.Limits.parse(f"Site: {{burst: 40, count: 40, period: 1m{id_format}}}")
     # Two spellings of each address, which share a bucket if ids are addresses.
     names = [f"2001:{'db8' if index % 2 else 'DB8'}::{index // 2:x}" for index in range(clients)]
-    buckets = codes // per_bucket
-    trace = Trace.from_codes(times, codes, names, costs, unit="ns")
-    simulation = simulate(limits, trace)
-    allowed, waits = simulation.allowed, simulation.retry_after_ns
-    admitted, tokens = times[allowed], np.concatenate([[0], np.cumsum(costs[allowed])])
-    most = [
-        int((tokens[np.searchsorted(admitted, admitted + width)] - tokens[:-1]).max())
-        for width in (1, SECOND, 60 * SECOND)
-    ]
-    per_client = np.bincount(buckets)
-    denied = np.bincount(buckets[~allowed], minlength=len(per_client))
-    summary = simulation.summary()
-    assert (summary.events, summary.denied) == (events, int(denied.sum()))
-    assert (summary.clients, summary.clients_denied) == (len(per_client), (denied > 0).sum())
-    assert summary.longest_wait == waits[~allowed].max() / SECOND
-    assert [summary.most_at_once, summary.most_in_second, summary.most_in_minute] == most
-    table = simulation.by_client()
-    assert sorted(zip(table["events"], table["denied"], strict=True)) == sorted(
-        zip(per_client.tolist(), denied.tolist(), strict=True)
-    )
-    assert max(table["longest_wait"]) == summary.longest_wait
-    result = simulation.limit_result()
+    simulation = simulate(limits, Trace.from_codes(times, codes, names, costs, unit="ns"))
+    check_totals(simulation, codes // per_bucket)
+    summary, result = simulation.summary(), simulation.limit_result()
+    assert max(simulation.by_client()["longest_wait"]) == summary.longest_wait > 0
     assert sum(count for _, count in result.waits) == summary.denied
     assert result.bins.arrivals.sum() == events
     assert result.bins.denied.sum() == summary.denied
