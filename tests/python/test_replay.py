@@ -526,11 +526,11 @@ def test_the_recommendation_has_options(short: str, command: Command) -> None:
     base = ("replay", short, "--limit", "1/minute", "--recommend")
     half, hourly = ("--max-denied", "0.5"), ("--period", "1h")
 
-    def recommended(*options: str) -> tuple[int, float]:
+    def recommended(*options: str) -> tuple[int, int, float]:
         (found,) = command.json_of(*base, *options)["recommendations"].values()
-        return found["period_ns"] // 10**9, found["denied_share"]
+        return found["period_ns"] // 10**9, found["burst"], found["denied_share"]
 
-    assert recommended(*hourly, *half) == (3600, 0.5)
-    assert recommended(*half) == (60, 0.5)
-    assert recommended(*hourly, "--objective", "clients", *half) == (3600, 0)
+    assert recommended(*hourly, *half) == (3600, 2, 0.5)
+    assert recommended(*half) == (60, 2, 0.5)
+    assert recommended(*hourly, "--objective", "clients", *half) == (3600, 4, 0)
     assert command.run(*base, "--exclude", "192.0.2.9") == 2
