@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import logging
 import math
 import random
@@ -249,7 +250,7 @@ class Pace:
         cost = self._cost(request) if callable(self._cost) else self._cost
         deadline_ns = None if self._timeout_ns is None else now_ns() + self._timeout_ns
         response, due_ns = None, 0
-        for retries in range(self._retries + 1):
+        for retries in itertools.count():
             try:
                 reservation = yield from self._turn(id, cost, due_ns, deadline_ns)
             except RateLimited:
@@ -268,7 +269,6 @@ class Pace:
                 return response
             # Frees the connection during the wait.
             yield ("read", response)
-        return response
 
     def _send(self, id: Id, reservation: Reservation | None) -> _Steps:
         """Send a request, and learn from the response; return it and whether it is a refusal."""
