@@ -88,6 +88,8 @@ impl Ending {
         }
     }
 
+    // Inlined into every end of a slot: what it returns is large.
+    #[inline(always)]
     fn resolve<'a>(&'a self, bound: &'a BoundLimit) -> Result<Resolved<'a>, Failure> {
         let Ending { id, adjustment, verb, cost, .. } = self;
         let call = Call { verb: *verb, id, cost: 0, adjustment: adjustment.as_ref() };
