@@ -378,14 +378,8 @@ def measure_costs(table: harness.Table, server: Server, rounds: int, seconds: fl
         "one limit, busy server": (CONNECTIONS, 1, on_own_connection),
         "one limit, in company": (64, 1, one),
         "least": (1, 1, lambda id: least([id], [state])),
-        "least, busy server": (CONNECTIONS, 1, lambda id: least([id], [state])),
         "least, in company": (1, IN_COMPANY, lambda _: least(next(together), [state])),
         SCRIPT_OF_REDIS_PY: (1, 1, lambda id: own([id], [INTERVAL_US, BURST_US])),
-        f"{SCRIPT_OF_REDIS_PY}, busy server": (
-            CONNECTIONS,
-            1,
-            lambda id: own([id], [INTERVAL_US, BURST_US]),
-        ),
         f"{SCRIPT_OF_REDIS_PY}, in company": (
             64,
             1,
@@ -412,7 +406,7 @@ def measure_costs(table: harness.Table, server: Server, rounds: int, seconds: fl
             table.seen("6", row, f"{value:.3g} bytes")
         else:
             table.at_most("6", row, most, value, " bytes")
-    for suffix in ("", ", busy server", ", in company"):
+    for suffix in ("", ", in company"):
         ours, floor, peer = f"one limit{suffix}", f"least{suffix}", f"{SCRIPT_OF_REDIS_PY}{suffix}"
         shown = f"{harness.median(cpu, floor) / 1e3:.3g} us"
         pairs = zip(cpu[ours], cpu[floor], strict=True)
