@@ -325,3 +325,29 @@ def test_handler_of_the_application_responds_to_rate_limited(
         return "rows"
 
     assert get(app).text == text
+
+
+def test_view_calls_another_limited_application_with_its_own_environ() -> None:
+    outer, inner = flask.Flask("outer"), flask.Flask("inner")
+    limiter = penstock.Limiter({"Slots": "1 in flight"})
+    Penstock(outer, limiter).default("Slots")
+    Penstock(inner, limits={"Inner": "2/minute"}).default("Inner")
+    inner.add_url_rule("/", view_func=hello)
+
+    @outer.get("/")
+    def view() -> flask.Response:
+        started: list[str] = []
+
+        def start(status: str, *_: object) -> Callable[[bytes], object]:
+            started.append(status)
+            return bytes
+
+        body = b"".join(inner.wsgi_app(flask.request.environ, start))
+        return flask.Response(body, started[0])
+
+    client = outer.test_client()
+    responses = [client.get("/", buffered=True) for _ in range(3)]
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    # The visit of the outer application was not lost with that of the inner one.
+    assert [limit_fields(response)["RateLimit"] for response in responses] == ['"Slots";r=0'] * 3
+    assert limiter.peek("Slots", ADDRESS).remaining == 1

@@ -108,6 +108,8 @@ def limit_responses(serve: Application) -> Application:
 
     @wraps(serve)
     def limited_wsgi_app(environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
+        # A view may call another limited application with its own environ.
+        is_nested, outer = VISIT_KEY in environ, environ.get(VISIT_KEY)
         environ[VISIT_KEY] = None
 
         def start(
@@ -134,5 +136,7 @@ def limit_responses(serve: Application) -> Application:
         finally:
             # A visit refers to its environ: a cycle waits for the garbage collector.
             del environ[VISIT_KEY]
+            if is_nested:
+                environ[VISIT_KEY] = outer
 
     return limited_wsgi_app
