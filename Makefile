@@ -2,7 +2,7 @@
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
-MAKEFLAGS += --no-builtin-rules
+MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help build lint licenses advisories test test-rust test-python loom docs docs-serve demo bench bench-smoke clean
@@ -53,8 +53,7 @@ $(VENV)/.dev: $(VENV)/.tools
 
 # Release build; changes of Python files but the stub need no rebuild. Without --group, maturin would install all groups.
 $(VENV)/.extension: $(VENV)/.tools $(RUST)
-	@echo "building the extension, which takes two to five minutes the first time"
-	maturin develop --release --locked --group build
+	@.ci/progress "building the extension, which takes two to five minutes the first time" maturin develop --release --locked --group build
 	@touch $@
 
 # The no-op extension that benchmarks are compared with.
@@ -76,7 +75,15 @@ present:
 
 build: $(VENV)/.extension ## build the extension and install it into .venv
 
-test: lint test-rust loom test-python docs demo bench-smoke ## run everything, as CI does
+# One after the other, each with its number and, every half minute, a line that shows that it runs.
+test: ## run everything, as CI does
+	@.ci/progress "1 of 7: linters and types" $(MAKE) lint
+	@.ci/progress "2 of 7: Rust tests" $(MAKE) test-rust
+	@.ci/progress "3 of 7: models of two threads" $(MAKE) loom
+	@.ci/progress "4 of 7: Python tests" $(MAKE) test-python
+	@.ci/progress "5 of 7: docs" $(MAKE) docs
+	@.ci/progress "6 of 7: demo" $(MAKE) demo
+	@.ci/progress "7 of 7: benchmarks, briefly" $(MAKE) bench-smoke
 	@echo "make test: all of lint, test-rust, loom, test-python, docs, demo and bench-smoke passed"
 
 .PHONY: lint-tools

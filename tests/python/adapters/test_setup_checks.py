@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import flask
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from penstock.web.identity import ReadyId
 
+PACKAGE = str(Path(penstock.__file__).parent)
 PROXY = "10.0.0.1"
 # Litestar replaces the handlers of all loggers when an application is created.
 logged = only(lambda driver: driver is not InLitestar)
@@ -296,7 +298,7 @@ def test_first_request_walks_the_road_of_all_later_ones(
         seen: set[str] = set()
 
         def note(frame: Any, event: str, _: object) -> None:
-            if event == "call" and "/penstock/" in frame.f_code.co_filename:
+            if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
                 seen.add(frame.f_code.co_qualname)
 
         # Starlette's test client serves in a thread of its own.
