@@ -75,9 +75,7 @@ def test_wheel_is_small(wheel: Path) -> None:
     assert wheel.stat().st_size <= 3.5 * MEGABYTE
 
 
-def test_wheel_holds_the_package_and_nothing_else(
-    wheel: Path, pytestconfig: pytest.Config
-) -> None:
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path, pytestconfig: pytest.Config) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     package = [name for name in names if not re.match(r"penstock-[\d.]+\.dist-info/", name)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import glob
 import tracemalloc
-from tracemalloc import Filter
 from pathlib import Path
+from tracemalloc import Filter
 from typing import TYPE_CHECKING, Any
 
 import pytest
