@@ -88,7 +88,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Returns the lease of the slots that the operation has taken or kept; `None` if it has none.
+    /// Returns the lease of the slots that the operation has taken or kept: [`Lease::NONE`] if they could
+    /// not be counted; `None` if the operation has none.
     pub fn lease(&self, answer: &Answer) -> Option<Lease> {
         let slots = self.limit.slots()?;
         let Answer { found, now, outcome } = *answer;
@@ -96,9 +97,10 @@ impl Operation<'_> {
             (Verb::Reserve, Outcome::Allowed) => {
                 (self.cost != Cost::ZERO).then(|| slots.lease_at(found, now))
             }
-            (Verb::Renew(kept), Outcome::Allowed | Outcome::Denied) => {
-                let (_, write) = self.limit.apply(self.verb, self.cost, found, now);
-                Some(write.state().map_or(kept, |(after, _)| slots.lease_of(after)))
+            (Verb::Renew(_), Outcome::Refused) => Some(Lease::NONE),
+            (Verb::Renew(kept), _) => {
+                let (is_held, write) = self.limit.apply(self.verb, self.cost, found, now);
+                Some(slots.lease_renewed(kept, is_held, write.state().map(|(state, _)| state)))
             }
             _ => None,
         }

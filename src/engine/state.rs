@@ -137,6 +137,8 @@ impl Slots {
 pub struct Lease(u64);
 
 impl Lease {
+    /// The lease of slots that are not counted. It is of no epoch, so its release returns nothing.
+    pub const NONE: Lease = Lease(u64::MAX << Lease::EPOCH_BITS);
     const EPOCH_BITS: u32 = 30;
 
     /// Returns the lease of slots taken in the epoch that began at `start`; both in units.

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::engine::algorithm::Step;
 use crate::engine::operation::Operation;
 use crate::engine::state::{Lease, State};
 use crate::engine::time::Timestamp;
@@ -83,12 +84,12 @@ impl Simulator {
                 if is_over { Verb::Release(holder.lease) } else { Verb::Renew(holder.lease) };
             let state = State::from_word(self.words[holder.bucket]);
             let operation = Operation { verb, limit: &limit, cost };
-            let after = operation.step(state, Timestamp::clamped(holder.at)).after;
+            let Step { decision, after, .. } = operation.step(state, Timestamp::clamped(holder.at));
             if let Some(after) = after {
                 self.words[holder.bucket] = after.word();
             }
             if !is_over {
-                let lease = after.map_or(holder.lease, |after| slots.lease_of(after));
+                let lease = slots.lease_renewed(holder.lease, decision.allowed, after);
                 let at = holder.end.min(holder.at.saturating_add(slots.lease().get() / 2));
                 self.holders.push(Reverse(Holder { at, lease, ..holder }));
             }

@@ -252,6 +252,42 @@ def test_reloads_change_the_count_and_the_lease(limiter: Limiter, clock: ManualC
     assert left(limiter, "Calls") == [1]
 
 
+def test_a_lower_count_forgets_no_running_request(limiter: Limiter, clock: ManualClock) -> None:
+    limiter.reload(limiter.limits | {"Calls": "10 in flight"})
+    held = [limiter.reserve("Calls", "ada") for _ in range(10)]
+    assert all(held)
+    limiter.reload(limiter.limits | {"Calls": "1 in flight"})
+    for _ in range(20):
+        clock.advance(7)
+    while held:
+        assert not limiter.reserve("Calls", "ada")
+        assert held.pop().release()
+    assert left(limiter, "Calls") == [1]
+    assert limiter.counts()["Calls"]["expired"] == 0
+
+
+@pytest.mark.parametrize("lower", [1, 2, 4, 5])
+def test_processes_with_different_counts_admit_the_larger_one(
+    limiter: Limiter, clock: ManualClock, lower: int
+) -> None:
+    if not limiter.is_shared:
+        pytest.skip("no other process uses the store")
+    most = 10
+    limiter.reload({"Calls": f"{most} in flight"})
+    running: list[penstock.Reservation] = []
+    with Limiter({"Calls": f"{lower} in flight"}, limiter.store, clock) as other:
+        for _ in range(200):
+            clock.advance(7)
+            # The oldest ends, and each process has more requests than the count.
+            assert not running or running.pop(0).release()
+            asked = (process.reserve("Calls", "ada") for process in [other, limiter] * most)
+            running += [reservation for reservation in asked if reservation]
+            assert len(running) == most
+        for reservation in running:
+            assert reservation.release()
+        assert left(limiter, "Calls") == [most]
+
+
 def test_a_child_process_returns_nothing(limiter: Limiter) -> None:
     if limiter.is_remote:
         pytest.skip("the child would use the connection of its parent's test")

@@ -3,14 +3,16 @@
 use penstock::clock::{Clock, ManualClock};
 use penstock::config;
 use penstock::engine::algorithm::in_flight::InFlight;
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
 use penstock::engine::limit::Limit;
+use penstock::engine::operation::Operation;
 use penstock::engine::state::{Lease, Slots};
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::engine::verb::Verb;
 use penstock::limiter::{Call, CallError, Limiter, Transaction};
-use penstock::store::Store;
+use penstock::store::{Bucket, Keyspace, Store, Wait};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -19,6 +21,7 @@ use crate::strategies::nanos;
 
 on_every_store!(
     slots_are_those_of_the_holders,
+    a_holder_that_cannot_be_counted_has_no_lease,
     calls_that_would_never_return_their_slots_are_refused,
 );
 
@@ -37,6 +40,8 @@ enum Action {
     GiveAgain(usize),
     Forget,
     Pass(i64),
+    /// The next calls are those of a process with another count.
+    Recount(i64),
 }
 
 fn any_action() -> impl Strategy<Value = Action> {
@@ -46,6 +51,7 @@ fn any_action() -> impl Strategy<Value = Action> {
         3 => any::<usize>().prop_map(Action::Renew),
         1 => any::<usize>().prop_map(Action::GiveAgain),
         1 => Just(Action::Forget),
+        1 => (1..7_i64).prop_map(Action::Recount),
         3 => (0..SECOND).prop_map(Action::Pass),
         2 => (0..8 * SECOND).prop_map(Action::Pass),
         1 => (0..70 * SECOND).prop_map(Action::Pass),
@@ -68,8 +74,15 @@ impl Holder {
     }
 }
 
+fn in_flight(count: i64, lease: Nanos) -> InFlight {
+    let limit = Limit::in_flight(count, lease, InFlight::RETRY_AFTER).expect("a limit");
+    *limit.slots().expect("slots")
+}
+
 struct Bench<S: Store> {
-    limiter: Limiter<S, ManualClock>,
+    store: S,
+    keyspace: Keyspace,
+    clock: ManualClock,
     slots: InFlight,
     holders: Vec<Holder>,
     /// The latest instant that a bucket has seen. A state never goes back.
@@ -78,25 +91,29 @@ struct Bench<S: Store> {
 
 impl<S: Store> Bench<S> {
     fn new(store: S, slots: InFlight) -> Bench<S> {
-        let registry =
-            config::from_limits([("Slots".to_owned(), Limit::from(slots))]).expect("limits");
-        let limiter = Limiter::new(registry, store, ManualClock::new(at(START)));
-        Bench { limiter, slots, holders: Vec::new(), seen: at(START) }
+        let keyspace = store.keyspace(AlgorithmName::InFlight, "Slots");
+        let clock = ManualClock::new(at(START));
+        Bench { store, keyspace, clock, slots, holders: Vec::new(), seen: at(START) }
+    }
+
+    fn bucket<'a>(&'a self, id: &'a str) -> Bucket<'a> {
+        Bucket::new(&self.keyspace, id)
     }
 
     /// Makes a call. Also returns the instant by which slots have expired: a stored epoch never goes
     /// back, so what a write has dropped stays so for a late thread.
     fn call(&mut self, verb: Verb, id: &str, cost: i64) -> (Decision, Option<Lease>, Timestamp) {
-        let snapshot = self.limiter.snapshot();
-        let bound = snapshot.limit("Slots").expect("a limit");
-        let answered = self.limiter.answer(bound, Call::new(verb, id, cost)).expect("an answer");
-        let entry = bound.entry();
-        let decision = entry.numbers(verb, id, cost, None, &answered.answer);
+        let limit = Limit::from(self.slots);
+        let cost = Limit::Unlimited.cost(cost).expect("a cost");
+        let operation = Operation { verb, limit: &limit, cost };
+        let (bucket, now) = (self.bucket(id), self.clock.now());
+        let answer = self.store.update(bucket, &operation, now, Wait::Allowed);
+        let answer = answer.map_err(Into::into).expect("an answer");
+        let decision = operation.numbers(&answer);
         self.seen = self.seen.max(decision.now);
-        let found = answered.answer.found;
-        let began = found.map(|state| at(state.slots().start * Slots::UNIT.get()));
+        let began = answer.found.map(|state| at(state.slots().start * Slots::UNIT.get()));
         let now = began.map_or(decision.now, |began| began.max(decision.now));
-        (decision, entry.lease(verb, id, cost, &answered.answer), now)
+        (decision, operation.lease(&answer), now)
     }
 
     /// Returns the slots that are held and have not expired at `now`.
@@ -114,12 +131,12 @@ impl<S: Store> Bench<S> {
         let count = self.slots.count();
         match action {
             Action::Pass(time) => {
-                let to = (self.limiter.clock().now().get() + time).max(START);
-                self.limiter.clock().set(to, true).expect("a time");
+                let to = (self.clock.now().get() + time).max(START);
+                self.clock.set(to, true).expect("a time");
                 // Late threads are at most a second late.
                 let earliest = Timestamp::clamped(self.seen.get() - SECOND);
-                let now = self.limiter.clock().now().max(earliest);
-                self.limiter.clock().set(now.get(), true).expect("a time");
+                let now = self.clock.now().max(earliest);
+                self.clock.set(now.get(), true).expect("a time");
             }
             Action::Take { cost } => {
                 let cost = cost.min(count);
@@ -166,23 +183,22 @@ impl<S: Store> Bench<S> {
                 let (decision, renewed, now) = self.call(Verb::Renew(lease), id, cost);
                 let was_live = self.holders[index].end() > now;
                 prop_assert_eq!(decision.allowed, was_live);
-                let has_room = was_live || self.held(id, now) + cost <= 2 * count;
-                if has_room {
-                    self.holders[index].lease = renewed.expect("a lease");
-                    let kept = self.holders[index].end().get() - decision.now.get();
-                    prop_assert!(kept >= self.slots.lease().get());
-                }
+                // However many there are: a holder that runs is counted.
+                self.holders[index].lease = renewed.expect("a lease");
+                let kept = self.holders[index].end().get() - decision.now.get();
+                prop_assert!(kept >= self.slots.lease().get());
             }
             Action::Forget => {
-                let snapshot = self.limiter.snapshot();
-                let bound = snapshot.limit("Slots").expect("a limit");
-                self.limiter.reset(bound, id).expect("an answer");
+                self.store.forget(self.bucket(id)).map_err(Into::into).expect("an answer");
                 // A lease of this epoch would match slots that are taken in it later.
                 self.holders.retain(|one| one.id != id);
             }
+            Action::Recount(count) => {
+                self.slots = in_flight(count, self.slots.lease());
+            }
         }
         let (peek, _, now) = self.call(Verb::Check, id, 0);
-        let held = self.held(id, now);
+        let (count, held) = (self.slots.count(), self.held(id, now));
         prop_assert_eq!(peek.remaining, (count - held).max(0));
         prop_assert_eq!(peek.allowed, held <= count);
         Ok(())
@@ -195,15 +211,15 @@ fn slots_are_those_of_the_holders<S: Store>(fresh: fn() -> S) {
     let slots = (1..7_i64, prop_oneof![Just(2), Just(5), Just(30)], 0..SECOND);
     let actions = prop::collection::vec((any::<bool>(), any_action()), 1..150);
     let run = TestRunner::new(config).run(&(slots, actions), |((count, lease, more), actions)| {
-        let limit = Limit::in_flight(count, nanos(lease * SECOND + more), Nanos::SECOND);
-        let slots = *limit.expect("a limit").slots().expect("slots");
+        let slots = in_flight(count, nanos(lease * SECOND + more));
         let mut bench = Bench::new(fresh(), slots);
         for (is_first, action) in actions {
             bench.act(if is_first { "ada" } else { "grace" }, action)?;
         }
         // Nothing is left after two epochs.
         let end = bench.seen.get() + slots.longest().get();
-        bench.limiter.clock().set(end, true).expect("a time");
+        bench.clock.set(end, true).expect("a time");
+        let count = bench.slots.count();
         for id in ["ada", "grace"] {
             prop_assert_eq!(bench.call(Verb::Check, id, count).0.allowed, true);
         }
@@ -212,9 +228,31 @@ fn slots_are_those_of_the_holders<S: Store>(fresh: fn() -> S) {
     run.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// The word counts 32767 slots of an epoch. Those of more holders are not counted, so the end of these
+/// holders returns no slot of others.
+fn a_holder_that_cannot_be_counted_has_no_lease<S: Store>(fresh: fn() -> S) {
+    const MOST: i64 = InFlight::MAX_COUNT;
+    let slots = in_flight(MOST, InFlight::LEASE);
+    let mut bench = Bench::new(fresh(), slots);
+    let mut leases = Vec::new();
+    for index in 0..3 {
+        let time = START + index * slots.longest().get();
+        bench.clock.set(time, false).expect("a time");
+        leases.push(bench.call(Verb::Reserve, "ada", MOST).1.expect("a lease"));
+    }
+    let mut renew = |lease| bench.call(Verb::Renew(lease), "ada", MOST).1.expect("a lease");
+    // The last one is held in this epoch.
+    let leases = [renew(leases[2]), renew(leases[1]), renew(leases[0])];
+    assert_eq!(leases.map(|lease| lease == Lease::NONE), [false, false, true]);
+    let mut release = |lease| bench.call(Verb::Release(lease), "ada", MOST).0;
+    assert!(!release(leases[2]).allowed, "slots of another holder were returned");
+    let left: Vec<_> = leases[..2].iter().map(|&lease| release(lease).remaining).collect();
+    assert_eq!(left, [0, MOST]);
+}
+
 fn calls_that_would_never_return_their_slots_are_refused<S: Store>(fresh: fn() -> S) {
-    let slots = Limit::in_flight(2, InFlight::LEASE, InFlight::RETRY_AFTER).expect("slots");
-    let registry = config::from_limits([("Slots".to_owned(), slots)]).expect("limits");
+    let limit = ("Slots".to_owned(), in_flight(2, InFlight::LEASE).into());
+    let registry = config::from_limits([limit]).expect("limits");
     let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(START)));
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit("Slots").expect("a limit");

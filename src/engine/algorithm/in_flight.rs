@@ -27,7 +27,8 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// The highest count. Renewals of expired slots may take as many again, in one epoch.
+    /// The highest count: half of what an epoch holds. The rest is for renewals of expired slots, which
+    /// need no room.
     pub const MAX_COUNT: i64 = Slots::MAX / 2;
     /// The shortest lease. The start of an epoch is rounded down by up to a unit.
     pub const MIN_LEASE: Nanos = Nanos::from_millis(2000);
@@ -80,6 +81,16 @@ impl InFlight {
     /// The time after which the slots of a holder that died are free at the latest.
     pub const fn longest(&self) -> Nanos {
         Nanos::clamped(2 * self.epoch * Slots::UNIT.get())
+    }
+
+    /// Returns the lease of slots after a renewal that wrote `after`. Slots for which the current epoch has
+    /// no space stay in the previous one until they expire.
+    pub fn lease_renewed(&self, kept: Lease, is_held: bool, after: Option<State>) -> Lease {
+        match after {
+            Some(after) => self.lease_of(after),
+            None if is_held => kept,
+            None => Lease::NONE,
+        }
     }
 
     /// Returns the lease of slots that were just taken or renewed, and left this state.
@@ -150,8 +161,8 @@ impl InFlight {
         (true, self.put_if(returned > 0, slots))
     }
 
-    /// Keeps slots for another lease. Those that have expired are taken again, even if there is no
-    /// room, because their holder still runs; the call is then denied.
+    /// Keeps slots for another lease, whatever the count is, because their holder runs. Allowed if they
+    /// have not expired; those that have are taken again.
     fn renew(
         &self,
         cost: Cost,
@@ -168,12 +179,9 @@ impl InFlight {
         if let Some(held) = held {
             *held -= cost.get().min(*held);
         }
-        // Bounds the numbers. A holder beyond that is not counted until its next renewal.
-        let has_room = slots.current + slots.previous + cost.get() <= 2 * self.count;
-        if has_room {
-            slots.current += cost.get();
-        }
-        (is_held, self.put_if(is_held || has_room, slots))
+        slots.current += cost.get();
+        // Only the word bounds them: a process with a higher count may have admitted them.
+        (is_held, self.put_if(slots.current <= Slots::MAX, slots))
     }
 }
 

@@ -51,6 +51,7 @@ if not is_short then
 
   local END_S, END_N = 9223372036, 854775807
   local MAX_MS, MAX_TALLY = 8796093022207, 1048575 -- 43 and 20 bits
+  local MAX_SLOTS = 32767 -- 15 bits
   local MAX_USED = 999999999
   local UNKNOWN_WINDOW =
     'the clocks of the server and of this machine differ by more than a calendar window'
@@ -386,11 +387,8 @@ if not is_short then
         if is_previous then
           previous = previous - min(cost, previous)
         end
-        local has_room = current + previous + cost <= 2 * count
-        changes = is_previous or has_room
-        if has_room then
-          current = current + cost
-        end
+        current = current + cost
+        changes = current <= MAX_SLOTS
       end
     elseif verb ~= REFUND and verb ~= CHARGE and verb ~= CHARGE_PARTIAL then
       allowed = current + previous + cost <= count
