@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.validation import is_coroutine_function
 from penstock.web.identity import ReadyId, RequestValue, compile_reader, found_id
-from penstock.web.rule import READ_OPTIONS, WrittenLimits
+from penstock.web.rule import READ_OPTIONS, SKIPS, WrittenLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,5 +75,5 @@ class AsyncLimits(WrittenLimits):
             if inspect.isawaitable(value):
                 value = await value
             request.resolved[resolved] = value
-            if (value and name == "exempt_when") or (value is None and name == "limit"):
+            if SKIPS[name](value) if name in SKIPS else (value is None and name == "limit"):
                 return

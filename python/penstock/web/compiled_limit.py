@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from penstock.validation import is_whole
-from penstock.web.rule import MAX_COST
+from penstock.web.rule import MAX_COST, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,16 +91,10 @@ class CompiledLimit:
         self.is_shadow_deferred: Final = self.is_shadow and is_deferred
         self._adjusted: Final[dict[object, CompiledLimit]] = {}
         self.is_chosen: Final = not is_chosen and (callable(rule.factor) or callable(rule.keep))
-        self.is_plain: Final = (
-            self.cost_of is None
-            and not self.is_chosen
-            and not is_ipv6_only
-            and penalty is None
-            and rule.methods is None
-            and rule.exempt_when is None
-            and not is_deferred
-            and not self.is_shadow
-        )
+        # Slots are reserved in any case.
+        acts = {acts for name, acts in rule.acting.items() if not (holds and name == "reserve")}
+        is_ordinary = acts.isdisjoint((Phase.READ, Phase.DECIDED))
+        self.is_plain: Final = is_ordinary and not is_ipv6_only
 
     def hold(self) -> None:
         """Take slots from now on, which are given back whatever the response is."""

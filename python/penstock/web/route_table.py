@@ -7,7 +7,6 @@ as a `Route`; `RouteTable` finds the rules that are decided together there, and 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import fields
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -18,7 +17,7 @@ from penstock.messages import describe_limit
 from penstock.web.compile import make_room
 from penstock.web.limit_names import view_scope
 from penstock.web.per_request import PerRequestLimit
-from penstock.web.rule import SHOWN_BY_NAME, Rule
+from penstock.web.rule import FLAGS, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +33,6 @@ EXEMPT: Final = "__penstock_exempt__"
 """The attribute of a function or a class that is exempt from the defaults."""
 
 _SECOND_NS: Final = 1_000_000_000
-_FLAGS: Final = [x.name for x in fields(Rule) if x.metadata == SHOWN_BY_NAME]
 
 # The applications of each limiter, in the order in which they were created.
 _tables: Final[WeakKeyDictionary[Limiter, WeakKeyDictionary[RouteTable, None]]] = (
@@ -275,7 +273,7 @@ def limit_facts(guard: Guard, limit: CompiledLimit | PerRequestLimit) -> dict[st
         "id": getattr(rule.id, "__name__", None) or repr(rule.id),
         "cost": None if callable(rule.cost) else rule.cost,
         "keep": None if callable(rule.keep) else rule.keep,
-        **{name: bool(getattr(rule, name)) for name in _FLAGS},
+        **{name: bool(getattr(rule, name)) for name in FLAGS},
         "block_for": [block.period_ns / _SECOND_NS for block in rule.blocks],
         "on_store_error": rule.on_store_error,
         "mode": "shadow" if limit.is_shadow else "enforce",
@@ -299,7 +297,7 @@ def _details(facts: dict[str, Any]) -> Iterator[str]:
         yield "cost by request" if facts["cost"] is None else f"cost {facts['cost']}"
     if facts["keep"] != 0:
         yield "keep by request" if facts["keep"] is None else f"keep {facts['keep']}"
-    yield from (name for name in _FLAGS if facts[name])
+    yield from (name for name in FLAGS if facts[name])
     if facts["block_for"]:
         yield f"block_for {', '.join(f'{seconds:g} s' for seconds in facts['block_for'])}"
     if facts["on_store_error"]:

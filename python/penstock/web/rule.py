@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from enum import IntEnum
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -43,8 +44,6 @@ AsyncReader: TypeAlias = Callable[[], Awaitable[Any]] | Callable[[Any], Awaitabl
 """The same, `async def`."""
 Cost: TypeAlias = int | Callable[[], int] | Callable[[Any], int]
 
-READ_OPTIONS: Final = ("exempt_when", "limit", "tier", "factor", "keep", "id", "cost")
-"""Options that may be a `Reader`, in the order in which a request is read."""
 CHOICES: Final = frozenset({"limit", "tiers"})
 """Options that choose the limit of a request, in place of the name of a limit."""
 
@@ -85,48 +84,218 @@ LIMIT_HINTS: Final = {
 }
 
 
-SHOWN_BY_NAME: Final = {"shown": "by name"}
-"""The metadata of an option of a `Rule` that commands show by its name alone."""
+class Phase(IntEnum):
+    """When an option of a limit acts in the life of a request, in order."""
+
+    COMPILED = 0
+    """Never again: it is part of the compiled limit."""
+    READ = 1
+    """While the request is read: whether it counts, and the limit, id and cost."""
+    DECIDED = 2
+    """Together with the decision, in another way than an ordinary limit."""
+    ANSWERED = 3
+    """When the response starts."""
+    FAILED = 4
+    """If the view raises."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What an option of a limit says about itself; everything else is derived from it.
+
+    Attributes:
+        acts: When it acts, if it is set.
+        read: Checks what the user wrote, by the name of the option, and returns what it means.
+        unset: What it means if it is not written.
+        is_constant: Whether only a callable acts later; any other value is part of the limit.
+        counts: Whether a request counts, from the value and the request; `None` if it says nothing
+            about that.
+        skips: Whether an answer of its callable ends the reading of a request.
+        is_callable: Whether the user may write a callable that takes the request.
+        is_flag: Whether commands show it by its name alone.
+    """
+
+    acts: Phase
+    read: Callable[[str, Any], Any]
+    unset: Any = None
+    is_constant: bool = False
+    counts: Callable[[Any, Request], bool] | None = None
+    skips: Callable[[Any], bool] | None = None
+    is_callable: bool = False
+    is_flag: bool = False
+
+    def is_set(self, value: Any) -> bool:
+        """Return whether a value makes it act."""
+        return callable(value) if self.is_constant else value != self.unset
+
+
+def option(acts: Phase, read: Callable[[str, Any], Any], **more: Any) -> Any:
+    """Declare a field of `Rule` that is an option of a limit; `more` is as in `Option`."""
+    return field(metadata={"option": Option(acts=acts, read=read, **more)})
+
+
+def _is_counted(methods: frozenset[str], request: Request) -> bool:
+    return request.method in methods
+
+
+def _is_not_exempt(exempt_when: Callable[[Request], Any], request: Request) -> bool:
+    answer = exempt_when(request)
+    if inspect.isawaitable(answer):
+        # An awaitable is true, so every request would be exempt.
+        raise TypeError(f"exempt_when must return a value, found {answer!r} to await")
+    return not answer
+
+
+def _reader(name: str, source: Any) -> Callable[[Request], Any] | None:
+    return None if source is None else compile_reader(source, name)
+
+
+def _flag(name: str, flag: Any) -> Any:
+    check_flag(name, flag)
+    return flag
+
+
+def _flag_or_none(name: str, flag: Any) -> Any:
+    return None if flag is None else _flag(name, flag)
+
+
+def _id(_name: str, id: Any) -> Any:
+    return id
+
+
+def check_policy(policy: object) -> None:
+    """Check a value of `on_store_error`.
+
+    Raises:
+        ConfigError: It is not a policy.
+    """
+    if policy not in STORE_POLICIES:
+        raise ConfigError(
+            f"on_store_error must be one of {', '.join(STORE_POLICIES)}, found {policy!r}"
+        )
+
+
+def _methods(_name: str, methods: str | Iterable[object] | None) -> frozenset[str] | None:
+    if methods is None:
+        return None
+    given = methods.replace(",", " ").split() if isinstance(methods, str) else list(methods)
+    names = [method.upper() for method in given if isinstance(method, str)]
+    if not names or len(names) != len(given):
+        raise ConfigError(f"methods must name at least one, such as ['POST'], found {methods!r}")
+    for name in names:
+        if name not in METHODS:
+            near = get_close_matches(name, METHODS, 1) or ["POST"]
+            raise ConfigError(f"methods: {name!r} is not an HTTP method; did you mean {near[0]!r}?")
+    # The view does the same work for both.
+    return frozenset(names) | ({"HEAD"} if "GET" in names else set())
+
+
+def _factor(name: str, factor: Factor | Reader | None) -> Factor | Callable[[Request], Any] | None:
+    if callable(factor) or isinstance(factor, RequestValue):
+        return compile_reader(factor, name)
+    if isinstance(factor, bool):
+        raise ConfigError(f"{name} must be a number or a function, found {factor!r}")
+    return factor
+
+
+def _tokens(option: str, tokens: int | Reader) -> int | Callable[[Request], Any]:
+    if callable(tokens) or isinstance(tokens, RequestValue):
+        return compile_reader(tokens, option)
+    if not is_whole(tokens, 0, MAX_COST):
+        raise ConfigError(f"{option} must be an integer from 0 or a callable, found {tokens!r}")
+    return tokens
+
+
+def _mode(_name: str, mode: Any) -> Any:
+    if mode not in ("enforce", "shadow"):
+        raise ConfigError(f"mode must be 'enforce' or 'shadow', found {mode!r}")
+    return mode
+
+
+def _blocks(_name: str, block_for: Any) -> tuple[Limit, ...]:
+    return () if block_for is None else block_limits(block_for)
+
+
+def _of_response(option: str, source: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    if source is None:
+        return None
+    if is_coroutine_function(source) or not takes(source, 1):
+        raise ConfigError(f"{option} must be a function of the response, found {source!r}")
+    return source
+
+
+def _policy(_name: str, policy: Any) -> Any:
+    if policy is not None:
+        check_policy(policy)
+    return policy
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rule:
-    """One or several limits of a route with their options, validated as far as possible alone."""
+    """One or several limits of a route with their options, validated as far as possible alone.
+
+    The options that are read from a request come in the order in which it is read.
+    """
 
     limits: tuple[str | Limit, ...]
     choose: Callable[[Request], Any] | None
     tiers: Mapping[str, str | Limit | None] | None
-    factor: Factor | Callable[[Request], Any] | None
-    keep: int | Callable[[Request], Any]
     scope: str
     is_shared: bool
-    id: IdSource
-    cost: int | Callable[[Request], Any]
-    methods: frozenset[str] | None
-    exempt_when: Callable[[Request], Any] | None = field(metadata=SHOWN_BY_NAME)
-    deduct_when: Callable[[Any], Any] | None = field(metadata=SHOWN_BY_NAME)
-    cost_from_response: Callable[[Any], Any] | None = field(metadata=SHOWN_BY_NAME)
-    reserve: bool
     is_settled_by_view: bool
-    refund_on_error: bool = field(metadata=SHOWN_BY_NAME)
-    mode: Mode
-    override_defaults: bool | None
-    count_denied: bool = field(metadata=SHOWN_BY_NAME)
-    blocks: tuple[Limit, ...]
-    on_store_error: StorePolicy | None
+    methods: frozenset[str] | None = option(Phase.READ, _methods, counts=_is_counted)
+    exempt_when: Callable[[Request], Any] | None = option(
+        Phase.READ, _reader, counts=_is_not_exempt, skips=bool, is_callable=True, is_flag=True
+    )
+    factor: Factor | Callable[[Request], Any] | None = option(
+        Phase.READ, _factor, is_constant=True, is_callable=True
+    )
+    keep: int | Callable[[Request], Any] = option(
+        Phase.READ, _tokens, unset=0, is_constant=True, is_callable=True
+    )
+    id: IdSource = option(Phase.COMPILED, _id, unset=by_address, is_callable=True)
+    cost: int | Callable[[Request], Any] = option(
+        Phase.READ, _tokens, unset=1, is_constant=True, is_callable=True
+    )
+    mode: Mode = option(Phase.DECIDED, _mode, unset="enforce")
+    count_denied: bool = option(Phase.DECIDED, _flag, unset=False, is_flag=True)
+    blocks: tuple[Limit, ...] = option(Phase.DECIDED, _blocks, unset=())
+    deduct_when: Callable[[Any], Any] | None = option(Phase.ANSWERED, _of_response, is_flag=True)
+    cost_from_response: Callable[[Any], Any] | None = option(
+        Phase.ANSWERED, _of_response, is_flag=True
+    )
+    reserve: bool = option(Phase.DECIDED, _flag, unset=True)
+    refund_on_error: bool = option(Phase.FAILED, _flag, unset=False, is_flag=True)
+    override_defaults: bool | None = option(Phase.COMPILED, _flag_or_none)
+    on_store_error: StorePolicy | None = option(Phase.COMPILED, _policy)
+    acting: Mapping[str, Phase] = field(init=False)
+    """The options that act after the rule has been compiled, and when."""
+
+    def __post_init__(self) -> None:
+        chosen = {} if self.choose is None else {"limit": Phase.READ}
+        acting = {
+            name: each.acts for name, each in OPTIONS.items() if each.is_set(getattr(self, name))
+        }
+        object.__setattr__(self, "acting", chosen | acting)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the response or the view tells what is spent."""
+        return Phase.ANSWERED in self.acting.values() or self.is_settled_by_view
+
+    @property
+    def needs_response(self) -> bool:
+        """Whether something is settled or refunded after the view."""
+        return self.is_settled or Phase.FAILED in self.acting.values()
 
     @property
     def may_need_user(self) -> bool:
         """Whether it may read the user of a request."""
         needs_user = self.id.needs_user if isinstance(self.id, ReadyId) else callable(self.id)
-        others = (self.cost, self.factor, self.keep, self.choose, self.exempt_when)
-        return needs_user or any(map(callable, others))
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the response or the view tells what is spent."""
-        by_response = self.deduct_when is not None or self.cost_from_response is not None
-        return by_response or self.is_settled_by_view
+        return needs_user or any(
+            when is Phase.READ and (name not in OPTIONS or OPTIONS[name].is_callable)
+            for name, when in self.acting.items()
+        )
 
     def cost_of_response(self, response: Any, cost: int) -> int:
         """Return what a request costs by its response; `cost` is what it would cost without.
@@ -151,15 +320,30 @@ class Rule:
 
     def applies_to(self, request: Request) -> bool:
         """Whether a request counts."""
-        if self.methods is not None and request.method not in self.methods:
-            return False
-        if self.exempt_when is None:
-            return True
-        answer = self.exempt_when(request)
-        if inspect.isawaitable(answer):
-            # An awaitable is true, so every request would be exempt.
-            raise TypeError(f"exempt_when must return a value, found {answer!r} to await")
-        return not answer
+        for name, counts in _COUNTING:
+            value = getattr(self, name)
+            if value is not None and not counts(value, request):
+                return False
+        return True
+
+
+OPTIONS: Final[dict[str, Option]] = {
+    x.name: x.metadata["option"] for x in fields(Rule) if "option" in x.metadata
+}
+"""The options of a limit that a `Rule` keeps, by field."""
+_WRITTEN: Final = {"blocks": "block_for"}
+READ_OPTIONS: Final = (
+    *(n for n, x in OPTIONS.items() if x.is_callable and x.counts is not None),
+    "limit",
+    "tier",
+    *(n for n, x in OPTIONS.items() if x.is_callable and x.counts is None),
+)
+"""Options that may be a `Reader`, in the order in which a request is read."""
+SKIPS: Final = {n: x.skips for n, x in OPTIONS.items() if x.skips is not None}
+"""Which answers of a reader end the reading of a request, by option."""
+FLAGS: Final = tuple(n for n, x in OPTIONS.items() if x.is_flag)
+"""Options that commands show by their names alone."""
+_COUNTING: Final = tuple((n, x.counts) for n, x in OPTIONS.items() if x.counts is not None)
 
 
 class LimitOptions(TypedDict, Generic[_More], total=False):
@@ -262,49 +446,23 @@ def make_rule(
                 f"a limit is a name, a text such as '30/minute' or a Limit, found {limit!r}"
                 + (hint if hasattr(limit, "__name__") else "")
             )
-    mode = options.get("mode", "enforce")
-    if mode not in ("enforce", "shadow"):
-        raise ConfigError(f"mode must be 'enforce' or 'shadow', found {mode!r}")
-    policy = options.get("on_store_error")
-    if policy is not None:
-        check_policy(policy)
-    override_defaults = options.get("override_defaults")
-    if override_defaults is not None:
-        check_flag("override_defaults", override_defaults)
-    count_denied, block_for = options.get("count_denied", False), options.get("block_for")
-    check_flag("count_denied", count_denied)
-    refund_on_error = options.get("refund_on_error", False)
-    check_flag("refund_on_error", refund_on_error)
-    deduct_when = _of_response("deduct_when", options.get("deduct_when"))
-    cost_from_response = _of_response("cost_from_response", options.get("cost_from_response"))
-    reserve = options.get("reserve", True)
-    check_flag("reserve", reserve)
-    by_response = deduct_when is not None or cost_from_response is not None
-    if not (reserve or by_response):
+    given: dict[str, Any] = dict(options)
+    known = {
+        name: declared.read(written, given[written]) if written in given else declared.unset
+        for name, declared in OPTIONS.items()
+        for written in (_WRITTEN.get(name, name),)
+    }
+    by_response = any(x.acts is Phase.ANSWERED and known[n] is not None for n, x in OPTIONS.items())
+    if not (known["reserve"] or by_response):
         raise ConfigError("reserve=False needs deduct_when or cost_from_response")
-    exempt_when = options.get("exempt_when")
     return Rule(
         limits=tuple(_split(limits)),
         choose=choose,
         tiers=tiers,
-        factor=_factor(options.get("factor")),
-        keep=_tokens("keep", options.get("keep", 0)),
         scope=scope,
         is_shared=is_shared,
-        id=options.get("id", by_address),
-        cost=_tokens("cost", options.get("cost", 1)),
-        methods=_methods(options.get("methods")),
-        exempt_when=None if exempt_when is None else compile_reader(exempt_when, "exempt_when"),
-        deduct_when=deduct_when,
-        cost_from_response=cost_from_response,
-        reserve=reserve,
         is_settled_by_view="reserve" in options and not by_response,
-        refund_on_error=refund_on_error,
-        mode=mode,
-        override_defaults=override_defaults,
-        count_denied=count_denied,
-        blocks=() if block_for is None else block_limits(block_for),
-        on_store_error=policy,
+        **known,
     )
 
 
@@ -331,18 +489,6 @@ class WrittenLimits:
         """Return the rule on a view, whose unnamed limits are kept under `scope` unless shared."""
         written = self._written
         return written if written.is_shared else make_rule(self._limits, scope, self._options)
-
-
-def check_policy(policy: object) -> None:
-    """Check a value of `on_store_error`.
-
-    Raises:
-        ConfigError: It is not a policy.
-    """
-    if policy not in STORE_POLICIES:
-        raise ConfigError(
-            f"on_store_error must be one of {', '.join(STORE_POLICIES)}, found {policy!r}"
-        )
 
 
 def _is_limit(given: object) -> bool:
@@ -395,42 +541,3 @@ def _choice(
 
 def _is_mapping(given: object) -> bool:
     return isinstance(given, Mapping)
-
-
-def _factor(factor: Factor | Reader | None) -> Factor | Callable[[Request], Any] | None:
-    if callable(factor) or isinstance(factor, RequestValue):
-        return compile_reader(factor, "factor")
-    if isinstance(factor, bool):
-        raise ConfigError(f"factor must be a number or a function, found {factor!r}")
-    return factor
-
-
-def _tokens(option: str, tokens: int | Reader) -> int | Callable[[Request], Any]:
-    if callable(tokens) or isinstance(tokens, RequestValue):
-        return compile_reader(tokens, option)
-    if not is_whole(tokens, 0, MAX_COST):
-        raise ConfigError(f"{option} must be an integer from 0 or a callable, found {tokens!r}")
-    return tokens
-
-
-def _methods(methods: str | Iterable[object] | None) -> frozenset[str] | None:
-    if methods is None:
-        return None
-    given = methods.replace(",", " ").split() if isinstance(methods, str) else list(methods)
-    names = [method.upper() for method in given if isinstance(method, str)]
-    if not names or len(names) != len(given):
-        raise ConfigError(f"methods must name at least one, such as ['POST'], found {methods!r}")
-    for name in names:
-        if name not in METHODS:
-            near = get_close_matches(name, METHODS, 1) or ["POST"]
-            raise ConfigError(f"methods: {name!r} is not an HTTP method; did you mean {near[0]!r}?")
-    # The view does the same work for both.
-    return frozenset(names) | ({"HEAD"} if "GET" in names else set())
-
-
-def _of_response(option: str, source: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    if source is None:
-        return None
-    if is_coroutine_function(source) or not takes(source, 1):
-        raise ConfigError(f"{option} must be a function of the response, found {source!r}")
-    return source
