@@ -145,7 +145,7 @@ mod tests {
                 Some(expected)
             );
         }
-        let slots = Limit::in_flight(5, Nanos::from_millis(30_000), second).unwrap();
+        let slots = Limit::in_flight(5, Nanos::from_millis(30_000), second, None).unwrap();
         let policy_of_slots = policy("\"L\"", &slots, Timestamp::ORIGIN);
         assert_eq!(policy_of_slots.as_deref(), Some(r#""L";q=5;qu="concurrent-requests""#));
         assert_eq!(item("\"L\"", &slots, &decision(0, 9)).as_deref(), Some(r#""L";r=0"#));

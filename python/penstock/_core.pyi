@@ -162,7 +162,9 @@ class Limit:
             Limit.fixed_rate_window(count=5, period='1s', burst=0)
         """
     @staticmethod
-    def in_flight(count: int, lease: Period = 30, retry_after: Period = 1) -> Limit:
+    def in_flight(
+        count: int, *, lease: Period = 30, retry_after: Period = 1, max_hold: Period | None = None
+    ) -> Limit:
         """Create a limit of `count` requests in flight, whose slots are given back.
 
         `Limiter.reserve` takes a slot. One that is held for longer is renewed, so the lease is only
@@ -172,9 +174,11 @@ class Limit:
             count: Slots, 1 to 16,383.
             lease: A time from 2 seconds to 24 hours.
             retry_after: The `Retry-After` of a denied client; it is unknown when a slot is free.
+            max_hold: The longest time for which a slot is renewed, at least the lease; `None` for
+                no limit. A slot that is held for longer expires, although its request still runs.
 
         Raises:
-            LimitError: A number or a time is out of range.
+            LimitError: A number or a time is out of range, or `max_hold` is shorter than the lease.
 
         Examples:
             >>> penstock.Limit.in_flight(5)
@@ -209,9 +213,9 @@ class Limit:
         The result is a token bucket, whose burst equals the count unless given. With
         `, fixed window` or `, fixed-rate window` it is a window, which `, aligned` aligns. Units
         are second, minute, hour, day and week, with their plurals and short forms. `5 in flight`
-        limits requests in flight; `, lease 2m` sets the lease. `1000 per calendar month,
-        Europe/Berlin` is a calendar window: per day, week, month or year of a time zone, by default
-        UTC.
+        limits requests in flight; `, lease 2m` sets the lease, and `, max hold 10m` the longest
+        time for which a slot is renewed. `1000 per calendar month, Europe/Berlin` is a calendar
+        window: per day, week, month or year of a time zone, by default UTC.
 
         Raises:
             LimitError: The text is not a valid rate. The message marks the error.
@@ -275,6 +279,12 @@ class Limit:
     def retry_after_ns(self) -> int:
         """The `Retry-After` of a client that is denied a slot, in nanoseconds."""
     @property
+    def max_hold(self) -> float | None:
+        """The longest time for which a slot is renewed, in seconds; `None` if there is none."""
+    @property
+    def max_hold_ns(self) -> int | None:
+        """The longest time for which a slot is renewed, in nanoseconds; `None` if there is none."""
+    @property
     def anchor(self) -> Anchor:
         """Start of a window: `"first"` (first request) or `"aligned"` (multiples of period)."""
     @property
@@ -286,8 +296,8 @@ class Limit:
     def fields(self) -> dict[str, int | str]:
         """Return the parameters by name, as in a limits file.
 
-        Durations are texts with units. An anchor of `first` is omitted. `Limit.from_fields` creates
-        an equal limit from the result.
+        Durations are texts with units. An anchor of `first`, and a `max_hold` of `None`, are
+        omitted. `Limit.from_fields` creates an equal limit from the result.
 
         >>> penstock.Limit.parse("100/minute").fields()
         {'burst': 100, 'count': 100, 'period': '1m'}

@@ -162,7 +162,7 @@ class Translator:
         if self._translations is None:
             numbers = {name: value for name, value in values.items() if isinstance(value, int)}
             values |= {name: f"{number:,}" for name, number in numbers.items()}
-        for name in ("period", "drip_rate", "lease", "retry_after"):
+        for name in ("period", "drip_rate", "lease", "retry_after", "max_hold"):
             # A calendar window has a period without a fixed length.
             length_ns = getattr(limit, f"{name}_ns", None)
             if length_ns is not None:

@@ -171,18 +171,20 @@ impl Limit {
 
     #[doc = doc!(Limit.in_flight)]
     #[staticmethod]
-    #[pyo3(signature = (count, lease = Argument::Missing, retry_after = Argument::Missing))]
-    #[pyo3(text_signature = "(count, lease=30, retry_after=1)")]
+    #[pyo3(signature = (count, *, lease = Argument::Missing, retry_after = Argument::Missing, max_hold = None))]
+    #[pyo3(text_signature = "(count, *, lease=30, retry_after=1, max_hold=None)")]
     fn in_flight(
         count: &Bound<'_, PyAny>,
         lease: Argument<'_>,
         retry_after: Argument<'_>,
+        max_hold: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limit> {
         let lease = lease.given().map_or(Ok(InFlight::LEASE), |lease| time("lease", lease))?;
         let retry_after = retry_after.given();
         let retry_after =
             retry_after.map_or(Ok(InFlight::RETRY_AFTER), |wait| time("retry_after", wait))?;
-        to_python(limit::Limit::in_flight(number("count", count)?, lease, retry_after))
+        let max_hold = max_hold.map(|time_held| time("max_hold", time_held)).transpose()?;
+        to_python(limit::Limit::in_flight(number("count", count)?, lease, retry_after, max_hold))
     }
 
     #[doc = doc!(Limit.calendar_window)]
@@ -331,6 +333,18 @@ impl Limit {
         self.nanos("retry_after", "retry_after_ns")
     }
 
+    #[doc = doc!(Limit.max_hold)]
+    #[getter]
+    fn max_hold(&self) -> PyResult<Option<f64>> {
+        Ok(self.max_hold_for("max_hold")?.map(|time| seconds(time.get())))
+    }
+
+    #[doc = doc!(Limit.max_hold_ns)]
+    #[getter]
+    fn max_hold_ns(&self) -> PyResult<Option<i64>> {
+        Ok(self.max_hold_for("max_hold_ns")?.map(Nanos::get))
+    }
+
     #[doc = doc!(Limit.anchor)]
     #[getter]
     fn anchor(&self) -> PyResult<&'static str> {
@@ -470,6 +484,10 @@ impl Limit {
             limit::Limit::TokenBucket(bucket) => Ok(bucket),
             _ => Err(self.missing_field(field)),
         }
+    }
+
+    fn max_hold_for(&self, field: &str) -> PyResult<Option<Nanos>> {
+        self.limit.slots().map(InFlight::max_hold).ok_or_else(|| self.missing_field(field))
     }
 
     fn integer(&self, field: &str) -> PyResult<i64> {

@@ -26,7 +26,7 @@ const fn parameters(algorithm: AlgorithmName) -> &'static [&'static str] {
         }
         AlgorithmName::FixedWindow => &["count", "period", "anchor", "phase"],
         AlgorithmName::FixedRateWindow => &["count", "period", "burst", "anchor", "phase"],
-        AlgorithmName::InFlight => &["count", "lease", "retry_after"],
+        AlgorithmName::InFlight => &["count", "lease", "retry_after", "max_hold"],
         AlgorithmName::CalendarWindow => &["count", "period", "zone"],
         AlgorithmName::Unlimited => &[],
     }
@@ -335,7 +335,9 @@ impl<'n, 't, 's, 'r> LimitReader<'n, 't, 's, 'r> {
                 let count = self.required("count", fields::whole);
                 let lease = self.optional("lease", fields::time)?.unwrap_or(InFlight::LEASE);
                 let retry_after = self.optional("retry_after", fields::time)?;
-                Limit::in_flight(count?, lease, retry_after.unwrap_or(InFlight::RETRY_AFTER))
+                let max_hold = self.optional("max_hold", fields::time)?;
+                let retry_after = retry_after.unwrap_or(InFlight::RETRY_AFTER);
+                Limit::in_flight(count?, lease, retry_after, max_hold)
             }
             AlgorithmName::CalendarWindow => {
                 let count = self.required("count", fields::whole);

@@ -85,7 +85,8 @@ impl std::error::Error for TextError {
 /// The units are second, minute, hour, day and week, their plurals, and the abbreviations s, sec,
 /// m, min, h, hr, d and w. Case is ignored, except that `M` is refused.
 ///
-/// A limit on requests in flight is a number and `in flight`, and the option `lease` with a duration.
+/// A limit on requests in flight is a number and `in flight`, and the options `lease` and `max hold`, each
+/// with a duration.
 ///
 /// `per calendar` and day, week, month or year is a calendar window, after which a time zone may
 /// follow: `10000 per calendar month, Europe/Berlin`.
@@ -225,24 +226,51 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Parses the option of a limit on requests in flight, up to the end of the text.
+    /// Parses the options of a limit on requests in flight, up to the end of the text.
     fn slots(&mut self, count: i64, count_at: At) -> Result<Limit, TextError> {
-        let (mut lease, mut lease_at) = (InFlight::LEASE, count_at.clone());
-        if self.rest().starts_with([',', ';']) {
+        let (mut lease, mut max_hold) = (None, None);
+        while self.rest().starts_with([',', ';']) && max_hold.is_none() {
             self.at += 1;
-            self.keyword("lease", "`lease` and a time")?;
-            let (text, at) = self.take(|letter| !matches!(letter, ',' | ';'));
-            lease = duration(text).map_err(|error| self.error(at.clone(), error.into()))?;
-            lease_at = at;
+            let (word, at) = self.take(char::is_alphabetic);
+            match word.to_ascii_lowercase().as_str() {
+                "lease" if lease.is_none() => lease = Some(self.time()?),
+                "max" => {
+                    self.keyword("hold", "`hold` and a time")?;
+                    max_hold = Some(self.time()?);
+                }
+                _ if lease.is_some() => {
+                    return Err(self.unexpected(at.start, "`max hold` and a time"));
+                }
+                _ => {
+                    return Err(self.unexpected(at.start, "`lease` or `max hold`, and a time"));
+                }
+            }
         }
         if !self.rest().is_empty() {
-            return Err(self.unexpected(self.at, "the end or `,` and `lease`"));
+            let expected = match max_hold {
+                Some(_) => "the end",
+                None => "the end or `,` and `lease` or `max hold`",
+            };
+            return Err(self.unexpected(self.at, expected));
         }
-        let limit = Limit::in_flight(count, lease, InFlight::RETRY_AFTER);
+        let (lease, lease_at) = lease.unwrap_or((InFlight::LEASE, count_at.clone()));
+        let (max_hold, max_hold_at) = max_hold.unzip();
+        let limit = Limit::in_flight(count, lease, InFlight::RETRY_AFTER, max_hold);
         limit.map_err(|error| {
-            let at = if error.field() == Some("lease") { lease_at } else { count_at };
+            let at = match (error.field(), max_hold_at) {
+                (Some("max_hold"), Some(at)) => at,
+                (Some("lease"), _) => lease_at,
+                _ => count_at,
+            };
             self.error(at, error.into())
         })
+    }
+
+    /// Parses a time with units, up to the next option.
+    fn time(&mut self) -> Result<(Nanos, At), TextError> {
+        let (text, at) = self.take(|letter| !matches!(letter, ',' | ';'));
+        let time = duration(text).map_err(|error| self.error(at.clone(), error.into()))?;
+        Ok((time, at))
     }
 
     fn keyword(&mut self, word: &str, expected: &'static str) -> Result<(), TextError> {
@@ -408,21 +436,23 @@ mod tests {
 
     #[test]
     fn texts_can_limit_requests_in_flight() {
-        for (text, count, seconds) in [
-            ("5 in flight", 5, 30),
-            ("5 In-Flight", 5, 30),
-            ("16383 in  flight, lease 2m", 16_383, 120),
-            ("1 in flight; LEASE 1m30s", 1, 90),
+        for (text, count, lease, max_hold) in [
+            ("5 in flight", 5, 30, None),
+            ("5 In-Flight", 5, 30, None),
+            ("16383 in  flight, lease 2m", 16_383, 120, None),
+            ("1 in flight; LEASE 1m30s; Max Hold 90s", 1, 90, Some(90)),
+            ("1 in flight, max hold 10m", 1, 30, Some(600)),
         ] {
-            let lease = Nanos::SECOND.saturating_mul(seconds);
-            let limit = Limit::in_flight(count, lease, Nanos::SECOND).unwrap();
+            let time = |seconds| Nanos::SECOND.saturating_mul(seconds);
+            let limit =
+                Limit::in_flight(count, time(lease), Nanos::SECOND, max_hold.map(time)).unwrap();
             assert_eq!(limit_text(text), Ok(limit), "{text}");
         }
         for (text, message) in [
             ("5 in", "expected `flight`, found the end\n  5 in\n      ^"),
             (
                 "5 in flight, burst 2",
-                "expected `lease` and a time, found `burst`\n  5 in flight, burst 2\n               ^^^^^",
+                "expected `lease` or `max hold`, and a time, found `burst`\n  5 in flight, burst 2\n               ^^^^^",
             ),
             (
                 "16384 in flight",
@@ -432,6 +462,19 @@ mod tests {
                 "5 in flight, lease 1s",
                 "lease must be from 2s to 24h, found 1s; slots that are held for longer are renewed, so a \
                  lease need not be as long as a request\n  5 in flight, lease 1s\n                     ^^",
+            ),
+            (
+                "5 in flight, max hold 20s",
+                "max_hold must be at least the lease of 30s, found 20s; use a longer max_hold, or a shorter \
+                 lease\n  5 in flight, max hold 20s\n                        ^^^",
+            ),
+            (
+                "5 in flight, lease 5s, lease 6s",
+                "expected `max hold` and a time, found `lease`\n  5 in flight, lease 5s, lease 6s\n                         ^^^^^",
+            ),
+            (
+                "5 in flight, max hold 1m, lease 5s",
+                "expected the end, found `,`\n  5 in flight, max hold 1m, lease 5s\n                          ^",
             ),
             (
                 "5 in flight, lease 90",

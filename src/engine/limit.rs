@@ -125,13 +125,19 @@ impl Limit {
     }
 
     /// Returns a limit of `count` requests in flight. A slot is kept for at least `lease` after it was
-    /// taken or renewed. `retry_after` is the `Retry-After` of denied clients.
+    /// taken or renewed. `retry_after` is the `Retry-After` of denied clients. A slot that has been held
+    /// for `max_hold` is not renewed.
     ///
     /// # Errors
     /// [`LimitError`] if `count` is below 1 or above [`InFlight::MAX_COUNT`], `lease` is out of range,
-    /// or `retry_after` is 0.
-    pub fn in_flight(count: i64, lease: Nanos, retry_after: Nanos) -> Result<Limit, LimitError> {
-        InFlight::new(count, lease, retry_after).map(Limit::InFlight)
+    /// `retry_after` is 0, or `max_hold` is shorter than the lease.
+    pub fn in_flight(
+        count: i64,
+        lease: Nanos,
+        retry_after: Nanos,
+        max_hold: Option<Nanos>,
+    ) -> Result<Limit, LimitError> {
+        InFlight::new(count, lease, retry_after, max_hold).map(Limit::InFlight)
     }
 
     /// Returns a window of `count` requests per day, week, month or year of a time zone.

@@ -59,6 +59,10 @@ pub enum LimitError {
     )]
     LeaseOutOfRange { found: Nanos, least: Nanos, most: Nanos },
     #[error(
+        "max_hold must be at least the lease of {lease}, found {found}; use a longer max_hold, or a shorter lease"
+    )]
+    MaxHoldBelowLease { found: Nanos, lease: Nanos },
+    #[error(
         "{field} must be at most {most}, found {found}; count a larger unit, such as thousands of tokens"
     )]
     TooLarge { field: &'static str, most: i64, found: i64 },
@@ -106,6 +110,7 @@ impl LimitError {
             LimitError::UnknownZone { .. } => Some("zone"),
             LimitError::TooFast { .. } | LimitError::TooManySlots { .. } => Some("count"),
             LimitError::LeaseOutOfRange { .. } => Some("lease"),
+            LimitError::MaxHoldBelowLease { .. } => Some("max_hold"),
             LimitError::TooSlow { .. } => Some("burst"),
             LimitError::DrainsTooSlowly { .. } => Some("size"),
             LimitError::PhaseTooLong { .. } | LimitError::PhaseWithoutAlignment => Some("phase"),

@@ -29,7 +29,7 @@ EACH = {
     "leaky-bucket": Limit.leaky_bucket(size=30, drip_rate="500ms", drip_size=2),
     "fixed-window": Limit.fixed_window(count=10, period="1h", anchor="aligned", phase="6m"),
     "fixed-rate-window": Limit.fixed_rate_window(count=5, period=1, burst=2),
-    "in-flight": Limit.in_flight(5, lease="2m", retry_after=3),
+    "in-flight": Limit.in_flight(5, lease="2m", retry_after=3, max_hold="10m"),
     "calendar-window": Limit.calendar_window(count=5, period="month", zone="Europe/Berlin"),
     "unlimited": Limit.unlimited(),
 }
@@ -77,6 +77,8 @@ PROPERTIES: dict[str, dict[str, object]] = {
         "lease_ns": 120 * SECOND_NS,
         "retry_after": 3.0,
         "retry_after_ns": 3 * SECOND_NS,
+        "max_hold": 600.0,
+        "max_hold_ns": 600 * SECOND_NS,
         "max_cost": 5,
     },
     "calendar-window": {"count": 5, "period": "month", "zone": "Europe/Berlin", "max_cost": 5},

@@ -75,7 +75,7 @@ impl Holder {
 }
 
 fn in_flight(count: i64, lease: Nanos) -> InFlight {
-    let limit = Limit::in_flight(count, lease, InFlight::RETRY_AFTER).expect("a limit");
+    let limit = Limit::in_flight(count, lease, InFlight::RETRY_AFTER, None).expect("a limit");
     *limit.slots().expect("slots")
 }
 

@@ -83,8 +83,10 @@ fn any_factor() -> impl Strategy<Value = Factor> {
 fn any_in_flight() -> impl Strategy<Value = Limit> {
     let leases = InFlight::MIN_LEASE.get()..=InFlight::MAX_LEASE.get();
     let lease = prop_oneof![leases, Just(InFlight::MIN_LEASE.get()), Just(InFlight::LEASE.get())];
-    (magnitude(InFlight::MAX_COUNT), lease).prop_map(|(count, lease)| {
-        Limit::in_flight(count, nanos(lease), Nanos::SECOND).expect("slots")
+    let more = prop::option::of(0..InFlight::MAX_LEASE.get());
+    (magnitude(InFlight::MAX_COUNT), lease, more).prop_map(|(count, lease, more)| {
+        let max_hold = more.map(|more| nanos(lease + more));
+        Limit::in_flight(count, nanos(lease), Nanos::SECOND, max_hold).expect("slots")
     })
 }
 

@@ -42,7 +42,7 @@ pub(crate) trait Description {
     /// Returns the algorithm's name.
     fn name(&self) -> AlgorithmName;
 
-    /// Returns the parameters. The default anchor is omitted.
+    /// Returns the parameters. The default anchor, and a `max_hold` of none, are omitted.
     fn fields(&self) -> Fields;
 
     /// Returns a short English description, with the names of the fields in braces in place of

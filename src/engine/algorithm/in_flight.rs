@@ -21,6 +21,7 @@ pub struct InFlight {
     count: i64,
     lease: Nanos,
     retry_after: Nanos,
+    max_hold: Option<Nanos>,
     /// Units per epoch.
     epoch: i64,
     lifetime: Lifetime,
@@ -43,6 +44,7 @@ impl InFlight {
         count: i64,
         lease: Nanos,
         retry_after: Nanos,
+        max_hold: Option<Nanos>,
     ) -> Result<InFlight, LimitError> {
         if count < 1 {
             return Err(LimitError::TooSmall { field: "count", least: 1, found: count });
@@ -57,10 +59,13 @@ impl InFlight {
         if retry_after == Nanos::ZERO {
             return Err(LimitError::NoTime { field: "retry_after" });
         }
+        if let Some(found) = max_hold.filter(|&max_hold| max_hold < lease) {
+            return Err(LimitError::MaxHoldBelowLease { found, lease });
+        }
         let unit = Slots::UNIT.get();
         let epoch = (lease.get() - 1) / unit + 1;
         let lifetime = Lifetime::of_tally(Nanos::clamped(2 * epoch * unit));
-        Ok(InFlight { count, lease, retry_after, epoch, lifetime })
+        Ok(InFlight { count, lease, retry_after, max_hold, epoch, lifetime })
     }
 
     /// Number of slots.
@@ -71,6 +76,11 @@ impl InFlight {
     /// The time for which slots are kept at least.
     pub const fn lease(&self) -> Nanos {
         self.lease
+    }
+
+    /// The age from which a slot is not renewed; `None` if slots are renewed until they are returned.
+    pub const fn max_hold(&self) -> Option<Nanos> {
+        self.max_hold
     }
 
     /// Units per epoch.
@@ -192,11 +202,13 @@ impl Description for InFlight {
     }
 
     fn fields(&self) -> Fields {
-        vec![
+        let mut fields = vec![
             ("count", FieldValue::Whole(self.count)),
             ("lease", FieldValue::Time(self.lease)),
             ("retry_after", FieldValue::Time(self.retry_after)),
-        ]
+        ];
+        fields.extend(self.max_hold.map(|max_hold| ("max_hold", FieldValue::Time(max_hold))));
+        fields
     }
 
     fn summary(&self) -> &'static str {
@@ -226,7 +238,8 @@ impl Description for InFlight {
     }
 
     fn share(&self, processes: i64) -> Result<InFlight, LimitError> {
-        InFlight::new(part(self.count, processes), self.lease, self.retry_after)
+        let InFlight { count, lease, retry_after, max_hold, .. } = *self;
+        InFlight::new(part(count, processes), lease, retry_after, max_hold)
     }
 
     /// It is unknown when a slot is given back.
