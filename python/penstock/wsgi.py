@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Never, Unpack, cast
 
-from penstock.web.enforce import NOTHING
+from penstock.web.decide import NOTHING
 from penstock.web.guard import Guard
 from penstock.web.options import (
     GuardOptions,

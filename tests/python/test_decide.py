@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from conftest import MakeLimiter
 
     from penstock.types import StorePolicy
-    from penstock.web.route_limits import RouteLimits
+    from penstock.web.decide import RouteLimits
     from penstock.web.rule import RuleOptions
 
 
@@ -64,10 +64,11 @@ def test_limiters_of_shares_are_bounded(
     monkeypatch.setattr(penstock.web.store_access, "_MAX_LIMITERS", 2)
     names = [f"Limit {number}" for number in range(5)]
     limiter = make_limiter(dict.fromkeys(names, "1/minute"))
-    local = penstock.web.store_access.LocalLimiter(limiter, 1)
+    guard = Guard(limiter)
+    asked = {name: guard.route_limits([make_rule([name], "a", {})]) for name in names}
 
     def is_allowed(name: str) -> bool:
-        (decision,) = local.decide([(name, "ada", 1, "spend", None, 0)])
+        ((decision,), _) = guard.store_access.local.decide(asked[name].entries("ada"))
         return bool(decision)
 
     assert [(is_allowed(name), is_allowed(name)) for name in names] == [(True, False)] * 5

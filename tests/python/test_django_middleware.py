@@ -23,7 +23,7 @@ from sites import limit_fields, site_remaining
 import penstock
 from penstock.django import PenstockMiddleware, limit
 from penstock.django.signals import limit_denied
-from penstock.web.route_limits import RouteLimits
+from penstock.web.decide import RouteLimits
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock._core import Limit, Limiter
     from penstock.asgi.request import Receive, Scope, Send
-    from penstock.web.route_limits import RouteLimits
+    from penstock.web.decide import RouteLimits
     from penstock.web.rule import AsyncRuleOptions
 
 _LIMITED: Final = frozenset({"http", "websocket"})

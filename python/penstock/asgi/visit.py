@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from penstock.asgi.exchange import BODIES
 from penstock.asgi.request import AsgiRequest
 from penstock.asgi.response import STARTS
-from penstock.web.enforce import NOTHING
+from penstock.web.decide import NOTHING
 from penstock.web.lifecycle import Visit
 from penstock.web.request import Response
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
     from penstock.errors import RateLimited
+    from penstock.web.decide import RouteLimits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
-    from penstock.web.route_limits import RouteLimits
     from penstock.web.route_table import Known, Route, ViewLimits
     from penstock.web.rule import Rule
 

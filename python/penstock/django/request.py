@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.types import Id
+    from penstock.web.decide import RouteLimits
     from penstock.web.outcome import Outcome
-    from penstock.web.route_limits import RouteLimits
     from penstock.web.route_table import ViewLimits
 
     _Evaluate: TypeAlias = "Callable[[RouteLimits, Any, HttpRequest, DjangoVisit], Outcome | None]"

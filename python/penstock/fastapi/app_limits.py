@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from penstock.asgi.request import Receive, Scope
     from penstock.errors import RateLimited
     from penstock.fastapi.route_limit import RouteLimit
+    from penstock.web.decide import RouteLimits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
-    from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import Rule
 
 ROOT_PATH_KEY: Final = "penstock.fastapi.root_path"

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
     from penstock.types import Id
+    from penstock.web.decide import RouteLimits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
-    from penstock.web.route_limits import RouteLimits
 
 
 class RateLimit(RouteLimit):

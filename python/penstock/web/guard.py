@@ -15,7 +15,8 @@ from penstock.messages import Translations, make_translator
 from penstock.validation import check_flag, takes
 from penstock.web.address import ClientAddress, ForwardedHeader
 from penstock.web.compile import ClientIds, Compiler
-from penstock.web.enforce import Enforcer, Observers
+from penstock.web.decide import RouteLimits
+from penstock.web.events import Observers
 from penstock.web.headers import Writer, compile_style
 from penstock.web.identity import IdSource, by_address
 from penstock.web.options import (
@@ -24,7 +25,6 @@ from penstock.web.options import (
 )
 from penstock.web.outcome import Outcome, ResponseSettings
 from penstock.web.replacements import switch
-from penstock.web.route_limits import RouteLimits
 from penstock.web.setup_checks import SetupChecks, Watch
 from penstock.web.store_access import StoreAccess
 
@@ -89,8 +89,10 @@ class Guard:
     __slots__ = (
         "__weakref__",
         "_compiler",
-        "_enforcer",
         "_ids",
+        "_observers",
+        "_settings",
+        "_watch",
         "address",
         "enabled",
         "field_names",
@@ -164,7 +166,9 @@ class Guard:
             expected_processes=expected_processes,
         )
         watch = Watch(checks, self.store_access)
-        self._enforcer: Final = Enforcer(settings, observers, watch)
+        self._settings: Final = settings
+        self._observers: Final = observers
+        self._watch: Final = watch
         self._ids: Final = ClientIds(limiter, self.address, on_missing_id)
         self._compiler: Final = Compiler(self.store_access, self._ids, on_store_error)
         switch.register(self)
@@ -193,7 +197,8 @@ class Guard:
             ConfigError: As `check`.
             LimitError: As `check`.
         """
-        return RouteLimits(self._enforcer, self._compiler.compile(rules))
+        compiled = self._compiler.compile(rules)
+        return RouteLimits(self._settings, self._observers, self._watch, compiled)
 
     def end_start(self) -> None:
         """Name the limits of further views in full, and reuse the limit of an equal rate there.
@@ -213,8 +218,8 @@ class Guard:
             decision: The decision of the error that `raise_if_denied` raised.
             earlier: The earlier outcome of the same request.
         """
-        outcome = Outcome(self._enforcer.settings, request, decision, (), decision.parts)
-        self._enforcer.observers.report_refusal(outcome.refuse("denied"))
+        outcome = Outcome(self._settings, request, decision, (), decision.parts)
+        self._observers.report_refusal(outcome.refuse("denied"))
         return outcome.merge_earlier(earlier)
 
     def client_id(self, request: Request, name: str, id: IdSource = by_address) -> Id:
@@ -253,5 +258,5 @@ class Guard:
         return {
             "degraded": store.degraded.read(),
             "bad_requests": store.bad_requests.read(),
-            "near_limit": self._enforcer.observers.near.read(),
+            "near_limit": self._observers.near.read(),
         }

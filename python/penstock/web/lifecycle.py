@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from penstock.errors import Error, RateLimited
 from penstock.validation import slots_error
-from penstock.web.enforce import NOTHING, UNLIMITED, take, take_async
+from penstock.web.decide import NOTHING, UNLIMITED, Allowed, take, take_async
+from penstock.web.outcome import Outcome
 from penstock.web.request import Response
 from penstock.web.store_access import HeldSlots
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from penstock._core import Decision
     from penstock.types import Id
+    from penstock.web.compiled_limit import Entry
+    from penstock.web.decide import RouteLimits, Steps
     from penstock.web.headers import EncodedFields, Fields
-    from penstock.web.outcome import Outcome
     from penstock.web.request import Request
-    from penstock.web.route_limits import RouteLimits
 
 _ERROR: Final = Response(HTTPStatus.INTERNAL_SERVER_ERROR, ())
 
@@ -54,6 +54,7 @@ class Visit:
         "cached_request",
         "decision",
         "entered",
+        "entries",
         "is_decided",
         "limits",
         "native",
@@ -73,6 +74,7 @@ class Visit:
         self.limits: RouteLimits | None = None
         self.decision: Decision = NOTHING
         self.entered: Outcome | None = None
+        self.entries: tuple[Entry, ...] | None = None
         self.slots: HeldSlots | None = None
         self.cached_request: Request | None = None
 
@@ -92,7 +94,8 @@ class Visit:
     def outcome(self) -> Outcome | None:
         """What was decided, in detail; `None` before the first decision."""
         if self.entered is None and self.limits is not None:
-            self.entered = self.limits.outcome_of(self.request, self._id, self.decision)
+            entries = self.limits.entries(self._id) if self.entries is None else self.entries
+            self.entered = Outcome(self.limits.settings, self.request, self.decision, entries)
         return self.entered
 
     @property
@@ -120,70 +123,52 @@ class Visit:
         Raises:
             StoreError: The store fails, and a limit has the policy `"raise"`.
         """
-        try:
-            decided = self._ask(limits, limits.spend)
-        except Error as error:
-            steps = limits.recover(self.request, self._id, error)
-        else:
-            if decided is not None:
-                return self._conclude(limits, decided)
-            steps = limits.steps(self.request, self.outcome)
-        return self._conclude_steps(limits, take(limits.limiter, steps))
+        steps = self._begin(limits, limits.spend)
+        return None if steps is None else self._end(limits, take(limits.limiter, steps))
 
     async def enter_async(self, limits: RouteLimits) -> Outcome | None:
         """Do the same as `enter` on an event loop, without blocking it."""
-        if not limits.may_wait:
-            return self.enter(limits)
-        try:
-            decided = self._ask(limits, limits.spend_async)
-            if isawaitable(decided):
-                decided = await decided
-        except Error as error:
-            steps = limits.recover(self.request, self._id, error)
-        else:
-            if decided is not None:
-                return self._conclude(limits, decided)
-            steps = limits.steps(self.request, self.outcome)
-        return self._conclude_steps(limits, await take_async(limits.limiter, steps))
-
-    def _ask(self, limits: RouteLimits, spend: Callable[[Id], Any]) -> Any:
-        """Return what `spend` returns for the id; `None` if the request is decided step by step."""
-        if self.is_decided:
+        steps = self._begin(limits, limits.spend_now)
+        if steps is None:
             return None
-        self._id = None
+        if not limits.may_wait:
+            return self._end(limits, take(limits.limiter, steps))
+        return self._end(limits, await take_async(limits.limiter, steps))
+
+    def _begin(self, limits: RouteLimits, spend: Callable[[Id], Any]) -> Steps | None:
+        """Make the first call to the store ahead; return the steps that follow, `None` if none."""
+        if self.is_decided:
+            return limits.decide(self.request, self.outcome)
         try:
             id = limits.known[self.peer]
         except KeyError:
             id = limits.learn(self.peer)
-        if id is None:
-            if limits.id_of is None:
-                return None
-            # The peer does not tell the id: the request is read.
-            request = self.cached_request
-            id = limits.id_of(self.request if request is None else request)
-        self._id = id
-        return spend(id)
-
-    def _conclude(self, limits: RouteLimits, decided: Any) -> Outcome | None:
-        """Store the decision of `spend`, act on it, and return the result of `enter`."""
-        self.limits, self.decision, self.is_decided = limits, decided, True
-        if limits.watch.is_awake:
-            limits.watch.look(self.request)
-        if not limits.is_followed and decided:
-            return None
+        answer = None
+        try:
+            if id is None:
+                if limits.id_of is None:
+                    return limits.decide(self.request, None)
+                # The peer does not tell the id: the request is read.
+                request = self.cached_request
+                id = limits.id_of(self.request if request is None else request)
+            answer = spend(id)
+        except Error as error:
+            return limits.decide(self.request, None, id, error)
+        if not answer or limits.has_outcome or limits.watch.is_awake:
+            return limits.decide(self.request, None, id, answer)
+        self.limits, self._id, self.is_decided = limits, id, True
         if limits.holds:
-            self.decision = decided.decision
-            if decided:
-                self.slots = HeldSlots((decided,))
-                if not limits.has_outcome:
-                    return None
-        return self.keep(limits.follow(self.request, self._id, self.decision))
+            self.decision, self.slots = answer.decision, HeldSlots((answer,))
+        else:
+            self.decision = answer
+        return None
 
-    def _conclude_steps(self, limits: RouteLimits, outcome: Outcome) -> Outcome | None:
-        """Keep an outcome that was found step by step."""
-        if not self.is_decided and limits.watch.is_awake:
-            limits.watch.look(self.request, is_decided=False)
+    def _end(self, limits: RouteLimits, outcome: Outcome | Allowed) -> Outcome | None:
         self.limits = limits
+        if isinstance(outcome, Allowed):
+            self.entries, self.decision, self.slots = outcome
+            self.is_decided = True
+            return None
         if outcome.is_degraded:
             self.decision = UNLIMITED
         return self.keep(outcome)

@@ -80,14 +80,12 @@ class Outcome:
         decision: The decision over all limits that were evaluated; `None` if none was.
         entries: The limits that were evaluated, each with id and cost.
         refusal: Why the request is refused; `None` if it may proceed.
-        is_blocked: Whether the client was blocked already, so that nothing was decided or taken.
         is_degraded: Whether the store failed and `on_store_error` decided.
         needs_response: Whether a limit is settled or refunded after the response.
         slots: What has been held, until the request keeps it; `None` for nothing.
     """
 
     # Defaults that most outcomes keep are on the class: creating an outcome is on the hot path.
-    is_blocked: bool = False
     is_degraded: bool = False
     needs_response: bool = False
     slots: HeldSlots | None = None

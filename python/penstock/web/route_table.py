@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from penstock._core import Limiter
     from penstock.web.compiled_limit import CompiledLimit
+    from penstock.web.decide import RouteLimits
     from penstock.web.guard import Guard
-    from penstock.web.route_limits import RouteLimits
 
 LIMITS: Final = "__penstock__"
 """The attribute of a function that holds its `ViewLimits`."""

@@ -109,14 +109,12 @@ class Watch:
         """Look at the next requests, because the store fails."""
         self.is_awake = True
 
-    def look(self, request: Request, *, is_decided: bool = True) -> None:
-        """Look at a request, which the store has decided or not."""
-        store, checks = self._store, self._checks
-        if is_decided and store.is_failing:
-            store.report_success()
+    def look(self, request: Request) -> None:
+        """Look at a request that has been decided, or allowed because the store fails."""
+        checks = self._checks
         if checks.is_open:
             checks.observe(request)
-        self.is_awake = checks.is_open or store.is_failing
+        self.is_awake = checks.is_open or self._store.is_failing
 
 
 class SetupChecks:

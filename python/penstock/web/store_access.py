@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from itertools import count, takewhile
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import ref
 
 from penstock._core import Limit, Limiter, Limits, restore_limit
@@ -17,29 +17,22 @@ from penstock.errors import ConfigError, StoreError
 from penstock.locks import fork_safe
 from penstock.types import Transaction
 from penstock.validation import has_slots, is_whole
+from penstock.web.findings import Counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock._core import Decision, Reservation
     from penstock.types import Factor, Id, TransactionKind
-    from penstock.web.compiled_limit import Entry
-
-LocalKind: TypeAlias = Literal["spend", "check", "spend_only", "watch"]
-
-_Call: TypeAlias = "tuple[str, Id, int, LocalKind, Factor | None, int]"
+    from penstock.web.compiled_limit import CompiledLimit, Entry
 
 _Recharge: TypeAlias = "Callable[[Sequence[tuple[Entry, int, int]], bool], None]"
 
 _log: Final = logging.getLogger("penstock")
 
-_DECIDE: Final = ("spend", "check")
-_SPEND: Final = ("spend", "spend_only")
-
 _MAX_PROCESSES: Final = 100_000
 # One for each active limit, overrides included.
 _MAX_LIMITERS: Final = 1024
-
 
 _EFFECTS: Final = {
     "raise": "StoreError is raised",
@@ -99,54 +92,35 @@ class LocalLimiter:
         self._limiters: Final[dict[tuple[str, Limit], Limiter]] = {}
         self._lock: Final = fork_safe(Lock())
 
-    def decide(
-        self, calls: Sequence[_Call], held: list[Reservation] | None = None
-    ) -> list[Decision]:
-        """Decide calls together, all or nothing; return their decisions, marked as degraded.
-
-        A kind is that of a transaction, or `"watch"`, which is neither decisive nor spent.
-
-        Args:
-            calls: The calls.
-            held: Gets the slots that are taken.
-        """
+    def decide(self, entries: Sequence[Entry]) -> tuple[list[Decision], HeldSlots | None]:
+        """Decide entries together, all or nothing; return their decisions, and what is held."""
+        held: list[Reservation] = []
         # Each limit has a limiter of its own here, so all are checked first, under one lock.
         with self._lock:
-            found = [
-                (*self._find(name, id, cost, factor, keep), kind)
-                for name, id, cost, kind, factor, keep in calls
-            ]
-            checked = [limiter.check(*call, keep=keep) for limiter, call, keep, _ in found]
-            decisive = (
-                part
-                for part, (_, _, _, kind) in zip(checked, found, strict=True)
-                if kind in _DECIDE
-            )
-            parts = checked
-            if all(decisive):
-                parts = [
-                    _take(limiter, call, keep, held) if kind in _SPEND else part
-                    for part, (limiter, call, keep, kind) in zip(checked, found, strict=True)
-                ]
-        return [part.replace(degraded=_DEGRADED) for part in parts]
+            found = [self._find(*entry) for entry in entries]
+            parts = [limiter.check(*call, keep=keep) for limiter, call, keep in found]
+            if all(part or entry[0].is_shadow for part, entry in zip(parts, entries, strict=True)):
+                for index, (limit, _, _) in enumerate(entries):
+                    if not limit.is_deferred:
+                        parts[index] = _take(*found[index], held)
+        return [_degraded(part) for part in parts], HeldSlots(held) if held else None
 
     def change(self, entry: Entry, taken: int, cost: int) -> Decision | None:
         """Replace what an entry has taken by what it costs; `None` if both are the same."""
-        limit, id, _ = entry
         if taken == cost:
             return None
-        limiter, (name, canonical, tokens, factor), keep = self._find(
-            limit.name, id, abs(cost - taken), limit.factor, limit.keep
-        )
-        do = limiter.refund if cost < taken else limiter.spend
-        decision = do(name, canonical, tokens, factor)
+        limit, id, _ = entry
+        limiter, call, keep = self._find(limit, id, abs(cost - taken))
+        decision = limiter.refund(*call) if cost < taken else limiter.spend(*call)
         if keep:
+            name, canonical, _, factor = call
             decision = limiter.check(name, canonical, 0, factor, keep=keep)
-        return decision.replace(degraded=_DEGRADED)
+        return _degraded(decision)
 
     def _find(
-        self, name: str, id: Id, cost: int, factor: Factor | None, keep: int
+        self, of: CompiledLimit, id: Id, cost: int
     ) -> tuple[Limiter, tuple[str, Id, int, Factor | None], int]:
+        name, factor = of.name, of.factor
         why = self._limiter.limits.explain(name, id)
         limit = why.limit.share(self._processes)
         limiter = self._limiters.get((name, limit))
@@ -158,18 +132,19 @@ class LocalLimiter:
         # The share may be smaller than a cost, or a cost and keep, that the whole limit allows.
         divided = limit if factor is None else limiter.check(name, why.id, 0, factor).limit
         cost = min(cost, divided.max_cost)
-        keep = min(-(-keep // self._processes), divided.max_cost - cost)
+        keep = min(-(-of.keep // self._processes), divided.max_cost - cost)
         return limiter, (name, why.id, cost, factor), keep
 
 
+def _degraded(part: Decision) -> Decision:
+    return part.replace(degraded=_DEGRADED)
+
+
 def _take(
-    limiter: Limiter,
-    call: tuple[str, Id, int, Factor | None],
-    keep: int,
-    held: list[Reservation] | None,
+    limiter: Limiter, call: tuple[str, Id, int, Factor | None], keep: int, held: list[Reservation]
 ) -> Decision:
     name, id, cost, factor = call
-    if held is None or not has_slots(limiter.limits.default(name)):
+    if not has_slots(limiter.limits.default(name)):
         return limiter.spend(name, id, cost, factor, keep=keep)
     reservation = limiter.reserve(name, id, cost, factor=factor, keep=keep)
     held.append(reservation)
@@ -275,24 +250,6 @@ class OpenReservations:
     def __len__(self) -> int:
         """Return how many reservations are open."""
         return len(self._open)
-
-
-class Counter:
-    """Counts rare events by limit name; thread-safe."""
-
-    def __init__(self) -> None:
-        self._counts: Final[dict[str, int]] = {}
-        self._lock: Final = fork_safe(Lock())
-
-    def add(self, name: str) -> None:
-        """Count one event."""
-        with self._lock:
-            self._counts[name] = self._counts.get(name, 0) + 1
-
-    def read(self) -> dict[str, int]:
-        """Return the current counts."""
-        with self._lock:
-            return self._counts.copy()
 
 
 class StoreAccess:
