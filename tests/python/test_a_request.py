@@ -1,7 +1,7 @@
 """The functions that a request calls, in order, are those in a file.
 
-`ARCHITECTURE.md` shows those of Flask. An id that the peer's address tells takes one look-up; a limit
-with an option that has to read the request, such as `methods`, takes the steps of `RouteLimits.decide`.
+`ARCHITECTURE.md` shows those of Flask. An id that the peer's address tells takes one look-up; a
+limit with an option that has to read the request, such as `methods`, takes `RouteLimits.decide`.
 """
 
 from __future__ import annotations

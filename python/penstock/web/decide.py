@@ -185,7 +185,7 @@ class RouteLimits:
                         raise answer
                     step = yield from self._ask(request, entries, earlier, answer)
                 except Error as error:
-                    step = self._mend(request, entries, error, is_ahead=is_ahead)
+                    step = self._after_error(request, entries, error, is_ahead=is_ahead)
                     answer, is_ahead = None, False
             if isinstance(step, Outcome):
                 step = self._conclude(step).merge_earlier(earlier)
@@ -323,7 +323,7 @@ class RouteLimits:
         decision = strictest([*denied.values()])
         return Outcome(self.settings, request, decision, entries, parts).refuse("denied")
 
-    def _mend(
+    def _after_error(
         self, request: Request, entries: tuple[Entry, ...], error: Error, *, is_ahead: bool
     ) -> tuple[Entry, ...] | Outcome:
         """Return what to ask instead after an error, or the outcome; nothing has been taken.
