@@ -1,12 +1,13 @@
 //! Passes PyO3's configuration on, so that `cfg(Py_GIL_DISABLED)` means the same here as in PyO3.
 //! Writes the macro `doc`, which expands to the docstring of an item of the stub.
+//! Passes the functions that `src/bindings/guarded_calls.rs` guards to the linker.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     #[cfg(feature = "python")]
     {
         pyo3_build_config::use_pyo3_cfgs();
-        if let Err(error) = write_docs() {
+        if let Err(error) = write_docs().and_then(|()| guard_calls()) {
             println!("cargo::error={error}");
         }
     }
@@ -28,6 +29,27 @@ fn write_docs() -> Result<(), Box<dyn std::error::Error>> {
     let unknown = format!("($($item:tt)*) => {{ compile_error!({message}) }};");
     let path = Path::new(&env::var("OUT_DIR")?).join("docs.rs");
     fs::write(path, format!("macro_rules! doc {{\n{arms}{unknown}\n}}\n"))?;
+    Ok(())
+}
+
+/// Sends the calls of each guarded function to its guard.
+#[cfg(feature = "python")]
+#[expect(clippy::disallowed_methods, reason = "a build reads files, and Cargo sets its variables")]
+fn guard_calls() -> Result<(), Box<dyn std::error::Error>> {
+    use std::{env, fs};
+
+    const GUARDS: &str = "src/bindings/guarded_calls.rs";
+    println!("cargo::rerun-if-changed={GUARDS}");
+    let (os, library) = (env::var("CARGO_CFG_TARGET_OS")?, env::var("CARGO_CFG_TARGET_ENV")?);
+    if (os.as_str(), library.as_str()) == ("linux", "gnu") {
+        let source = fs::read_to_string(GUARDS)?;
+        let table = source.lines().filter_map(|line| line.strip_prefix("    fn "));
+        for name in
+            table.filter_map(|line| line.split('(').next()).filter(|name| name.contains("Py"))
+        {
+            println!("cargo::rustc-cdylib-link-arg=-Wl,--wrap={name}");
+        }
+    }
     Ok(())
 }
 

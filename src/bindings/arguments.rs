@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use pyo3::PyTypeInfo;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
@@ -106,10 +107,23 @@ pub(crate) fn saturating(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> 
     if given.is_instance_of::<PyBool>() {
         return Err(wrong_type(name, "an int", given));
     }
-    match given.extract() {
-        Ok(number) => Ok(number),
-        Err(_) => Ok(if given.lt(0)? { i64::MIN } else { i64::MAX }),
-    }
+    Ok(match int_and_overflow(given) {
+        (number, 0) => number,
+        (_, ..0) => i64::MIN,
+        _ => i64::MAX,
+    })
+}
+
+/// Returns the value of an `int` of at most 64 bits, and 0; or, of a larger one, any value and the sign.
+///
+/// Raises nothing: an exception dropped in a fast call, of which PyO3 does not know, would only be freed by
+/// the next other call. Runs no Python code, so it needs no guard, unlike the conversion of PyO3.
+#[inline]
+pub(crate) fn int_and_overflow(given: &Bound<'_, PyAny>) -> (i64, i32) {
+    let mut overflow = 0;
+    // SAFETY: the object is a valid `int`, for which the function cannot fail.
+    let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(given.as_ptr(), &raw mut overflow) };
+    (number, overflow)
 }
 
 /// Returns whether `number` is the result of clamping `given`.

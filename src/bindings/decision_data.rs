@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::bindings::arguments::seconds;
-use crate::bindings::id_text::id_text;
+use crate::bindings::id_text::{drop_kept_id, id_text};
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::engine::answer::Answer;
@@ -241,9 +241,7 @@ impl StaleRefs {
     /// Drops the references. While attached to the interpreter, this is cheaper than an implicit drop.
     #[inline(always)]
     pub(crate) fn drop(self, py: Python<'_>) {
-        if let Some(id) = self.id {
-            id.drop_ref(py);
-        }
+        drop_kept_id(py, self.id);
         if let Some(entry) = self.entry {
             entry.drop_ref(py);
         }

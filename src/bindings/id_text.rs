@@ -1,13 +1,14 @@
 //! Conversion of Python ids and addresses to text.
 
 use std::borrow::Cow;
+use std::ptr::null_mut;
 use std::{array, mem};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString, PyTuple};
 
-use crate::bindings::arguments::{as_integer, builtin_repr, wrong_type};
+use crate::bindings::arguments::{as_integer, builtin_repr, int_and_overflow, wrong_type};
 use crate::bindings::errors::{at_position, raise, shown};
 use crate::bindings::once::Once;
 use crate::engine::id::client_address;
@@ -46,9 +47,9 @@ fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
         return Err(wrong_type("id", expected, given));
     }
     if given.is_instance_of::<PyInt>() {
-        return Ok(Cow::Owned(match small_int(given) {
-            Some(number) => number.to_string(),
-            None => builtin_repr::<PyInt>(given)?,
+        return Ok(Cow::Owned(match int_and_overflow(given) {
+            (number, 0) => number.to_string(),
+            _ => builtin_repr::<PyInt>(given)?,
         }));
     }
     if let Ok(bytes) = given.cast::<PyBytes>() {
@@ -66,15 +67,6 @@ fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     }
 }
 
-/// Returns the value of an `int` of at most 64 bits. Raises nothing: an exception dropped in a fast call,
-/// of which PyO3 does not know, would only be freed by the next other call.
-fn small_int(given: &Bound<'_, PyAny>) -> Option<i64> {
-    let mut overflow = 0;
-    // SAFETY: the object is a valid `int`, for which the function cannot fail.
-    let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(given.as_ptr(), &raw mut overflow) };
-    (overflow == 0).then_some(number)
-}
-
 /// Returns the object that a decision keeps as its id: the id itself if its class is exactly `str`,
 /// `int` or `bytes`, and its text otherwise. An object of another class could refer to the decision,
 /// and the garbage collector would not find that cycle.
@@ -83,6 +75,14 @@ pub(crate) fn kept_id<'py>(given: &Bound<'py, PyAny>, text: &str) -> Bound<'py, 
         || given.is_exact_instance_of::<PyInt>()
         || given.is_exact_instance_of::<PyBytes>();
     if is_plain { given.clone() } else { PyString::new(given.py(), text).into_any() }
+}
+
+/// Drops the id that a decision kept.
+#[inline(always)]
+pub(crate) fn drop_kept_id(_py: Python<'_>, id: Option<Py<PyAny>>) {
+    // SAFETY: the thread is attached, and the reference is released once. This function ignores null. It has no
+    // guard, and needs none: the classes of kept ids have no destructor that runs Python code.
+    unsafe { ffi::Py_DecRef(id.map_or_else(null_mut, Py::into_ptr)) };
 }
 
 /// Returns whether `str(given)` is the text of the id.

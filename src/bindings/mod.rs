@@ -1,8 +1,8 @@
 //! The Python API.
 //!
 //! LAW: convert, call, convert. Only this folder uses pyo3, and it contains no logic of its own. All
-//! `unsafe` code of the Python side is in `arrays.rs`, `fastcall.rs`, `id_text.rs`,
-//! `once.rs` and `pool.rs`.
+//! `unsafe` code of the Python side is in `arguments.rs`, `arrays.rs`, `fastcall.rs`, `guarded_calls.rs`,
+//! `id_text.rs`, `once.rs` and `pool.rs`.
 
 // `doc!(Limiter.spend)` is the docstring of that item in `python/penstock/_core.pyi`.
 include!(concat!(env!("OUT_DIR"), "/docs.rs"));
@@ -24,6 +24,8 @@ mod decision;
 mod decision_data;
 mod errors;
 mod fastcall;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod guarded_calls;
 mod header_field;
 mod headers;
 mod id_numbers;

@@ -766,23 +766,6 @@ def test_nothing_is_imported_by_the_first_acquire() -> None:
     run(code)
 
 
-@pytest.mark.parametrize("call", ["acquire", "acquire_all", "reserve", "reserve_all"])
-def test_the_interpreter_ends_while_a_daemon_thread_waits(call: str) -> None:
-    several = "[('Calls', 'ada')]" if call.endswith("_all") else "'Calls', 'ada'"
-    code = (
-        "import itertools, threading, penstock\n"
-        "limiter = penstock.Limiter({'Calls': '500/second, burst 1'})\n"
-        "is_waiting = threading.Event()\n"
-        "def wait():\n"
-        "    for count in itertools.count():\n"
-        f"        limiter.{call}({several}, timeout=100)\n"
-        "        if count == 3: is_waiting.set()\n"
-        "threading.Thread(target=wait, daemon=True).start()\n"
-        "is_waiting.wait()\n"
-    )
-    run(code)
-
-
 def test_a_limiter_is_freed_after_waiting(clock: ManualClock) -> None:
     class Marked(str):
         __slots__ = ("__weakref__",)

@@ -261,6 +261,7 @@ const LAYERS: &[Layer] = &[
             "std::ffi",
             "std::panic",
             "std::process",
+            "std::thread::park",
             "std::thread::yield_now",
             "std::time::Duration",
         ],
@@ -306,8 +307,10 @@ const COMMON: &[&str] = &[
 
 /// The files that may contain `unsafe`, with the reason.
 const UNSAFE: &[(&str, &str)] = &[
+    ("bindings/arguments.rs", "reads an `int` without running Python code"),
     ("bindings/arrays.rs", "accesses arrays through the buffer protocol without copying"),
     ("bindings/fastcall.rs", "implements the fast methods with the C calling convention"),
+    ("bindings/guarded_calls.rs", "stops a thread that the interpreter unwinds"),
     ("bindings/id_text.rs", "reads the text of a `str` without copying"),
     ("bindings/once.rs", "asks which interpreter imports the module"),
     ("bindings/pool.rs", "reuses the memory of an unused decision"),
