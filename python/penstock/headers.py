@@ -1,6 +1,5 @@
-"""Response headers of a decision, in each supported style, and those of other services."""
+"""Response headers of a decision, in each supported style."""
 
-from penstock.parse_headers import ReceivedLimit, parse
 from penstock.web.headers import STYLES, Fields, HeaderValues, headers, values
 
-__all__ = ["STYLES", "Fields", "HeaderValues", "ReceivedLimit", "headers", "parse", "values"]
+__all__ = ["STYLES", "Fields", "HeaderValues", "headers", "values"]

@@ -28,16 +28,17 @@ class _Body(HeldStream, httpx.SyncByteStream, httpx.AsyncByteStream):
 class Transport(PacedTransport, httpx.BaseTransport):
     """Transport for `httpx.Client` that sends each request when a limit allows it.
 
-    After a 429 or 503 with a `Retry-After`, further requests of the same id are held back until
-    then. Redirects and retries are requests, and wait for a turn of their own.
+    Further requests of the same id are delayed for as long as a response asks, with `Retry-After`
+    or with fields that say that nothing remains, but for no longer than a day. Redirects and
+    retries are requests, and wait for a turn of their own.
 
     Args:
         limiter: The limiter that decides; several clients may share it.
         name: The limit, or several, which are decided together. A slot of a limit on requests in
             flight is held until the response has been read or is closed.
-        transport: The inner transport, closed with this one; by default an
+        transport: The inner transport, entered and closed with this one; by default an
             `httpx.HTTPTransport()`.
-        options: `id`, `cost`, `timeout`, `pace`, `retries` and `on_store_error`; see
+        options: `id`, `cost`, `timeout`, `retries` and `on_store_error`; see
             `penstock.outbound.PaceOptions`.
 
     Raises:

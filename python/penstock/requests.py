@@ -118,7 +118,11 @@ class Adapter(PacedInThread, requests.adapters.BaseAdapter):
 
     def host_of(self, request: requests.PreparedRequest) -> str:
         """Return the host of a request."""
-        return urlsplit(request.url or "").hostname or ""
+        try:
+            return urlsplit(request.url or "").hostname or ""
+        except ValueError:
+            # The inner adapter raises the error of the library.
+            return ""
 
     def is_replayable(self, request: requests.PreparedRequest) -> bool:
         """Return whether the body of a request can be sent again."""

@@ -373,7 +373,7 @@ def test_asynchronous_client_takes_an_async_limiter(
 
 def test_invalid_options_are_refused(client_class: type[Client], limiter: Limiter) -> None:
     options: dict[str, Any]
-    for options in ({"retries": -1}, {"pace": "fast"}, {"retry": 1}, {"limiter": {}}):
+    for options in ({"retries": -1}, {"pace": "auto"}, {"retry": 1}, {"limiter": {}}):
         given: dict[str, Any] = {"limiter": limiter, **options}
         with pytest.raises(penstock.ConfigError):
             client_class(**given).statuses()
@@ -514,20 +514,93 @@ def test_limit_that_has_become_one_on_requests_in_flight_sends_nothing(
     assert not Handler.seen
 
 
-class Closing:
-    """A transport or adapter that records whether it was closed."""
+class Recording(httpx.BaseTransport, httpx.AsyncBaseTransport, requests.adapters.BaseAdapter):
+    """A transport or adapter that records what is called."""
 
-    is_closed = False
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __enter__(self) -> Any:
+        self.calls.append("enter")
+
+    def __exit__(self, *error: object) -> None:
+        self.calls.append("exit")
+
+    async def __aenter__(self) -> Any:
+        self.calls.append("enter")
+
+    async def __aexit__(self, *error: object) -> None:
+        self.calls.append("exit")
 
     def close(self) -> None:
-        self.is_closed = True
+        self.calls.append("close")
 
     async def aclose(self) -> None:
-        self.is_closed = True
+        self.calls.append("close")
 
 
 @pytest.mark.parametrize("client_class", [Httpx, Httpx2, AsyncHttpx, AsyncHttpx2, Requests])
-def test_inner_transport_is_closed(client_class: type[Client], limiter: Limiter) -> None:
-    inner = Closing()
+def test_inner_transport_is_entered_and_closed_as_without_ours(
+    client_class: type[Client], limiter: Limiter
+) -> None:
+    inner = Recording()
     assert client_class(limiter, **{client_class.inner_option: inner}).statuses() == []
-    assert inner.is_closed
+    assert inner.calls == (["close"] if client_class is Requests else ["enter", "exit"])
+
+
+@pytest.mark.parametrize("client_class", [Httpx, Httpx2, AsyncHttpx, AsyncHttpx2])
+def test_inner_transport_is_closed_by_close(client_class: Any, limiter: Limiter) -> None:
+    inner = Recording()
+    client = client_class(limiter, transport=inner).open()
+    client.close() if issubclass(client_class, InThread) else asyncio.run(client.aclose())
+    assert inner.calls == ["close"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["/orders", "https://", "https:///orders", "mailto:ada@example.com", "://", "", "http://["],
+)
+def test_a_url_without_a_host_is_an_error_of_the_library(
+    client_class: type[Client], make_limiter: MakeLimiter, url: str
+) -> None:
+    limiter = make_limiter(LIMITS)
+
+    def error(client: Client) -> str:
+        with pytest.raises(Exception) as caught:  # noqa: PT011  which one depends on the library
+            client.statuses(get(url), waits=False)
+        return repr(caught.value)
+
+    class Bare(client_class):  # type: ignore[misc,valid-type]
+        def open(self) -> Any:
+            if client_class is Aiohttp:
+                return aiohttp.ClientSession()
+            client = super().open()
+            if client_class is Requests:
+                client.mount("http://", requests.adapters.HTTPAdapter())
+            else:
+                client._transport = client._transport.transport
+            return client
+
+    assert error(client_class(limiter, BOTH)) == error(Bare(limiter))
+    assert limiter.peek("Calls", "127.0.0.1").remaining == 1
+
+
+def test_a_closed_client_is_an_error_of_the_library(
+    client_class: type[Any], limiter: Limiter, address: str
+) -> None:
+    client = client_class(limiter)
+
+    async def in_task() -> None:
+        opened = client.open()
+        await (opened.close() if client_class is Aiohttp else opened.aclose())
+        await client.ask(opened, *get(address))
+
+    def in_thread() -> None:
+        opened = client.open()
+        opened.close()
+        client.ask(opened, *get(address))
+
+    # A closed session of requests opens its connections again.
+    is_error = client_class is not Requests
+    with pytest.raises(RuntimeError, match="closed") if is_error else contextlib.nullcontext():
+        asyncio.run(in_task()) if client_class in IN_TASKS else in_thread()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from threading import TIMEOUT_MAX, Event
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, Unpack
 
 from penstock._core import ManualClock
 from penstock.aio import AsyncLimiter, plain_limiter
@@ -244,7 +244,8 @@ class PacedTransport(PacedInThread):
 
     Args:
         limiter: As in `Paced`; so is `name`.
-        transport: The inner transport, closed with this one; by default the library's own.
+        transport: The inner transport, entered and closed with this one; by default the library's
+            own.
         options: As in `Paced`.
     """
 
@@ -272,6 +273,13 @@ class PacedTransport(PacedInThread):
     def is_replayable(self, request: Any) -> bool:
         """Return whether the body of a request can be sent again."""
         return isinstance(request.stream, self._library.ByteStream)
+
+    def __enter__(self) -> Self:
+        self.transport.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.transport.__exit__(*error)
 
     def close(self) -> None:
         """Close the inner transport."""
@@ -306,6 +314,13 @@ class AsyncPacedTransport(PacedInTask):
     def is_replayable(self, request: Any) -> bool:
         """Return whether the body of a request can be sent again."""
         return isinstance(request.stream, self._library.ByteStream)
+
+    async def __aenter__(self) -> Self:
+        await self.transport.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.transport.__aexit__(*error)
 
     async def aclose(self) -> None:
         """Close the inner transport."""
