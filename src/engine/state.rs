@@ -13,6 +13,8 @@ const INSTANT_BITS: u32 = 43;
 pub struct State(u64);
 
 impl State {
+    /// Slots of which none is held. It has the same effect as no state.
+    pub const EMPTY: State = State(0);
     /// The maximum tally.
     pub const MAX_TALLY: u64 = (1 << TALLY_BITS) - 1;
     /// The latest instant of a state with a tally (in the year 2248).
@@ -226,15 +228,19 @@ pub enum Write {
     Keep,
     /// A new state, and how long to keep it.
     Put(State, Lifetime),
+    /// No state: nothing is held in a bucket that was found.
+    Clear,
 }
 
 impl Write {
-    /// Returns the state to write; `None` to keep the existing one.
+    /// Returns the state to write; `None` to keep the existing one. After a clear it is [`State::EMPTY`],
+    /// for a store that cannot remove a bucket.
     #[inline(always)]
     pub fn state(self) -> Option<(State, Lifetime)> {
         match self {
             Write::Keep => None,
             Write::Put(state, lifetime) => Some((state, lifetime)),
+            Write::Clear => Some((State::EMPTY, Lifetime::INSTANT)),
         }
     }
 

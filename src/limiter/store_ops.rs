@@ -46,6 +46,7 @@ impl Batch for Members<'_> {
         let Operation { limit, cost, .. } = self.0[index].operation;
         match limit.give_back(cost, charged, found, now) {
             None => Write::Keep,
+            Some(State::EMPTY) if limit.slots().is_some() => Write::Clear,
             // The bucket is live, so it already has a lifetime, and lifetimes never shrink.
             Some(state) => Write::Put(state, Lifetime::INSTANT),
         }

@@ -267,7 +267,7 @@ pub struct Stats {
 /// 4. **Forgetting is invisible.** A state is forgotten at the end of its [`Lifetime`] or later, or
 ///    for lack of room and then counted as evicted. A call on a bucket that may have been forgotten
 ///    is decided no earlier than the latest end of a forgotten state: two threads may read the
-///    clock in one order and reach the store in the other.
+///    clock in one order and reach the store in the other. A bucket that a step clears takes no room.
 /// 5. **Separate.** Buckets of different keyspaces or ids do not share a state, except for hash
 ///    collisions, which cannot be constructed without access to this process's memory. A full store
 ///    may let new ids of one keyspace share a state, and counts each such call.

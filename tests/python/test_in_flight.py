@@ -19,6 +19,9 @@ from penstock import AsyncLimiter, AsyncReservation, Limiter, ManualClock, Trans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from redis_servers import Server
 
     from penstock.types import AnyTransaction
 
@@ -286,6 +289,33 @@ def test_processes_with_different_counts_admit_the_larger_one(
         for reservation in running:
             assert reservation.release()
         assert left(limiter, "Calls") == [most]
+
+
+@pytest.mark.parametrize("overflow", ["share", "deny", "evict"])
+@pytest.mark.parametrize("kind", ["memory", "shm"])
+def test_clients_that_hold_nothing_take_no_room(
+    tmp_path: Path, clock: ManualClock, kind: str, overflow: str
+) -> None:
+    url = {"memory": "memory://?max_buckets=8", "shm": f"shm://{tmp_path}/table?capacity=8"}[kind]
+    with Limiter({"Calls": "1 in flight"}, f"{url}&overflow={overflow}", clock) as limiter:
+        held = limiter.reserve("Calls", "held")
+        for number in range(1000):
+            assert limiter.reserve("Calls", str(number)).release()
+            clock.advance(0.01)
+        assert not limiter.reserve("Calls", "held")
+        assert held.release()
+        stats = limiter.stats()
+        assert [stats[name] for name in ("buckets", "evicted", "shared", "refused")] == [0] * 4
+
+
+def test_a_server_keeps_no_key_of_a_client_that_holds_nothing(redis_server: Server) -> None:
+    keys = []
+    with Limiter(LIMITS, f"{redis_server.url}?deadline=20s") as limiter:
+        for _ in range(3):
+            with limiter.reserve("Calls", "ada"), limiter.reserve_all([("Exports", "ada")]):
+                keys.append(redis_server.command("DBSIZE"))
+            keys.append(redis_server.command("DBSIZE"))
+    assert keys == [2, 0, 2, 0, 2, 0]
 
 
 def test_a_child_process_returns_nothing(limiter: Limiter) -> None:

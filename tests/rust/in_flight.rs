@@ -1,5 +1,7 @@
 //! Limits on requests in flight on every store, compared with a list of the holders.
 
+use std::collections::HashMap;
+
 use penstock::clock::{Clock, ManualClock};
 use penstock::config;
 use penstock::engine::algorithm::in_flight::InFlight;
@@ -22,6 +24,7 @@ use crate::strategies::nanos;
 on_every_store!(
     slots_are_those_of_the_holders,
     a_holder_that_cannot_be_counted_has_no_lease,
+    a_bucket_in_which_nothing_is_held_is_no_bucket,
     calls_that_would_never_return_their_slots_are_refused,
 );
 
@@ -87,13 +90,23 @@ struct Bench<S: Store> {
     holders: Vec<Holder>,
     /// The latest instant that a bucket has seen. A state never goes back.
     seen: Timestamp,
+    /// The latest epoch in which slots of each bucket were returned.
+    began: HashMap<String, i64>,
 }
 
 impl<S: Store> Bench<S> {
     fn new(store: S, slots: InFlight) -> Bench<S> {
         let keyspace = store.keyspace(AlgorithmName::InFlight, "Slots");
         let clock = ManualClock::new(at(START));
-        Bench { store, keyspace, clock, slots, holders: Vec::new(), seen: at(START) }
+        Bench {
+            store,
+            keyspace,
+            clock,
+            slots,
+            holders: Vec::new(),
+            seen: at(START),
+            began: HashMap::new(),
+        }
     }
 
     fn bucket<'a>(&'a self, id: &'a str) -> Bucket<'a> {
@@ -111,8 +124,13 @@ impl<S: Store> Bench<S> {
         let answer = answer.map_err(Into::into).expect("an answer");
         let decision = operation.numbers(&answer);
         self.seen = self.seen.max(decision.now);
-        let began = answer.found.map(|state| at(state.slots().start * Slots::UNIT.get()));
-        let now = began.map_or(decision.now, |began| began.max(decision.now));
+        let began = self.began.entry(id.to_owned()).or_default();
+        *began = answer.found.map_or(*began, |state| state.slots().start.max(*began));
+        let now = decision.now.max(at(*began * Slots::UNIT.get()));
+        let is_written = decision.allowed || decision.reset_after == Nanos::ZERO;
+        if matches!(verb, Verb::Release(_)) && is_written {
+            *began = self.slots.lease_at(answer.found, answer.now).start();
+        }
         (decision, operation.lease(&answer), now)
     }
 
@@ -248,6 +266,38 @@ fn a_holder_that_cannot_be_counted_has_no_lease<S: Store>(fresh: fn() -> S) {
     assert!(!release(leases[2]).allowed, "slots of another holder were returned");
     let left: Vec<_> = leases[..2].iter().map(|&lease| release(lease).remaining).collect();
     assert_eq!(left, [0, MOST]);
+}
+
+fn a_bucket_in_which_nothing_is_held_is_no_bucket<S: Store>(fresh: fn() -> S) {
+    let slots = in_flight(5, InFlight::LEASE);
+    let mut bench = Bench::new(fresh(), slots);
+    let buckets = |bench: &Bench<S>| {
+        let stats = bench.store.stats(bench.clock.now());
+        stats.map_err(Into::into).expect("statistics").buckets
+    };
+    let before = buckets(&bench);
+    let ids: Vec<String> = (0..100).map(|number| format!("client-{number}")).collect();
+    // Slots of one epoch, of two, and of expired ones that were taken again.
+    for pause in [0, slots.lease().get(), slots.longest().get()] {
+        let mut held = Vec::new();
+        for (id, verb) in ids.iter().flat_map(|id| [(id, false), (id, true)]) {
+            let lease = bench.call(Verb::Reserve, id, 2).1.expect("a lease");
+            held.push((id, lease, verb));
+        }
+        let now = bench.clock.now().get() + pause;
+        bench.clock.set(now, false).expect("a time");
+        for (id, lease, renews) in held {
+            let lease = match renews {
+                true => bench.call(Verb::Renew(lease), id, 2).1.expect("a lease"),
+                false => lease,
+            };
+            bench.call(Verb::Release(lease), id, 2);
+        }
+        assert_eq!(buckets(&bench), before, "after a pause of {pause} ns");
+    }
+    for id in &ids {
+        assert_eq!(bench.call(Verb::Check, id, 0).0.remaining, 5);
+    }
 }
 
 fn calls_that_would_never_return_their_slots_are_refused<S: Store>(fresh: fn() -> S) {

@@ -324,7 +324,8 @@ fn a_right_that_is_lost_never_lifts_a_limit() {
     for name in NAMES {
         assert!(spend(&limiter, name).allowed);
     }
-    for command in script_commands() {
+    // DEL is called for slots only, which a release returns.
+    for command in script_commands().into_iter().filter(|command| *command != "DEL") {
         let right = command.to_lowercase();
         set_rights(&own, "limits", "~{lost:*", &format!("-{right}"));
         // Called for damaged values only.

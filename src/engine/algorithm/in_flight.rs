@@ -139,8 +139,24 @@ impl InFlight {
         })
     }
 
+    /// Writes slots, of which at least one is held.
+    #[inline]
     fn put_if(&self, changes: bool, slots: Slots) -> Write {
         Write::put_if(changes, State::from_slots(slots), self.lifetime)
+    }
+
+    /// Writes what is left of the slots that were found.
+    fn put_rest(&self, slots: Slots) -> Write {
+        let Slots { start, current, previous } = slots;
+        match (current, previous) {
+            (0, 0) => Write::Clear,
+            // As in the epoch in which they were taken: the state ends when they expire.
+            (0, _) => {
+                let start = start - self.epoch;
+                self.put_if(true, Slots { start, current: previous, previous: 0 })
+            }
+            _ => self.put_if(true, slots),
+        }
     }
 
     /// Returns the part of the slots with those of a lease; `None` if they have expired.
@@ -154,7 +170,8 @@ impl InFlight {
         }
     }
 
-    /// Returns slots that were taken under `lease`. Allowed if they have not expired.
+    /// Returns slots that were taken under `lease`. Allowed if they have not expired. A bucket in which
+    /// nothing is held then has no state.
     fn release(
         &self,
         cost: Cost,
@@ -162,13 +179,18 @@ impl InFlight {
         found: Option<State>,
         now: Timestamp,
     ) -> (bool, Write) {
+        if found.is_none() {
+            return (false, Write::Keep);
+        }
         let mut slots = self.advance(found, now);
-        let held = found.and_then(|_| self.held_in(lease, &mut slots));
-        let Some(held) = held else { return (false, Write::Keep) };
         // Fewer than the cost only after a reset.
-        let returned = cost.get().min(*held);
-        *held -= returned;
-        (true, self.put_if(returned > 0, slots))
+        let returned = self.held_in(lease, &mut slots).map_or(0, |held| {
+            let returned = cost.get().min(*held);
+            *held -= returned;
+            returned
+        });
+        let changes = returned > 0 || slots.current + slots.previous == 0;
+        (returned > 0, if changes { self.put_rest(slots) } else { Write::Keep })
     }
 
     /// Keeps slots for another lease, whatever the count is, because their holder runs. Allowed if they

@@ -201,11 +201,11 @@ impl Table {
 
     /// Applies `write` to a bucket. There must be room for a new one.
     pub(crate) fn write(&mut self, tag: Tag, write: Write, max: Option<usize>, now: Timestamp) {
-        if let Some((state, lifetime)) = write.state() {
-            match self.find(tag) {
-                Some(index) => self.replace(index, state, lifetime),
-                None => self.insert(tag, state, lifetime, max, now),
-            }
+        match (write, self.find(tag)) {
+            (Write::Put(state, lifetime), Some(index)) => self.replace(index, state, lifetime),
+            (Write::Put(state, lifetime), None) => self.insert(tag, state, lifetime, max, now),
+            (Write::Clear, Some(index)) => self.remove(index),
+            (Write::Keep, _) | (Write::Clear, None) => {}
         }
     }
 
@@ -362,7 +362,7 @@ impl Table {
     }
 
     /// Frees a slot and moves later buckets up, so that no search meets a gap before its bucket.
-    fn remove(&mut self, index: usize) {
+    pub(crate) fn remove(&mut self, index: usize) {
         let capacity = self.slots.len();
         let mut gap = index;
         let mut next = index;

@@ -486,6 +486,13 @@ pub(super) fn look(key: &[u8]) -> Cmd {
     command
 }
 
+/// Returns the command that deletes a bucket that still holds `expected`.
+pub(super) fn delete(key: &[u8], expected: Option<&[u8]>) -> Cmd {
+    let mut command = SWAP.call(1);
+    command.arg(key).arg(expected.unwrap_or_default()).arg("").arg(0);
+    command
+}
+
 /// Returns the command that writes `new` to a bucket that still holds `expected`.
 pub(super) fn swap(key: &[u8], expected: Option<&[u8]>, new: &Held, ttl: Nanos) -> Cmd {
     let mut command = SWAP.call(1);

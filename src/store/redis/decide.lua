@@ -24,6 +24,7 @@ local DECIDES, MAY_WRITE, IS_ALONE = 1, 2, 4
 local IS_SHORT, HAS_INSTANT = 1, 2
 
 local END = '9223372036854775807' -- 2^63 - 1 ns
+local CLEAR = '' -- the new value of a bucket in which nothing is held, whose key is deleted
 
 local call, pcall, find, format, sub = redis.call, redis.pcall, string.find, string.format, string.sub
 local ceil, floor, unpack = math.ceil, math.floor, struct.unpack
@@ -377,11 +378,19 @@ if not is_short then
       allowed = is_current or is_previous
       if verb == RELEASE then
         local returned = min(cost, is_current and current or is_previous and previous or 0)
-        changes = returned > 0
+        allowed = returned > 0
         if is_current then
           current = current - returned
         else
           previous = previous - returned
+        end
+        if is_held and current + previous == 0 then
+          return allowed, found, CLEAR
+        end
+        changes = allowed
+        if current == 0 then
+          -- As in the epoch in which they were taken: the value ends when they expire.
+          start, current, previous = start - epoch, previous, 0
         end
       elseif not is_current then
         if is_previous then
@@ -511,13 +520,17 @@ for index = 1, count do
       key, value, ttl = keys[other], values[other], ttls[other]
     end
     if value then
-      local written = pcall('SET', key, value, 'PX', format('%.0f', ttl + slack))
-      if written.err then
-        if not find(written.err, 'OOM', 1, true) then
-          -- Every other write fails, too: none has succeeded.
-          return written
+      if value == CLEAR then
+        call('DEL', key)
+      else
+        local written = pcall('SET', key, value, 'PX', format('%.0f', ttl + slack))
+        if written.err then
+          if not find(written.err, 'OOM', 1, true) then
+            -- Every other write fails, too: none has succeeded.
+            return written
+          end
+          reply[other * 2 + 1], reply[other * 2 + 2] = 2, written.err
         end
-        reply[other * 2 + 1], reply[other * 2 + 2] = 2, written.err
       end
     end
   end

@@ -348,8 +348,13 @@ impl RedisStore {
                     }
                 };
                 let held = seen.held();
-                let write = change(index, held, seen.now).state();
-                let Some((state, lifetime)) = write else { continue };
+                let write = change(index, held, seen.now);
+                if write == Write::Clear {
+                    commands.push(codec::delete(&keys[index], seen.value.as_deref()));
+                    pending.push(index);
+                    continue;
+                }
+                let Some((state, lifetime)) = write.state() else { continue };
                 let new = Held::new(state, lifetime, held, seen.now);
                 let ttl = new.end().get().saturating_sub(seen.now.get()).max(0);
                 let ttl = Nanos::clamped(ttl.saturating_add(self.slack().get()));

@@ -173,7 +173,7 @@ impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
     /// Undoes, in reverse order, the charges that the batch no longer makes.
     fn give_back_unwanted(&mut self) {
         for (index, charge) in self.charges.iter_mut().enumerate().rev() {
-            if !matches!(self.writes[index], Write::Put(..))
+            if self.writes[index] == Write::Keep
                 && let Some(charge) = charge.take()
             {
                 self.table.undo(

@@ -127,9 +127,14 @@ impl Occupant {
         self.key.unmasked(self.word)
     }
 
-    /// Returns the instant from which the bucket is full.
+    /// Returns the instant from which the bucket is full: the clock's origin if it has only slots, of which
+    /// none is held. So a bucket is cleared, and used again, without the lock.
     pub(super) fn end(self) -> Timestamp {
-        self.key.lifetime().end_of(self.state())
+        let (kind, state) = (self.key.kind(), self.state());
+        match kind.slots_in(state) {
+            Some(0) => Timestamp::ORIGIN,
+            _ => self.key.lifetime().end_of(state),
+        }
     }
 
     /// Returns whether the state is sealed: a process is moving it to a larger table, or died while

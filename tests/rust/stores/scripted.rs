@@ -143,7 +143,10 @@ impl Server {
     }
 
     fn write(&mut self, key: &Key, write: Write) {
-        let Some((state, mut lifetime)) = write.state() else { return };
+        if write == Write::Clear {
+            self.forget(key);
+        }
+        let Write::Put(state, mut lifetime) = write else { return };
         if let Some(&(old, longest)) = self.buckets.get(key) {
             self.ends.remove(&(longest.end_of(old), key.clone()));
             lifetime = lifetime.max(longest);
@@ -246,6 +249,7 @@ fn decide(ops: &[RemoteOp], states: &[Option<State>], now: Timestamp) -> Vec<Ste
 
 fn written(step: &Step) -> Write {
     match step.after {
+        Some(State::EMPTY) => Write::Clear,
         Some(state) => Write::Put(state, step.lifetime),
         None => Write::Keep,
     }
