@@ -11,8 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from sample_log import write_access_log
+
 from penstock.simulate import Trace, simulate
-from penstock.simulate.log import write_access_log
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 # The width and height of each picture, and whether it is dark.

@@ -2001,15 +2001,6 @@ class LogParser:
     @staticmethod
     def of_objects(wanted: list[tuple[str, int]], options: object) -> LogParser:
         """Make a parser of lines that are JSON objects."""
-    @staticmethod
-    def of_table(
-        delimiter: int,
-        count: int,
-        has_header: bool,
-        wanted: list[tuple[int, int]],
-        options: object,
-    ) -> LogParser:
-        """Make a parser of a table with a delimiter."""
     def feed(self, block: bytes) -> int:
         """Parse one more block; return the number of events to take."""
     def finish(self) -> None:

@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use crate::bindings::arguments::Items;
 use crate::bindings::arrays::{Column, column};
 use crate::log::{
-    Classes, Condition, CsvColumns, Envelope, EpochUnit, FieldKind, FieldNames, Format, LineField,
-    LineFormat, MAX_ID_FIELDS, MAX_PATTERNS, MAX_SLOTS, ParseOptions, ParsedEvents, Parser,
-    RequestPart, TimeZone, matches,
+    Classes, Condition, Envelope, EpochUnit, FieldKind, FieldNames, Format, LineField, LineFormat,
+    MAX_ID_FIELDS, MAX_PATTERNS, MAX_SLOTS, ParseOptions, ParsedEvents, Parser, RequestPart,
+    TimeZone, matches,
 };
 use crate::sync::Mutex;
 
@@ -30,6 +30,8 @@ struct LogOptions {
     time_unit: Option<String>,
     window: Option<i64>,
     ipv6_prefix: u8,
+    client: Option<usize>,
+    is_address: bool,
     is_json_wrapped: bool,
     prefix_words: usize,
     directive: Option<Vec<u8>>,
@@ -45,7 +47,14 @@ type TakenCounts = (u64, u64, u64, u64, u64, u8, Vec<(u64, String, String)>, Opt
 impl LogParser {
     fn new(format: Format, options: LogOptions) -> PyResult<LogParser> {
         let LogOptions {
-            has_cost, duration_unit, id_fields, window, ipv6_prefix, directive, ..
+            has_cost,
+            duration_unit,
+            id_fields,
+            window,
+            ipv6_prefix,
+            client,
+            directive,
+            ..
         } = options;
         if id_fields > MAX_ID_FIELDS || !(1..=128).contains(&ipv6_prefix) {
             let message =
@@ -82,6 +91,8 @@ impl LogParser {
             window,
             envelope: Envelope { is_json: options.is_json_wrapped, words: options.prefix_words },
             ipv6_prefix,
+            client: client.filter(|&index| index < id_fields),
+            is_address: options.is_address,
             directive,
             parts: parts.collect::<PyResult<_>>()?,
             classes: Classes::new(options.classes.0),
@@ -167,26 +178,6 @@ impl LogParser {
     #[staticmethod]
     fn of_objects(wanted: Items<(String, usize)>, options: LogOptions) -> PyResult<LogParser> {
         LogParser::new(Format::Json(names_of(wanted.0)?), options)
-    }
-
-    #[doc = doc!(LogParser.of_table)]
-    #[staticmethod]
-    fn of_table(
-        delimiter: u8,
-        count: usize,
-        has_header: bool,
-        wanted: Items<(usize, usize)>,
-        options: LogOptions,
-    ) -> PyResult<LogParser> {
-        let wanted = wanted.0;
-        for &(column, slot) in &wanted {
-            slot_of(slot)?;
-            if column >= count {
-                let message = format!("a column must be below {count}, found {column}");
-                return Err(PyValueError::new_err(message));
-            }
-        }
-        LogParser::new(Format::Csv(CsvColumns { delimiter, count, has_header, wanted }), options)
     }
 
     #[doc = doc!(LogParser.feed)]

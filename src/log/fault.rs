@@ -11,12 +11,22 @@ pub enum LineFault {
     /// The line does not have the format.
     #[error("does not have the format")]
     Format,
-    /// A numeric field is not a number.
-    #[error("{field} must be a whole number, found {}", Quoted(.found))]
-    NotANumber {
-        /// The field.
-        field: String,
-        /// Its text.
+    /// The cost is not a number.
+    #[error("cost must be a whole number, found {}", Quoted(.found))]
+    Cost {
+        /// The text.
+        found: Vec<u8>,
+    },
+    /// The duration is not a number, or is longer than a hundred days.
+    #[error("duration must be a number below a hundred days, found {}; is duration_unit right?", Quoted(.found))]
+    Duration {
+        /// The text.
+        found: Vec<u8>,
+    },
+    /// The client is not an address, as those of other lines are.
+    #[error("the client must be an address, found {}", Quoted(.found))]
+    Client {
+        /// The text.
         found: Vec<u8>,
     },
     /// A required field is missing or empty.
@@ -42,14 +52,6 @@ pub enum LineFault {
     Json {
         /// The error of the JSON parser.
         problem: String,
-    },
-    /// The row has a different number of columns from the header.
-    #[error("{found} columns, expected {expected}")]
-    Columns {
-        /// The number of columns in the row.
-        found: usize,
-        /// The number of columns in the header.
-        expected: usize,
     },
     /// The time is too much earlier than that of a previous line.
     #[error("{} s earlier than a line before it", .earlier / 1_000_000_000)]

@@ -7,7 +7,6 @@ use memchr::memchr;
 use serde::Deserialize;
 
 use crate::log::classes::{Classes, Condition};
-use crate::log::csv::CsvColumns;
 use crate::log::fault::LineFault;
 use crate::log::json::FieldNames;
 use crate::log::line_format::LineFormat;
@@ -23,8 +22,6 @@ pub enum Format {
     Json(FieldNames),
     /// Pairs such as `name=value` on each line.
     Logfmt(FieldNames),
-    /// A table.
-    Csv(CsvColumns),
 }
 
 /// The options of a parser.
@@ -32,11 +29,15 @@ pub enum Format {
 pub struct ParseOptions {
     /// Whether lines have a cost.
     pub has_cost: bool,
-    /// The unit of durations, in nanoseconds; `None` if lines have none.
+    /// The unit of durations that do not state one, in nanoseconds; `None` if durations are not read.
     pub duration_unit: Option<i64>,
     /// The number of fields of an id, at most [`MAX_ID_FIELDS`](crate::log::MAX_ID_FIELDS); 0 if all
     /// events belong to one client.
     pub id_fields: usize,
+    /// The field of the id with the client, by its index. A line without it has no id.
+    pub client: Option<usize>,
+    /// Whether the client must be an address.
+    pub is_address: bool,
     /// The zone of times without a zone.
     pub zone: TimeZone,
     /// The unit of epochs; `None` to detect it for each.

@@ -37,10 +37,29 @@ pub fn escape_invalid_utf8(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 /// Returns the canonical form of an address, as `engine::id::client_address` does, and other text
-/// unchanged.
+/// unchanged. Marks around an address are no part of it.
 #[must_use]
 pub fn canonical(text: &str, ipv6_prefix: u8) -> Cow<'_, str> {
-    // The text may be the first word of a list of addresses.
-    let word = text.strip_suffix(',').unwrap_or(text);
-    client_address(word, ipv6_prefix).unwrap_or(Cow::Borrowed(text))
+    client_address(text, ipv6_prefix)
+        .or_else(|| client_address(without_marks(text), ipv6_prefix))
+        .unwrap_or(Cow::Borrowed(text))
+}
+
+/// Returns whether a text is an address, or a list that begins with one.
+pub(super) fn is_client(text: &str) -> bool {
+    let first = text.split(',').next().unwrap_or_default();
+    client_address(without_marks(first), 128).is_some()
+}
+
+/// Returns a text without quotes, parentheses, a name as in `client=192.0.2.1`, and the priority of syslog,
+/// as in `<134>192.0.2.1`.
+fn without_marks(text: &str) -> &str {
+    let is_mark = |character| matches!(character, '"' | '\'' | '(' | ')' | '<' | '>' | ',' | ';');
+    let bare = text.trim_matches(is_mark);
+    let value = bare.find(['=', '>']).filter(|&end| bare[..end].bytes().all(is_word));
+    value.map_or(bare, |end| bare[end + 1..].trim_matches(is_mark))
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.')
 }

@@ -71,7 +71,7 @@ impl LineFormat {
                 _ if after.is_empty() && self.is_open => "[^ ]*",
                 _ if after.is_empty() => ".*",
                 _ if is_quoted(field, after) => r"(?:[^\\]|\\.)*?",
-                _ if after == " " => "[^ ]*",
+                _ if after == " " => "(?:[^ ]*, )*[^ ]*",
                 _ => ".*?",
             };
             pattern.push_str(&format!("{}({text})", literal(&field.before)));
@@ -119,6 +119,7 @@ impl LineFormat {
                     [] if self.is_open => until(rest, memchr(b' ', rest)),
                     [] => until(rest, None),
                     [b'"', ..] if is_quoted(field, after) => until(rest, Some(quote(rest)?)),
+                    b" " => words(rest),
                     [first, ..] => until(rest, memchr(*first, rest)),
                 },
             };
@@ -169,6 +170,15 @@ fn strip<'a>(text: &'a [u8], literal: &str, has_runs: bool) -> Option<&'a [u8]> 
 fn until(text: &[u8], end: Option<usize>) -> (&[u8], usize) {
     let end = end.unwrap_or(text.len());
     (&text[..end], end)
+}
+
+/// Returns a word, and the words after it if they are a list such as `192.0.2.1, 10.0.0.1`.
+fn words(text: &[u8]) -> (&[u8], usize) {
+    let mut end = memchr(b' ', text).unwrap_or(text.len());
+    while end > 0 && text[end - 1] == b',' && end < text.len() {
+        end += 1 + memchr(b' ', &text[end + 1..]).unwrap_or(text.len() - end - 1);
+    }
+    until(text, Some(end))
 }
 
 fn number(text: &[u8]) -> Option<(&[u8], usize)> {

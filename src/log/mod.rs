@@ -4,7 +4,7 @@
 //! size, and block boundaries do not affect the result.
 
 mod classes;
-mod csv;
+mod duration;
 mod fault;
 mod format;
 mod id;
@@ -18,7 +18,7 @@ mod time;
 mod worker;
 
 pub use classes::{Classes, Condition, MAX_PATTERNS, matches};
-pub use csv::CsvColumns;
+pub use duration::duration;
 pub use fault::LineFault;
 pub use format::{Envelope, Format, ParseOptions};
 pub use id::{canonical, escape_invalid_utf8};

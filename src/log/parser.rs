@@ -7,7 +7,6 @@ use memchr::{memchr, memrchr};
 
 use crate::log::MAX_LINE;
 use crate::log::classes::Classes;
-use crate::log::csv::{CsvRows, Row};
 use crate::log::fault::LineFault;
 use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
@@ -22,14 +21,13 @@ const MAX_THREADS: usize = 4;
 /// The number of bytes that are kept of an overlong line.
 const KEPT: usize = 256;
 
-/// Parser of the text of one log, or of several logs one after another.
+/// Parser of the text of one log.
 ///
 /// The same text gives the same events and id numbers, regardless of the blocks and the number of threads.
 /// The memory grows only with the number of different ids and the events that were not taken yet.
 #[derive(Debug)]
 pub struct Parser {
     format: Format,
-    rows: Option<CsvRows>,
     options: ParseOptions,
     workers: Vec<Worker>,
     ids: Ids,
@@ -38,7 +36,6 @@ pub struct Parser {
     /// The incomplete last line of the blocks so far.
     carry: Vec<u8>,
     is_overlong: bool,
-    is_finished: bool,
     latest: i64,
 }
 
@@ -49,7 +46,6 @@ impl Parser {
         let threads = threads.or_else(|| thread::available_parallelism().ok());
         let threads = threads.map_or(1, NonZero::get).min(MAX_THREADS);
         Parser {
-            rows: rows(&format),
             classes: options.classes.clone(),
             format,
             options,
@@ -58,22 +54,14 @@ impl Parser {
             events: ParsedEvents::default(),
             carry: Vec::new(),
             is_overlong: false,
-            is_finished: false,
             latest: 0,
         }
     }
 
     /// Parses one more block.
     pub fn feed(&mut self, block: &[u8]) {
-        if self.is_finished {
-            self.is_finished = false;
-            self.events.lines_read = 0;
-        }
         if block.is_empty() {
             return;
-        }
-        if self.rows.is_some() {
-            return self.feed_rows(block);
         }
         let Some(last) = memrchr(b'\n', block) else { return self.keep(block) };
         let (lines, rest) = block.split_at(last + 1);
@@ -89,15 +77,11 @@ impl Parser {
         self.keep(rest);
     }
 
-    /// Ends a log, whose last line needs no line end. Later blocks belong to the next log.
+    /// Ends the log, whose last line needs no line end.
     pub fn finish(&mut self) {
-        if self.rows.is_some() {
-            self.feed_rows(b"");
-            self.rows = rows(&self.format);
-        } else if !self.carry.is_empty() || self.is_overlong {
+        if !self.carry.is_empty() || self.is_overlong {
             self.end_carry();
         }
-        self.is_finished = true;
     }
 
     /// Returns the events since the previous call.
@@ -178,28 +162,6 @@ impl Parser {
         }
     }
 
-    fn feed_rows(&mut self, block: &[u8]) {
-        let (Some(rows), Some(worker)) = (&mut self.rows, self.workers.first_mut()) else { return };
-        let options = &self.options;
-        worker.begin();
-        rows.feed(block, |row, line_ends| {
-            // A row has the number of its first line.
-            worker.events.lines_read += 1;
-            let outcome = match row {
-                Row::Header => Ok(()),
-                Row::Faulty(fault, cells) => Err((fault, cells)),
-                Row::Record(record, cells) => {
-                    worker.record(record, options).map_err(|fault| (fault, cells))
-                }
-            };
-            if let Err((fault, cells)) = outcome {
-                worker.skip(&cells.excerpt(), &fault);
-            }
-            worker.events.lines_read += line_ends.saturating_sub(1);
-        });
-        self.merge(0);
-    }
-
     /// Appends the events of a worker, with the parser's id numbers.
     fn merge(&mut self, index: usize) {
         let Parser { workers, ids, events, options, latest, classes, .. } = self;
@@ -258,13 +220,6 @@ impl Parser {
 /// Iterates over the ids from number `first` on, all of which are UTF-8.
 fn texts(ids: &Ids, first: usize) -> impl Iterator<Item = &str> {
     ids.iter().skip(first).map(|id| std::str::from_utf8(id).unwrap_or_default())
-}
-
-fn rows(format: &Format) -> Option<CsvRows> {
-    match format {
-        Format::Csv(columns) => Some(CsvRows::new(columns.clone())),
-        Format::LineFormat(_) | Format::Json(_) | Format::Logfmt(_) => None,
-    }
 }
 
 /// Splits lines into at most `max` parts of similar length.

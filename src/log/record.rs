@@ -28,10 +28,13 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Stores a field in its slot. Two fields for the time are a date and a time of day.
+    /// Stores a field in its slot. Two fields for the time are a date and a time of day; several durations
+    /// are added.
     pub fn fill(&mut self, slot: usize, field: &'a [u8]) {
         self.slots[slot] = Some(match self.slots[slot].take() {
-            Some(date) if slot == TIME => Cow::Owned([&date, &b" "[..], field].concat()),
+            Some(before) if slot == TIME || slot == DURATION => {
+                Cow::Owned([&before, &b" "[..], field].concat())
+            }
             _ => Cow::Borrowed(field),
         });
     }
@@ -79,7 +82,7 @@ impl RequestPart {
         }
         // The protocol, if there is one, is the last word. The target may contain spaces.
         let target = match memrchr(b' ', rest) {
-            Some(space) if is_protocol(&rest[space + 1..]) => &rest[..space],
+            Some(space) if is_protocol(&rest[space + 1..]) => rest[..space].trim_ascii_end(),
             _ => rest,
         };
         // Load balancers and proxies log the whole URL.

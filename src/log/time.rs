@@ -115,6 +115,8 @@ fn iso(text: &str, zone: &TimeZone) -> Option<i128> {
         offset => normalized.push_str(offset),
     }
     let found = Pieces::parse(&normalized).ok()?;
+    let own = found.to_time_zone().ok()?;
+    let zone = own.as_ref().unwrap_or(zone);
     instant(found.date().to_datetime(found.time()?), found.to_numeric_offset(), zone)
 }
 

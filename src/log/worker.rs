@@ -7,6 +7,7 @@ use memchr::memchr_iter;
 
 use crate::log::MAX_LINE;
 use crate::log::classes::Classes;
+use crate::log::duration::duration;
 use crate::log::fault::LineFault;
 use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
@@ -22,9 +23,6 @@ const MAX_REMEMBERED: usize = 1 << 20;
 
 /// The code of an event that does not meet the conditions. It is kept until it is known to be in order.
 pub(super) const FILTERED: u32 = u32::MAX;
-
-/// The longest duration in nanoseconds, a hundred days; more is a number in another unit.
-const MAX_DURATION: f64 = 8.64e15;
 
 /// Parser of lines, with its own id numbers.
 #[derive(Debug, Default)]
@@ -91,7 +89,6 @@ impl Worker {
                 Format::LineFormat(line_format) => line_format.read(&inner, &mut record)?,
                 Format::Json(names) => names.read(&inner, &mut record)?,
                 Format::Logfmt(names) => logfmt::read(names, &inner, &mut record)?,
-                Format::Csv(_) => return Ok(()),
             }
             self.record(record, options)
         });
@@ -118,11 +115,10 @@ impl Worker {
             None => return Err(LineFault::Missing { field: "time".to_owned() }),
         };
         let cost = if options.has_cost { cost(record.slots[COST].as_deref())? } else { 0 };
-        let unit = options.duration_unit;
-        let duration =
-            unit.map(|unit| duration(record.slots[DURATION].as_deref(), unit)).transpose()?;
+        let taken = record.slots[DURATION].as_deref().unwrap_or_default();
+        let duration = options.duration_unit.map(|unit| duration(taken, unit)).transpose()?;
         let code = if meets_conditions(&record, options) {
-            let Some(code) = self.code(&record, options) else {
+            let Some(code) = self.code(&record, options)? else {
                 self.events.without_id += 1;
                 return Ok(());
             };
@@ -157,16 +153,25 @@ impl Worker {
         Ok(time)
     }
 
-    fn code(&mut self, record: &Record<'_>, options: &ParseOptions) -> Option<u32> {
+    /// Returns the number of the id, or `None` if the line has none.
+    fn code(
+        &mut self,
+        record: &Record<'_>,
+        options: &ParseOptions,
+    ) -> Result<Option<u32>, LineFault> {
         let fields = &record.slots[ID..DURATION.min(ID + options.id_fields)];
         if let [only] = fields
             && !options.classes.has(0)
         {
-            let bytes = only.as_deref().filter(|bytes| is_present(bytes))?;
-            return self.ids.number(record.text(bytes).as_bytes());
+            let Some(bytes) = only.as_deref().filter(|bytes| is_present(bytes)) else {
+                return Ok(None);
+            };
+            return self.number(&record.text(bytes), record, options);
         }
-        if !fields.is_empty() && !fields.iter().flatten().any(|bytes| is_present(bytes)) {
-            return None;
+        let is_known = |field: &Option<Cow<'_, [u8]>>| field.as_deref().is_some_and(is_present);
+        let has_client = options.client.is_none_or(|index| is_known(&fields[index]));
+        if !(fields.is_empty() || has_client && fields.iter().any(is_known)) {
+            return Ok(None);
         }
         let mut id = mem::take(&mut self.id);
         let classes = self.classes.get_or_insert_with(|| options.classes.clone());
@@ -189,9 +194,28 @@ impl Worker {
                 id.push_str(&text);
             }
         }
-        let code = self.ids.number(id.as_bytes());
+        let code = self.number(&id, record, options);
         self.id = id;
         code
+    }
+
+    /// Returns the number of an id. The client in a new one is checked, if it must be an address.
+    fn number(
+        &mut self,
+        id: &str,
+        record: &Record<'_>,
+        options: &ParseOptions,
+    ) -> Result<Option<u32>, LineFault> {
+        if let Some(index) = options.client
+            && options.is_address
+            && self.ids.find(id.as_bytes()).is_none()
+        {
+            let client = record.slots[ID + index].as_deref().unwrap_or(b"-");
+            if is_present(client) && !id::is_client(&record.text(client)) {
+                return Err(LineFault::Client { found: client.to_vec() });
+            }
+        }
+        Ok(self.ids.number(id.as_bytes()))
     }
 }
 
@@ -214,28 +238,11 @@ fn cost(text: Option<&[u8]>) -> Result<i64, LineFault> {
     if text == b"-" {
         return Ok(0);
     }
-    let invalid = || LineFault::NotANumber { field: "cost".to_owned(), found: text.to_vec() };
+    let invalid = || LineFault::Cost { found: text.to_vec() };
     // pandas writes integers of a column with missing values as 2.0.
     let text = text.strip_suffix(b".0").unwrap_or(text);
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return Err(invalid());
     }
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(invalid)
-}
-
-/// Parses a duration, which is a decimal number of units. `-` is 0, as for a cost.
-fn duration(text: Option<&[u8]>, unit: i64) -> Result<i64, LineFault> {
-    let missing = LineFault::Missing { field: "duration".to_owned() };
-    let text = text.filter(|text| !text.is_empty()).ok_or(missing)?;
-    if text == b"-" {
-        return Ok(0);
-    }
-    let invalid = || LineFault::NotANumber { field: "duration".to_owned(), found: text.to_vec() };
-    let decimal: f64 =
-        std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(invalid)?;
-    let nanos = (decimal * unit as f64).round();
-    if !(0.0..=MAX_DURATION).contains(&nanos) {
-        return Err(invalid());
-    }
-    Ok(nanos as i64)
 }

@@ -61,9 +61,18 @@ if not apps.ready:
     django.setup()
 """
 LOG = """
-from penstock.simulate.log import write_access_log
+from sample_log import write_access_log
 
-write_access_log("access.log", events=1_000, seed=7)
+write_access_log("access.log", events=20_000, seed=7, hours=4.0)
+with open("access.log", "a") as log:
+    log.write("this is no line of a log\\n")
+with open("requests.csv", "w") as file:
+    file.write("time,client_ip,bytes\\n2026-11-20T10:00:00Z,192.0.2.1,512\\n")
+"""
+REQUESTS = """
+from sample_log import write_access_log
+
+write_access_log("requests.log", events=5_000, seed=1)
 """
 SERVER = """
 from pathlib import Path
@@ -100,6 +109,7 @@ ASSUMED = {
     "docs/coming-from.md": ("# views.py", DJANGO),
     "docs/recipes.md": ("# points.py", POINTS),
     "docs/replay.md": ("$ penstock replay access.log", LOG),
+    "docs/simulation.md": ("requests = Trace.from_log", REQUESTS),
     "docs/deploying.md": ('store = "shm://deploying-docs?capacity=1000"', TABLE),
     "docs/stores.md": ('url = f"shm://docs-{os.getpid()}?capacity=1000"', TABLE),
     "docs/redis.md": ('url = "redis://cache.internal:6379/0"', SERVER),

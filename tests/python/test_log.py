@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from sample_log import write_access_log
 
 import penstock
 from penstock.simulate import Trace
-from penstock.simulate.log import LogError, read_log, write_access_log
+from penstock.simulate.log import LogError, read_log
 from penstock.web.address import client_address
 
 if TYPE_CHECKING:
@@ -57,16 +58,15 @@ def ids(trace: Trace) -> list[str]:
         (COMMON.format("203.0.113.7", "-") + " extra", "common"),
         ('{"time": "2026-10-18T10:34:49Z", "remote_addr": "203.0.113.7"}', "jsonl"),
         ('{"ts": 1792319689.0, "request": {"remote_ip": "203.0.113.7"}}', "jsonl"),
-        ("timestamp;bytes;client_ip\n2026-10-18 10:34:49;5;203.0.113.7", "csv"),
     ],
 )
 def test_format_is_detected_from_the_lines(log: Any, line: str, name: str) -> None:
-    trace = Trace.from_log(log(line, name="access.csv.gz"))
+    trace = Trace.from_log(log(line, name="access.gz"))
     assert trace.skipped.format == name
     assert trace.times.tolist() == [TIME * 10**9]
     assert ids(trace) == ["203.0.113.7"]
     assert trace.name is not None
-    assert trace.name.endswith("access.csv.gz")
+    assert trace.name.endswith("access.gz")
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_a_format_string_takes_the_whole_line(log: Any) -> None:
     ("given", "message"),
     [
         ("combind", "did you mean 'combined'"),
-        ("$remote_addr$msec", "address and time"),
+        ("$remote_addr$msec", "remote_addr and msec"),
         ("no fields", "format must be"),
-        ("$remote_addr $status", "time field"),
+        ("$remote_addr $status", "no field 'time'"),
         ("100%", "time field"),
     ],
 )
@@ -246,7 +246,7 @@ def test_epochs_of_two_units_are_refused_unless_one_is_asked_for(log: Any) -> No
      (ZoneInfo("Asia/Tokyo"), 540), (datetime.timezone(datetime.timedelta(hours=-8)), -480)],
 )  # fmt: skip
 def test_times_without_a_zone_use_the_given_one(log: Any, tz: Any, east: int) -> None:
-    path = log("time,ip,zoned", "2026-10-18 10:34:49,a,2026-10-18T10:34:49Z")
+    path = log('{"time": "2026-10-18 10:34:49", "ip": "a", "zoned": "2026-10-18T10:34:49Z"}')
     assert Trace.from_log(path, tz=tz).times.tolist() == [(TIME - east * 60) * 10**9]
     assert Trace.from_log(path, tz=tz, time="zoned").times.tolist() == [TIME * 10**9]
 
@@ -256,20 +256,10 @@ def test_offset_of_a_zone_changes_with_daylight_saving_time(log: Any) -> None:
     zone, step = ZoneInfo("Europe/Berlin"), datetime.timedelta(minutes=30)
     starts = [datetime.datetime(2026, *day) for day in ((3, 28), (10, 24))]  # noqa: DTZ001  in the zone
     walls = [start + number * step for start in starts for number in range(144)]
-    path = log("time,ip", *(f"{wall.isoformat()},a" for wall in walls))
+    path = log(*(json.dumps({"time": wall.isoformat(), "ip": "a"}) for wall in walls))
     expected = sorted(round(wall.replace(tzinfo=zone).timestamp()) for wall in walls)
     times = Trace.from_log(path, tz="Europe/Berlin").times
     assert (times // 10**9).tolist() == expected
-
-
-def test_columns_are_selected_by_name_or_number(log: Any) -> None:
-    rows = ["1792319689,a,7", "1792319690,b,8"]
-    for path in (log("when,who,cost", *rows), log(*rows)):
-        trace = Trace.from_log(path, time=0, id=1, cost="2")
-        assert (ids(trace), trace.costs is not None) == (["a", "b"], True)
-    assert ids(Trace.from_log(log(*rows), id=1)) == ["a", "b"]
-    with pytest.raises(LogError, match=r"a.log has no field 'address'"):
-        Trace.from_log(log("when,who", "1,a"), time="when")
 
 
 def test_a_line_that_does_not_parse_is_counted_and_shown(log: Any) -> None:
@@ -298,11 +288,11 @@ def test_unknown_format_reports_the_formats_tried_and_the_first_lines(log: Any) 
     path = log("Oct 18 10:34:49 host sshd[7]: Failed password", "Oct 18 10:34:50 host sshd[7]: bye")
     with pytest.raises(LogError) as caught:
         Trace.from_log(path)
-    assert "vhost_combined, traefik, main, combined, common" in str(caught.value)
+    assert "main, combined, common" in str(caught.value)
     assert caught.value.examples[0].text.startswith("Oct 18 10:34:49 host sshd[7]: Failed password")
     with pytest.raises(LogError, match=r"combined, 2 did not parse"):
         Trace.from_log(path, format="combined")
-    with pytest.raises(LogError, match="no JSON object"):
+    with pytest.raises(LogError, match="in the format jsonl"):
         Trace.from_log(path, format="jsonl")
 
 
@@ -319,8 +309,6 @@ ONE, TWO = ["192.0.2.1"], ["192.0.2.1", "192.0.2.2"]
         ("heroku.log", "logfmt", TWO, ["/a", "/"]),
         ("traefik.log", "traefik", ONE, ["/a"]),
         ("werkzeug.log", "common", ONE, ["/a"]),
-        # A proxy's list in place of the address.
-        ("addresses.log", "combined", ONE, ["/a"]),
         ("nginx.jsonl", "jsonl", ONE, ["/a"]),
         ("npm.log", "npm", ONE * 3, ["/a"] * 3),
         ("google.jsonl", "jsonl", ONE, ["/a"]),
@@ -330,7 +318,6 @@ ONE, TWO = ["192.0.2.1"], ["192.0.2.1", "192.0.2.2"]
         ("haproxy.log", "haproxy", ONE, ["/a"]),
         ("iis.log", "w3c", ONE, ["/a"]),
         ("cloudfront.log", "w3c", ONE, ["/a"]),
-        ("dates.csv", "csv", ONE, ["/a"]),
         ("envoy.jsonl", "jsonl", ONE, ["/a"]),
     ],
 )
@@ -413,7 +400,7 @@ OTHER = 'ada [18/Oct/2026:10:34:49 +0000] (0 s) "GET / HTTP/1.1" 301 368 "-" "cu
     [
         ([f"www.example.com 203.0.113.7 - {OTHER}"] * 2, "another order"),
         ([LINE, LINE.replace(" - -", ""), LINE], "combined"),
-        ([LINE.replace("Oct", "Okt")], "English month names"),
+        ([LINE.replace("Oct", "Okt")], "is not a time"),
         # A comma does not make the head of a table.
         (['lb 2026-11-21T06:25:17Z 203.0.113.7:28 "GET /" "waf,forward" "-"'] * 2, "known format"),
     ],
@@ -488,13 +475,6 @@ def test_spaces_in_user_names_are_not_a_prefix(log: Any) -> None:
     assert ids(trace) == ["ada", "ada b"]
 
 
-def test_a_row_that_does_not_parse_is_shown_with_its_delimiters(log: Any) -> None:
-    path = log("time;ip;who", "1;203.0.113.7;ada", 'soon;"203.0.113.7";"grace"', "1;2;3;4")
-    trace = Trace.from_log(path, max_bad=1)
-    shown = [example.text for example in trace.skipped.examples]
-    assert shown == ["soon;203.0.113.7;grace", "1;2;3;4"]
-
-
 def test_a_long_log_of_another_format_is_refused_early(log: Any) -> None:
     read: list[int] = []
     # Much more than what is read before the log is refused.
@@ -509,7 +489,6 @@ def test_lines_without_an_id_are_left_out_and_counted(log: Any) -> None:
     trace = Trace.from_log(log(*lines), id="user")
     assert (ids(trace), trace.skipped.without_id, trace.skipped.skipped) == (["ada"], 2, 0)
     assert str(trace.skipped) in repr(trace.skipped)
-    assert "had no id" in trace.skipped._repr_html_()
     with pytest.raises(LogError, match=r"user .*2"):
         Trace.from_log(log(lines[0], lines[2]), id="user")
 

@@ -62,6 +62,7 @@ def test_committed_notebook_is_small_and_has_its_plots(file: Path) -> None:
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_notebook_runs_and_its_output_is_committed(file: Path, tmp_path: Path) -> None:
     copied = shutil.copy(file, tmp_path)
+    shutil.copy(FOLDER / "sample_log.py", tmp_path)
     notebook = read(copied)
     committed = [(output_of(cell), kinds_of(cell)) for cell in code_of(notebook)]
     # An error in a cell fails the test. Files are written beside the copy.

@@ -13,11 +13,13 @@ import numpy as np
 import pexpect
 import programs
 import pytest
+from sample_log import write_access_log
+from tables import json_lines
 
 import penstock
 from penstock.cli import replay
 from penstock.simulate import Trace, recommend, simulate, traffic
-from penstock.simulate.log import read_log, write_access_log
+from penstock.simulate.log import read_log
 
 if TYPE_CHECKING:
     from conftest import Command, Write
@@ -43,7 +45,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
 def short(write: Write) -> str:
     """A log with four events of one client."""
     times = "".join(f"2026-11-20T00:00:0{second},192.0.2.1\n" for second in range(4))
-    return write("a.csv", f"ts,ip\n{times}")
+    return write("a.jsonl", json_lines(f"ts,ip\n{times}"))
 
 
 @pytest.fixture
@@ -151,7 +153,7 @@ def test_limits_are_compared_side_by_side(
 
 def test_overrides_and_field_options_apply(command: Command, limits: str, write: Write) -> None:
     overrides = write("own.yaml", "- Pages: {burst: 1, count: 1, period: 1h, ids: [ada]}\n")
-    log = write("app.csv", "time,user\n" + "1795000000,ada\n" * 5)
+    log = write("app.jsonl", json_lines("time,user\n" + "1795000000,ada\n" * 5))
     arguments = ["replay", log, "--limits", limits, "--name", "Pages"]
     assert denied(command, *arguments, "--overrides", overrides, "--id", "user") == [4]
     assert denied(command, *arguments, "--id", "user", "--cost", "20") == [2]
@@ -298,7 +300,7 @@ def test_terminal_gets_a_progress_bar(log: str) -> None:
     ],
 )
 def test_narrow_terminal_keeps_ids_whole(write: Write, columns: int, heads: list[str]) -> None:
-    log = write("a.csv", "time,ip\n" + "0,203.0.113.100\n" * 9)
+    log = write("a.jsonl", json_lines("time,ip\n" + "0,203.0.113.100\n" * 9))
     text = re.sub(r"\x1b\[[\d;]*m", "", on_terminal(columns, "replay", log, "--limit", "3/minute"))
     lines = [re.split(r"  +", line.strip()) for line in text.splitlines()]
     assert heads in lines, text
@@ -331,18 +333,9 @@ def test_interrupt_prints_no_result(tmp_path: Path, log: str) -> None:
     assert not page.exists()
 
 
-def test_time_unit_and_window_options_apply(command: Command, write: Write) -> None:
-    log = write("app.csv", "time,ip\n100000000000,ada\n99999900000,ada\n")
-    replayed = ("replay", log, "--limit", "1/minute", "--time-unit", "ms")
-    assert command.run(*replayed) == 1
-    assert "window=" in command.err
-    assert command.run(*replayed, "--window", "100") == 0
-    assert "1973-03-03 09:45:00 UTC" in command.out
-
-
 def test_impossible_cost_names_its_client(command: Command, write: Write) -> None:
-    log = write("app.csv", "time,ip,cost\n0,ada,1\n1792319689,grace,3\n")
-    options = ("--limit", "2/minute", "--cost", "cost", "--time-unit", "s")
+    log = write("app.jsonl", json_lines("time,ip,cost\n0,ada,1\n1792319689,grace,3\n"))
+    options = ("--limit", "2/minute", "--cost", "cost")
     assert command.run("replay", log, *options) == 1
     first = "the first event of that cost is from 'grace' at 2026-10-18 10:34:49"
     assert f"found 3; {first}" in command.err
@@ -351,7 +344,9 @@ def test_impossible_cost_names_its_client(command: Command, write: Write) -> Non
 def test_a_recommendation_that_fails_does_not_discard_the_result(
     command: Command, write: Write
 ) -> None:
-    log = write("a.csv", "ts,ip,bytes\n" + f"2026-11-20T00:00:00Z,192.0.2.1,{2**61}\n" * 3)
+    log = write(
+        "a.jsonl", json_lines("ts,ip,bytes\n" + f"2026-11-20T00:00:00Z,192.0.2.1,{2**61}\n" * 3)
+    )
     options = ("--limit", f"60000000000/minute, burst {2**61}", "--cost", "bytes", "--recommend")
     assert command.run("replay", log, *options) == 1
     assert facts(command)["allowed"] == "1"
@@ -481,7 +476,7 @@ def test_faults_of_a_routes_file_end_the_replay(
 
 def test_workers_and_warm_up_of_a_replay(command: Command, write: Write) -> None:
     times = "".join(f"2026-11-20T00:00:{second:02},192.0.2.1\n" for second in range(60))
-    base = ("replay", write("busy.csv", f"time,ip\n{times}"), "--limit", "5/hour")
+    base = ("replay", write("busy.jsonl", json_lines(f"time,ip\n{times}")), "--limit", "5/hour")
     assert denied(command, *base) == [55]
     assert denied(command, *base, "--workers", "4") == [40]
     assert "4 workers" in command.json()["limits"][0]["limit"]
@@ -497,8 +492,9 @@ def test_an_invalid_id_is_counted_and_does_not_end_the_replay(
     command: Command, write: Write
 ) -> None:
     limits = write("ids.yaml", "P: {burst: 2, count: 1, period: 1m, id: ipAddress}\n")
-    log = write("a.csv", "ts,ip\n" + "1795000000,192.0.2.1\n" * 4 + "1795000009,localhost\n")
-    assert command.run("replay", log, "--limits", limits) == 0
+    rows = "1795000000,192.0.2.1\n" * 4 + "1795000009,localhost\n"
+    log = write("a.jsonl", json_lines(f"ts,who\n{rows}"))
+    assert command.run("replay", log, "--limits", limits, "--id", "who") == 0
     assert facts(command)["events"] == "4"
     assert "1 event left out" in command.err
     assert "localhost" in command.err

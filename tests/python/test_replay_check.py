@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tables import json_lines
 
 import penstock
 
@@ -24,7 +25,7 @@ def log(write: Write) -> str:
     events += [(600 + second * 10, "198.51.100.7") for second in range(30)]
     events += [(600 + second, "203.0.113.66") for second in range(300)]
     rows = [f"{1_795_000_000 + second},{address},/x\n" for second, address in sorted(events)]
-    return write("access.csv", "time,ip,path\n" + "".join(rows))
+    return write("access.jsonl", json_lines("time,ip,path\n" + "".join(rows)))
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ def test_wrong_options_are_refused_before_the_log_is_read(
 def test_a_log_given_twice_and_a_limits_file_are_refused(
     log: str, wide: tuple[str, ...], command: Command, tmp_path: Path
 ) -> None:
-    for same in (log, str(tmp_path / ".." / tmp_path.name / "access.csv")):
+    for same in (log, str(tmp_path / ".." / tmp_path.name / "access.jsonl")):
         assert command.run("replay", log, same, "--limit", "1/s") == 2
         assert "twice" in command.err
     assert command.run("replay", log, wide[-1]) == 2

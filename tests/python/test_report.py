@@ -11,10 +11,10 @@ from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sample_log import write_access_log
 
 import penstock
 from penstock.simulate import Trace, compare, recommend, simulate, traffic
-from penstock.simulate.log import write_access_log
 
 if TYPE_CHECKING:
     from pathlib import Path

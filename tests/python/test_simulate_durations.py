@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from tables import json_lines
 
 import penstock
 from penstock.simulate import Simulator, Trace, simulate
@@ -184,8 +185,9 @@ def test_a_log_has_durations_from_its_start_or_to_its_end(write: Write) -> None:
 
 def test_requests_longer_than_the_window_are_late(write: Write) -> None:
     rows = [f"{1_800_000_000 + second},192.0.2.1,0\n" for second in range(200)]
-    log = write("access.csv", f"time,ip,took\n{''.join(rows)}1800000200,192.0.2.1,100\n")
-    reader = read_log(log, duration="took", ended=True, window=5.0, chunk_events=10, max_bad=0.1)
+    rows.append("1800000200,192.0.2.1,100\n")
+    log = write("access.jsonl", json_lines(f"time,ip,took_s\n{''.join(rows)}"))
+    reader = read_log(log, duration="took_s", ended=True, window=5.0, chunk_events=10, max_bad=0.1)
     times = np.concatenate([chunk.times for chunk in reader])
     assert np.all(np.diff(times) >= 0)
     assert len(times) + reader.report.late == 201

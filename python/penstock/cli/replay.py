@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import penstock
-from penstock._core import IPV6_PREFIX, parse_duration
+from penstock._core import parse_duration
 from penstock.cli.buckets import with_levels
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
 from penstock.cli.limits import (
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 # Options that are those of `read_log` unchanged.
 _LOG_OPTIONS: Final = (
-    "format", "duration", "duration_unit", "ended", "time", "time_unit", "tz", "ipv6_prefix",
-    "where", "window", "max_bad", "trusted_proxies", "hops",
+    "format", "duration", "duration_unit", "ended", "time", "tz", "where", "max_bad",
+    "trusted_proxies", "hops",
 )  # fmt: skip
 _KEPT: Final = re.compile(r"  (?:id|number|mode|description|docs):")
 EXAMPLES: Final = """\
@@ -128,8 +128,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     log = parser.add_argument_group("the log")
     log.add_argument(
         "--format", default="auto",
-        help="auto, combined, common, traefik, w3c, alb, elb, s3, haproxy, aiohttp, npm, logfmt, "
-        "jsonl, csv, parquet, or a format string of nginx or Apache",
+        help="auto, combined, common, ingress, traefik, w3c, alb, elb, s3, haproxy, aiohttp, npm, "
+        "logfmt, jsonl, or a format string of nginx or Apache",
     )  # fmt: skip
     log.add_argument(
         "--id", default="address", metavar="FIELDS",
@@ -142,8 +142,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the field of the time that a request took, to count requests in flight",
     )  # fmt: skip
     log.add_argument(
-        "--duration-unit", choices=("s", "ms", "us", "ns"), default="s",
-        help="unit of durations (default: %(default)s)",
+        "--duration-unit", choices=("s", "ms", "us", "ns"),
+        help="unit of durations, if nothing states it",
     )  # fmt: skip
     log.add_argument(
         "--ended",
@@ -151,10 +151,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="for --duration: the time of a line is the end of its request, as nginx writes it",
     )
     log.add_argument("--time", metavar="FIELD", help="the field of the time, if not detected")
-    log.add_argument(
-        "--time-unit", choices=("s", "ms", "us", "ns"),
-        help="unit of epoch timestamps, if not detected",
-    )  # fmt: skip
     log.add_argument(
         "--tz", default="UTC", metavar="ZONE", help="zone of times without one (default: UTC)"
     )
@@ -171,14 +167,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     log.add_argument(
         "--hops", type=int, default=0, metavar="N",
         help="instead: the number of proxies in front of the application",
-    )  # fmt: skip
-    log.add_argument(
-        "--ipv6-prefix", type=int, default=IPV6_PREFIX, metavar="BITS",
-        help="leading bits of an IPv6 address that identify a client (default: %(default)s)",
-    )  # fmt: skip
-    log.add_argument(
-        "--window", type=float, default=60.0, metavar="SECONDS",
-        help="how far out of order lines may be, in seconds (default: 60)",
     )  # fmt: skip
     log.add_argument(
         "--max-bad", type=_share, default=0.01, metavar="SHARE",

@@ -45,12 +45,12 @@ class LogOptions(TypedDict, total=False):
     """The options of `Trace.from_log`, which are described at `read_log`."""
 
     format: str
-    id: str | int | Iterable[str | int] | None
+    id: str | Iterable[str] | None
     cost: str | int | None
-    duration: str | int | None
-    duration_unit: str
+    duration: str | None
+    duration_unit: str | None
     ended: bool
-    time: str | int | None
+    time: str | None
     time_unit: str | None
     tz: str | datetime.tzinfo
     ipv6_prefix: int
@@ -167,7 +167,7 @@ class Trace:
 
     @classmethod
     def from_log(cls, path: LogPath, **options: Unpack[LogOptions]) -> LogTrace:
-        """Read an access log of nginx or Apache, JSON lines, CSV or Parquet, and sort it.
+        r"""Read an access log of a server, a proxy or a load balancer, or JSON lines, and sort it.
 
         Args:
             path: A file, several files, a pattern such as `access.log*`, or `-` for standard input.
@@ -183,10 +183,11 @@ class Trace:
             LogError: A file, format or field does not exist, a file is damaged, or more than
                 `max_bad` of the lines were left out.
 
-        >>> from penstock.simulate.log import write_access_log
-        >>> trace = Trace.from_log(write_access_log("access.log", events=1_000), id="user_agent")
-        >>> len(trace), str(trace.skipped)
-        (902, '902 events of 1,000 lines (combined), 98 had no id')
+        >>> from pathlib import Path
+        >>> line = '192.0.2.1 - {} [21/Nov/2026:06:25:17 +0000] "GET / HTTP/1.1" 200 5\n'
+        >>> count = Path("access.log").write_text(line.format("ada") * 3 + line.format("-"))
+        >>> Trace.from_log("access.log", id="user").skipped
+        <LogReport of access.log: 3 events of 4 lines (common), 1 had no id>
         """
         reader = read_log(path, window=None, **options)
         whole = concat_chunks(list(reader))

@@ -1,8 +1,8 @@
 //! The log parser: tables of real-world lines, and properties for all lines and block sizes.
 
 mod lines;
+mod objects;
 mod properties;
-mod tables;
 mod times;
 
 use std::num::NonZero;
@@ -23,6 +23,8 @@ fn options() -> ParseOptions {
         unit: None,
         window: None,
         ipv6_prefix: 64,
+        client: None,
+        is_address: false,
         directive: None,
         conditions: Vec::new(),
         parts: Vec::new(),

@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use humantime::format_rfc3339_nanos;
-use penstock::log::{LineFault, TimeZone, timestamp};
+use penstock::log::{LineFault, TimeZone, duration, timestamp};
 use proptest::prelude::*;
 
 const SECOND: i64 = 1_000_000_000;
@@ -43,6 +43,7 @@ fn times_of_server_logs_are_parsed() {
         ("2026-11-21T17:14", "2026-11-21T17:14:00.000000000Z"),
         ("2026-11-21 17:14:49 +0100", "2026-11-21T16:14:49.000000000Z"),
         ("2026-11-21 17:14:49 UTC", "2026-11-21T17:14:49.000000000Z"),
+        ("2026-11-21T17:14:49[Europe/Berlin]", "2026-11-21T16:14:49.000000000Z"),
         ("2026/11/21 17:14:49", "2026-11-21T17:14:49.000000000Z"),
         ("1000000000", "2001-09-09T01:46:40.000000000Z"),
         ("1000000000.25", "2001-09-09T01:46:40.250000000Z"),
@@ -53,6 +54,34 @@ fn times_of_server_logs_are_parsed() {
         ("0", "1970-01-01T00:00:00.000000000Z"),
     ] {
         assert_eq!(formatted(read(text)), utc, "{text}");
+    }
+}
+
+#[test]
+fn durations_have_a_unit_or_state_one() {
+    for (text, nanos) in [
+        ("250", 250_000_000),
+        ("0.5", 500_000),
+        ("42ms", 42_000_000),
+        ("0.250s", 250_000_000),
+        ("1h2m3.5s", 3_723_500_000_000),
+        ("17µs", 17_000),
+        ("17us", 17_000),
+        ("9ns", 9),
+        ("+30", 30_000_000),
+        ("0.000 1.250 0.003", 1_253_000),
+        ("-1 -1 -1", 0),
+        ("-", 0),
+        ("", 0),
+        ("0s", 0),
+    ] {
+        assert_eq!(duration(text.as_bytes(), 1_000_000), Ok(nanos), "{text}");
+    }
+    for text in
+        ["nan", "inf", "fast", "1x", "ms", ".s", "1.2.3s", "1s2", "9e99", "1e9h", "\u{fffd}"]
+    {
+        let found = duration(text.as_bytes(), 1_000_000);
+        assert_eq!(found, Err(LineFault::Duration { found: text.into() }), "{text}");
     }
 }
 
@@ -115,6 +144,7 @@ proptest! {
     #[test]
     fn no_text_makes_the_parser_panic(text in proptest::collection::vec(any::<u8>(), 0..40)) {
         let _ = timestamp(&text, &TimeZone::UTC, None);
+        let _ = duration(&text, 1_000_000_000);
     }
 
     #[test]

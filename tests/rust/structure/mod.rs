@@ -235,15 +235,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         path: "log/",
         internal: &["engine::id::client_address", "simulate::Ids"],
-        external: &[
-            "csv_core",
-            "memchr",
-            "regex",
-            "serde",
-            "serde_json",
-            "std::thread",
-            "thiserror",
-        ],
+        external: &["memchr", "regex", "serde", "serde_json", "std::thread", "thiserror"],
     },
     Layer {
         path: "bindings/replies.rs",

@@ -119,7 +119,6 @@ const CRATES: &[&str] = &[
     "arrow_buffer",
     "arrow_schema",
     "core",
-    "csv_core",
     "getrandom",
     "hashbrown",
     "humantime",

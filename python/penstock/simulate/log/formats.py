@@ -6,38 +6,25 @@ Source: nginx, `log_format` and its variables; Apache, `mod_log_config`.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock._core import LogParser
 from penstock.errors import DOCUMENTATION
 from penstock.simulate.log.errors import LogError
 from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from penstock.simulate.log.options import Options
 
-# Our field names for the servers' variables.
-_NGINX: Final = {
-    "body_bytes_sent": "bytes",
-    "bytes_sent": "bytes",
-    "host": "host",
-    "http_referer": "referer",
-    "http_user_agent": "user_agent",
-    "http_x_forwarded_for": "forwarded_for",
-    "msec": "time",
-    "remote_addr": "address",
-    "remote_user": "user",
-    "request_time": "duration",
-    "request_method": "method",
-    "request_uri": "target",
-    "time_iso8601": "time",
-    "time_local": "time",
-    "uri": "path",
-}
+# The names of Apache's fields.
 _APACHE: Final = {
     "B": "bytes",
-    "D": "duration",
+    "D": "duration_us",
     "O": "bytes",
+    "T": "duration_s",
     "U": "path",
     "V": "host",
     "a": "address",
@@ -52,10 +39,9 @@ _APACHE: Final = {
     "u": "user",
     "v": "host",
 }
-_NUMBERS: Final = {"bytes", "port", "status"}
-# The time fields, most precise first.
-_TIMES: Final = ("msec", "time_iso8601", "time_local", "time")
-_REQUEST_PARTS: Final = {"request": ("method", "path", "target"), "target": ("path",)}
+_NUMBERS: Final = {"body_bytes_sent", "bytes", "bytes_sent", "port", "status"}
+_ADDRESSES: Final = {"address", "remote_addr"}
+_USERS: Final = {"remote_user", "user"}
 
 _NGINX_FIELD: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _APACHE_FIELD: Final = re.compile(
@@ -67,21 +53,32 @@ _NGINX_DIRECTIVE: Final = re.compile(
 _APACHE_DIRECTIVE: Final = re.compile(r'\s*LogFormat\s+"((?:[^"\\]|\\.)*)"(?:\s+\S+)?\s*')
 _QUOTED: Final = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 
+# What a logger, syslog or a container writes before a line.
+_PREFIX: Final = r"((?:\S*[^\s,] +){0,8})"
+_IPV6: Final = r"(?=[\da-fA-F.:]*::|(?:[\da-fA-F]{1,4}:){6})[\da-fA-F:.]+(?:%\w+)?"
+_ADDRESS: Final = (
+    r"""["'(<]*(?:[\w.-]+[=>])?["'(\[]*"""
+    rf"""(?:\d{{1,3}}(?:\.\d{{1,3}}){{3}}|{_IPV6})\]?(?::\d+)?["')>;]*"""
+)
+# An address, or the list of addresses that proxies send.
+_CLIENT: Final = rf"{_ADDRESS}(?:, *{_ADDRESS})*"
+_HOST: Final = r"[\w.-]+|unix:"
+# What may follow an open format: text with its quotes in pairs, and the quote after a whole line.
+_REST: Final = r"""(?: [^"]*(?:"[^"]*"[^"]*)*)?"?"""
+
 
 class Field(NamedTuple):
     """A field of a line.
 
     Attributes:
         before: The text before it.
-        name: The name for messages.
-        names: All names that select it.
-        is_number: Whether it consists of digits, or is `-`.
+        names: The names that select it; the first is used in messages.
+        kind: `number` for digits or `-`, `text`, or `cell` for text that may be in quotes.
     """
 
     before: str
-    name: str
-    names: frozenset[str]
-    is_number: bool
+    names: tuple[str, ...]
+    kind: str = "text"
 
 
 class LineFormat(NamedTuple):
@@ -96,57 +93,74 @@ class LineFormat(NamedTuple):
 
     name: str
     fields: tuple[Field, ...]
-    tail: str
+    tail: str = ""
     is_open: bool = False
 
     @property
     def known(self) -> list[str]:
         """The names of the fields that can be selected."""
-        names = {field.name for field in self.fields}
-        return sorted(names.union(*(_REQUEST_PARTS.get(name, ()) for name in names)))
+        return [name for field in self.fields for name in field.names]
 
-    def after(self, text: str) -> LineFormat:
-        """Return the format of lines that begin with a text."""
-        first, *others = self.fields
-        fields = (first._replace(before=text + first.before), *others)
-        return self._replace(name=f"{self.name}, after {text}", fields=fields)
+    def parser(self, slots: Sequence[tuple[str, int]], options: Options) -> LogParser:
+        """Make the parser of these lines, with the slots of some fields."""
+        lines: list[tuple[str, str, list[int]]] = []
+        used: set[str] = set()
+        for field in self.fields:
+            # Of two fields with one name, the first is meant.
+            names = set(field.names) - used
+            used |= names
+            own = [slot for name, slot in slots if name in names]
+            lines.append((field.before, field.kind, own))
+        return LogParser.of_lines(lines, self.tail, self.is_open, options)
 
-    def time_field(self, wanted: str | None) -> Field:
-        """Return the field of the time; None: the most precise one.
+    def match(self, lines: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+        """Return the values of each line that has the format, after its number of prefix words.
 
-        Raises:
-            LogError: The format has no such field.
+        Only formats by name may have a prefix, which ends at the address. A host name is no
+        address, so that lines with one have no prefix.
         """
-        for name in _TIMES if wanted is None else (wanted,):
-            for field in self.fields:
-                if name in field.names:
-                    return field
-        if wanted is not None:
-            raise self._unknown("time", wanted)
-        raise LogError(
-            f"the format {self.name!r} has no time field; "
-            "add $time_local, $time_iso8601, $msec or %t"
-        )
+        patterns = [_pattern(self, _CLIENT), _pattern(self, _HOST)]
+        found = []
+        for line in lines:
+            if match := patterns[0].match(line) or patterns[1].match(line):
+                prefix, *values = match.groups()
+                row: dict[str, str] = {}
+                for field, value in zip(self.fields, values, strict=True):
+                    for name in field.names:
+                        row.setdefault(name, value)
+                found.append((len(prefix.split()), row))
+        return found
 
-    def find(self, option: str, wanted: str) -> tuple[Field, str]:
-        """Return the field with a name, and the part of the request to use, if any.
 
-        Raises:
-            LogError: The format has no such field.
-        """
-        sources = ("request", "target")
-        named = [(wanted, ""), *((source, wanted) for source in sources)]
-        for name, part in named:
-            for field in self.fields:
-                if name in field.names and (not part or part in _REQUEST_PARTS[name]):
-                    return field, part
-        raise self._unknown(option, wanted)
+@lru_cache
+def _pattern(layout: LineFormat, client: str) -> re.Pattern[str]:
+    """Return the pattern of a format's lines, with a group for the prefix and for each field.
 
-    def _unknown(self, option: str, wanted: str) -> LogError:
-        return LogError(
-            f"{option} must be a field of the format {self.name}, found {wanted!r}; "
-            f"{did_you_mean(wanted, self.known)}"
-        )
+    It is stricter than the core: quotes in a field must be escaped.
+    """
+    is_named = layout.name in FORMATS
+    pattern = _PREFIX if is_named and client is _CLIENT else "()"
+    for field, after in zip(layout.fields, [*layout.fields[1:], None], strict=True):
+        end = layout.tail if after is None else after.before
+        if field.kind == "number":
+            text = r"\d+|-"
+        elif is_named and field.names[0] in _ADDRESSES:
+            text = client
+        elif field.before.endswith('"') and end.startswith('"'):
+            text = r'(?:[^"\\]|\\.)*'
+        elif end == " " or (not end and layout.is_open):
+            text = r"\S*"
+        elif client is _HOST and field.names[0] in _USERS:
+            # With blanks, the words before it may be a prefix.
+            text = r"\S*"
+        else:
+            text = ".*?" if end else ".*"
+        pattern += f"{_literal(field.before)}({text})"
+    return re.compile(f"{pattern}{_literal(layout.tail)}{_REST if layout.is_open else ''} *$")
+
+
+def _literal(text: str) -> str:
+    return re.escape(text).replace(r"\ ", " +")
 
 
 def line_format(text: str) -> LineFormat:
@@ -157,8 +171,8 @@ def line_format(text: str) -> LineFormat:
     Raises:
         LogError: The format has no fields, or no separator between two fields.
 
-    >>> [field.name for field in line_format('$remote_addr [$time_local] $status').fields]
-    ['address', 'time', 'status']
+    >>> line_format('$remote_addr [$time_local] $status').known
+    ['remote_addr', 'time_local', 'status']
     """
     if text in FORMATS:
         return FORMATS[text]
@@ -177,7 +191,7 @@ def line_format(text: str) -> LineFormat:
     )
 
 
-_OTHERS: Final = ("auto", "csv", "jsonl", "logfmt", "parquet", "w3c")
+_OTHERS: Final = ("auto", "jsonl", "logfmt", "w3c")
 
 
 def _line_format(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> LineFormat:
@@ -190,10 +204,9 @@ def _line_format(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> Lin
             continue
         if fields and not before:
             raise LogError(
-                f"fields {fields[-1].name} and {names[0]} need a separator, found {name!r}"
+                f"fields {fields[-1].names[0]} and {names[0]} need a separator, found {name!r}"
             )
-        is_number = names[0] in _NUMBERS
-        fields.append(Field(before, names[0], frozenset(names), is_number))
+        fields.append(Field(before, names, "number" if names[0] in _NUMBERS else "text"))
         before = ""
     if not fields:
         raise LogError(f"a format needs at least a time field, found {name!r}")
@@ -203,8 +216,7 @@ def _line_format(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> Lin
 def _nginx(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     end = 0
     for match in _NGINX_FIELD.finditer(text):
-        variable = match[1] or match[2]
-        yield text[end : match.start()], (_NGINX.get(variable, variable), variable)
+        yield text[end : match.start()], (match[1] or match[2],)
         end = match.end()
     yield text[end:], ()
 
@@ -213,18 +225,18 @@ def _apache(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     end = 0
     for match in _APACHE_FIELD.finditer(text):
         before, end = text[end : match.start()], match.end()
-        letter, detail = match["letter"], match["detail"]
+        letter, detail = match["letter"], match["detail"] or ""
         if letter == "%":
             yield f"{before}%", ()
         elif letter == "t" and not detail:
             yield f"{before}[", ("time", "t")
             yield "]", ()
         elif letter == "i" and detail:
-            name = detail.lower().replace("-", "_")
-            ours = _NGINX.get(f"http_{name}", f"http_{name}")
-            yield before, (ours, f"http_{name}", detail)
+            yield before, (f"http_{detail.lower().replace('-', '_')}", detail)
+        elif letter == "T" and detail:
+            yield before, (f"duration_{detail}", f"{detail}T")
         else:
-            yield before, (_APACHE.get(letter, letter), f"{detail}{letter}" if detail else letter)
+            yield before, (_APACHE.get(letter, letter), f"{detail}{letter}")
     yield text[end:], ()
 
 
@@ -232,21 +244,25 @@ _COMMON: Final = '%h %l %u %t "%r" %>s %b'
 _COMBINED: Final = f'{_COMMON} "%{{Referer}}i" "%{{User-Agent}}i"'
 _MAIN: Final = (
     '$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent '
-    '"$http_referer" "$http_user_agent" "$http_x_forwarded_for"'
+    '"$http_referer" "$http_user_agent"'
 )
+# Source: NGINX Ingress Controller, its default log format.
+_INGRESS: Final = f"{_MAIN} $request_length $request_time [$upstream] [$other]"
 # Source: AWS, access log entries of Application and Classic Load Balancers, and of S3.
 _ELB: Final = (
-    "$time_iso8601 $elb $remote_addr $upstream_addr $request_time $target_time $response_time "
+    "$time_iso8601 $elb $remote_addr $upstream_addr $request_processing_time "
+    "$target_processing_time $response_processing_time "
     '$status $target_status $request_length $bytes_sent "$request" "$http_user_agent"'
 )
 _ALB: Final = f"$type {_ELB}"
 _S3: Final = (
     "$owner $bucket [$time_local] $remote_addr $remote_user $request_id $operation $key "
-    '"$request" $status $error $bytes_sent'
+    '"$request" $status $error $bytes_sent $object_size $total_time_ms'
 )
-# Source: HAProxy configuration manual, HTTP log format.
+# Source: HAProxy configuration manual, HTTP log format. The last timer is the whole request.
 _HAPROXY: Final = (
-    '$remote_addr [$time_local] $frontend $backend $timers $status $bytes_sent $captured "$request"'
+    "$remote_addr [$time_local] $frontend $backend $tr/$tw/$tc/$tt/$duration_ms $status "
+    '$bytes_sent $captured "$request"'
 )
 # Source: aiohttp, `AccessLogger.LOG_FORMAT`.
 _AIOHTTP: Final = '%a %t "%r" %s %b "%{Referer}i" "%{User-Agent}i"'
@@ -255,7 +271,6 @@ _NPM: Final = (
     '[$time_local] $statuses - $request_method $scheme $host "$request_uri" '
     "[Client $remote_addr] [Length $bytes_sent]"
 )
-
 # Source: Traefik, access logs in the common format.
 _TRAEFIK: Final = (
     '$remote_addr $ident $remote_user [$time_local] "$request" $status $bytes_sent "$http_referer" '
@@ -274,7 +289,8 @@ FORMATS: Final = {
     for name, parts in {
         "vhost_combined": _apache(f"%v:%p {_COMBINED}"),
         "traefik": _nginx(_TRAEFIK),
-        "main": _nginx(_MAIN),
+        "ingress": _nginx(_INGRESS),
+        "main": _nginx(f'{_MAIN} "$http_x_forwarded_for"'),
         "combined": _apache(_COMBINED),
         "common": _apache(_COMMON),
         "alb": _nginx(_ALB),

@@ -1,4 +1,4 @@
-"""The options of the core's parser that do not depend on the format."""
+"""The options of the core's parser, and time zones."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from penstock._core import IPV6_PREFIX, LogParser
-from penstock.display import pluralize
 from penstock.simulate.log.errors import LogError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+UNITS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+"""The units of times and durations, in nanoseconds."""
 _ZULU: Final = ("UTC", "Z", "GMT")
 
 
 class Options(NamedTuple):
-    """The options of the parser besides the format.
+    """The options of the core's parser.
 
     Attributes:
         has_cost: Whether a field holds the cost.
-        duration_unit: The unit of the duration, in nanoseconds; None if no field holds it.
+        duration_unit: The unit of durations that do not state one, in nanoseconds; None if
+            durations are not read.
         id_fields: The number of fields of an id.
+        client: The field of the id with the client, by index; a line without it has no id.
+        is_address: Whether the client must be an address.
         zone: The zone of times without one.
         time_unit: The unit of epochs; None to detect it.
         window: How late a line may be, in nanoseconds; None for any time.
@@ -39,6 +43,8 @@ class Options(NamedTuple):
     has_cost: bool = False
     duration_unit: int | None = None
     id_fields: int = 0
+    client: int | None = None
+    is_address: bool = False
     zone: str = "UTC"
     time_unit: str | None = None
     window: int | None = None
@@ -49,12 +55,6 @@ class Options(NamedTuple):
     parts: Sequence[tuple[int, str]] = ()
     classes: Sequence[tuple[int, Sequence[str]]] = ()
     conditions: Sequence[tuple[int, bool, Sequence[str]]] = ()
-
-    @property
-    def suffix(self) -> str:
-        """The end of a format's name, which tells the envelope of the lines."""
-        words = f", after {pluralize(self.prefix_words, 'word')}" if self.prefix_words else ""
-        return f"{words}{', in json-file' if self.is_json_wrapped else ''}"
 
 
 def parse_zone(value: str | datetime.tzinfo) -> str:

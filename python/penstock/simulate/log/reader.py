@@ -11,16 +11,16 @@ from penstock.display import pluralize, printable
 from penstock.errors import ConfigError
 from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE
-from penstock.simulate.log.detect import Detected, detect_format, table_parser
+from penstock.simulate.log.detect import Detected, detect_format
 from penstock.simulate.log.errors import LogError
-from penstock.simulate.log.options import Options, parse_zone
-from penstock.simulate.log.parquet import parquet_blocks, parquet_columns
+from penstock.simulate.log.options import UNITS, Options, parse_zone
 from penstock.simulate.log.progress import Progress, progress_bar
 from penstock.simulate.log.report import MAX_EXAMPLES, LogReport, SkippedLine, unit_names
 from penstock.simulate.log.selection import (
     CLIENT,
     MAX_ID_FIELDS,
     FieldSelection,
+    is_list,
 )
 from penstock.simulate.log.source import LogPath, Source, find_sources, read_ahead
 from penstock.simulate.log.where import Where
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 _WITHOUT_ID: Final = -1
 # The core's maximum; values of a field with more are kept as they are.
 _MAX_PATTERNS: Final = 64
-# Fields that are a list of addresses behind several proxies.
-_LISTS: Final = (("forwarded_for",), ("http_x_forwarded_for",), ("x_forwarded_for",))
-_UNITS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 # A log with no event in this many lines has the wrong format, and the rest is not read.
 _MAX_LINES_WITHOUT_EVENT: Final = 10_000
 
@@ -106,37 +103,38 @@ class _Table:
         if not self._fields.ids:
             return codes
         added = parser.ids(len(codes) if self._is_mapped else len(self.clients))
-        if self._fields.ids in _LISTS and any("," in id for id in added):
-            example = next(id for id in added if "," in id)
-            raise LogError(
-                f"{self._fields.ids[0]} has lists of addresses such as {printable(example, 60)!r}; "
-                "pass id='address' and trusted_proxies= or hops=, as in production"
-            )
+        if self._find_client is None:
+            _refuse_lists(added)
         if not self._is_mapped:
             self.clients.extend(added)
             return codes
         return np.concatenate([codes, np.array([self._code(id) for id in added], np.int64)])
 
     def _code(self, id: str) -> int:
-        parts = id.split("\t")
         if self._find_client is not None:
-            index, forwarded = self._fields.ids.index(CLIENT), parts.pop().replace("\\t", "\t")
+            *parts, forwarded = id.split("\t")
+            index = self._fields.ids.index(CLIENT)
+            # The last of a list is the peer of the proxy that wrote it.
+            peer, header = parts[index].rpartition(",")[2].strip(), forwarded.replace("\\t", "\t")
             try:
-                parts[index] = self._find_client.of(parts[index], _sent(forwarded), None)
+                parts[index] = self._find_client.of(peer, None if header in {"", "-"} else header)
             except MissingId:
                 return _WITHOUT_ID
-        if all(part in {"", "-"} for part in parts):
-            return _WITHOUT_ID
-        own = "\t".join(parts)
-        code = self._codes.setdefault(own, len(self.clients))
+            id = "\t".join(parts)
+        code = self._codes.setdefault(id, len(self.clients))
         if code == len(self.clients):
-            self.clients.append(own)
+            self.clients.append(id)
         return code
 
 
-def _sent(value: str) -> str | None:
-    """Return the value of a header; None if it was not sent."""
-    return None if value in {"", "-"} else value
+def _refuse_lists(ids: list[str]) -> None:
+    """Raise LogError if an id is a list of addresses, each of which may be the client."""
+    for part in (part for id in ids if "," in id for part in id.split("\t")):
+        if is_list(part):
+            raise LogError(
+                f"the log has lists of addresses such as {printable(part, 60)!r}; pass "
+                "trusted_proxies= or hops=, as in production, and id='address'"
+            )
 
 
 class _Stream:
@@ -145,6 +143,7 @@ class _Stream:
     def __init__(self, source: Source, detected: Detected, reader: LogReader) -> None:
         self.source = source
         self.detected = detected
+        self._parser = detected.make()
         # The time of its first event, where there are several files.
         self.first_ns = 0
         self._reader = reader
@@ -156,9 +155,9 @@ class _Stream:
 
     def chunks(self, advance: Callable[[], None]) -> Iterator[Chunk]:
         """Read the file; `advance` is called after each block."""
-        parser, reader = self.detected.parser, self._reader
+        parser, reader = self._parser, self._reader
         min_pending = reader.chunk_events
-        for block in read_ahead(self._blocks(), is_pipe=self.source.size is None):
+        for block in read_ahead(self.source.blocks(), is_pipe=self.source.size is None):
             parsed = parser.feed(block)
             advance()
             if parsed == 0 and reader.report.events == 0:
@@ -175,15 +174,10 @@ class _Stream:
         self._take_parsed()
         yield from self._sorted_chunks(is_last=True)
 
-    def _blocks(self) -> Iterator[bytes]:
-        if self.detected.columns:
-            return parquet_blocks(self.source.name, self.detected.columns)
-        return self.source.blocks()
-
     def _take_parsed(self) -> None:
         """Take the parsed events, and update the report."""
         reader, report = self._reader, self._reader.report
-        times, codes, costs, durations, counts = self.detected.parser.take()
+        times, codes, costs, durations, counts = self._parser.take()
         lines, skipped, without_id, late, filtered, units, examples, directive = counts
         if directive is not None:
             raise LogError(
@@ -191,7 +185,7 @@ class _Stream:
                 "split the file there",
                 file=self.source.name,
             )
-        self._codes = reader.table.extend(self._codes, self.detected.parser)
+        self._codes = reader.table.extend(self._codes, self._parser)
         chunk = Chunk(
             np.asarray(times),
             np.asarray(codes),
@@ -272,15 +266,19 @@ class LogReader:
         self._progress: Final = progress
         if len(sources) > 1:
             # The newest of rotated logs may still be empty.
-            filled = [source for source in sources if source.is_parquet or source.head()]
+            filled = [source for source in sources if source.head()]
             sources = filled or sources[:1]
         self._is_shared = len(sources) > 1
         self.table: Final = _Table(fields, find_client, is_shared=self._is_shared)
         self.clients: Final = self.table.clients
-        streams = [_Stream(each, _detect(each, format, fields, options), self) for each in sources]
+        streams = []
+        for source in sources:
+            head = source.head()
+            detected = detect_format(format, head, source.name, fields, options)
+            streams.append(_Stream(source, detected, self))
+            if self._is_shared:
+                streams[-1].first_ns = _first_time(detected.make(), head)
         if self._is_shared:
-            for stream in streams:
-                stream.first_ns = _first_time(stream.source, format, fields, options)
             # The names of rotated logs are in reverse order.
             streams.sort(key=lambda stream: stream.first_ns)
         self._streams: Final = streams
@@ -362,6 +360,14 @@ class LogReader:
                 file=file,
                 examples=report.examples,
             )
+        without = report.without_id
+        if CLIENT in self.fields.ids and without > report.events:
+            name = report.fields["id"].partition(", ")[0]
+            raise LogError(
+                f"{without:,} of {without + report.events:,} lines of {file} have no {name}, which "
+                f"is taken as the client; pass id=, or where='{name}!=-' to leave them out",
+                file=file,
+            )
         if report.events == 0 and report.filtered:
             raise LogError(
                 f"no event of {file} meets the conditions of where, of {report.filtered:,}",
@@ -390,12 +396,12 @@ def read_log(
     path: LogPath,
     *,
     format: str = "auto",  # noqa: A002  a word of the public surface
-    id: str | int | Iterable[str | int] | None = "address",
+    id: str | Iterable[str] | None = "address",
     cost: str | int | None = None,
-    duration: str | int | None = None,
-    duration_unit: str = "s",
+    duration: str | None = None,
+    duration_unit: str | None = None,
     ended: bool = False,
-    time: str | int | None = None,
+    time: str | None = None,
     time_unit: str | None = None,
     tz: str | datetime.tzinfo = "UTC",
     ipv6_prefix: int = IPV6_PREFIX,
@@ -408,7 +414,7 @@ def read_log(
     trusted_proxies: str | Sequence[str] = (),
     hops: int = 0,
 ) -> LogReader:
-    """Read a log chunk by chunk, in little memory however long it is.
+    r"""Read a log chunk by chunk, in little memory however long it is.
 
     The format and the fields are detected by this call; the rest is read during iteration.
 
@@ -416,14 +422,14 @@ def read_log(
         path: A file, several files, a pattern such as `access.log*`, or `-` for standard input.
             Several files are merged by time, whether they are rotated or of several servers. Files
             may be compressed by gzip, bzip2, xz or zstd; this is detected from their content.
-        format: `"auto"`, a name in `FORMATS`, `"jsonl"`, `"logfmt"`, `"w3c"`, `"csv"`,
-            `"parquet"`, or a format string of nginx (`$remote_addr …`) or Apache (`%h …`), also as
-            the whole directive.
-        id: The field of the client id, or several fields. None: all events are one client's. A
-            column may be given by its name or its number, from 0.
+        format: `"auto"`, a name in `FORMATS`, `"jsonl"`, `"logfmt"`, `"w3c"`, or a format string
+            of nginx (`$remote_addr …`) or Apache (`%h …`), also as the whole directive.
+        id: The field of the client id, or several fields. None: all events are one client's.
         cost: The field of the cost, or one integer for all events. None: 1 each.
-        duration: The field of the time that a request took, such as `"duration"`. None: not read.
-        duration_unit: Its unit: `"s"`, `"ms"`, `"us"` or `"ns"`.
+        duration: The field of the time that a request took, such as `"duration"`; if it is absent
+            in a line, the request took no time. None: not read.
+        duration_unit: Its unit: `"s"`, `"ms"`, `"us"` or `"ns"`. None: the unit that the format,
+            the name of the field (`elapsed_ms`) or the value (`42ms`) states.
         ended: Whether the time of a line is the end of its request, as in the logs of nginx, and
             not its start, as in those of Apache. With a duration, events are then at the start.
         time: The field of the time. None: detected.
@@ -451,13 +457,15 @@ def read_log(
         LogError: A file, format or field does not exist, a file is damaged, or more than `max_bad`
             of the lines were left out, which is known only after the last chunk.
 
+    >>> from pathlib import Path
     >>> from penstock.simulate import Simulator
-    >>> from penstock.simulate.log import write_access_log
+    >>> line = '192.0.2.1 - - [21/Nov/2026:06:25:17 +0000] "GET / HTTP/1.1" 200 5\n'
+    >>> count = Path("access.log").write_text(1_000 * line)
     >>> simulator = Simulator("60/minute")
-    >>> for chunk in read_log(write_access_log("access.log", events=1_000), chunk_events=400):
+    >>> for chunk in read_log("access.log", chunk_events=400):
     ...     part = simulator.feed(chunk, columns=["allowed"])
-    >>> simulator.events
-    1000
+    >>> simulator.events, simulator.denied
+    (1000, 940)
     """
     if not is_whole(ipv6_prefix, 1, 128):
         raise LogError(f"ipv6_prefix must be an integer from 1 to 128, found {ipv6_prefix!r}")
@@ -468,12 +476,13 @@ def read_log(
     if window is not None and not 0 <= window <= 1e9:  # noqa: PLR2004  some thirty years
         raise LogError(f"window must be seconds from 0 to 1e9, or None, found {window!r}")
     for option, unit in (("time_unit", time_unit), ("duration_unit", duration_unit)):
-        if unit is not None and unit not in _UNITS:
-            raise LogError(f"{option} must be one of {', '.join(_UNITS)}, found {unit!r}")
+        if unit is not None and unit not in UNITS:
+            raise LogError(f"{option} must be one of {', '.join(UNITS)}, found {unit!r}")
     if ended and duration is None:
         raise LogError("ended= needs duration=, the field of the time that a request took")
     zone = parse_zone(tz)
-    fields, conditions = FieldSelection.of(time, id, cost, duration), Where.parse(where, zone)
+    fields = FieldSelection.of(time, id, cost, duration, duration_unit)
+    conditions = Where.parse(where, zone)
     if len(fields.ids) + len(conditions.fields) > MAX_ID_FIELDS:
         raise LogError(f"id and where must have at most {MAX_ID_FIELDS} fields together")
     find_client = _client_address(fields, trusted_proxies, hops, ipv6_prefix)
@@ -486,7 +495,6 @@ def read_log(
     ]
     options = Options(
         has_cost=fields.cost is not None,
-        duration_unit=None if duration is None else _UNITS[duration_unit],
         id_fields=len(fields.ids) + fields.has_forwarded,
         zone=zone,
         time_unit=time_unit,
@@ -531,20 +539,9 @@ def _client_address(
         raise LogError(str(error)) from error
 
 
-def _detect(source: Source, format_name: str, fields: FieldSelection, options: Options) -> Detected:
-    if format_name == "parquet" or (format_name == "auto" and source.is_parquet):
-        return table_parser(parquet_columns(source.name), source.name, fields, options)
-    return detect_format(format_name, source.head(), source.name, fields, options)
-
-
-def _first_time(source: Source, format_name: str, fields: FieldSelection, options: Options) -> int:
+def _first_time(parser: LogParser, head: bytes) -> int:
     """Return the time of the first event of a log; 0 if there is no event."""
-    parser = (found := _detect(source, format_name, fields, options)).parser
-    if found.columns:
-        parser.feed(next(iter(parquet_blocks(source.name, found.columns)), b""))
-    else:
-        parser.feed(source.head())
-    parser.finish()
+    parser.feed(head)
     times = np.asarray(parser.take()[0])
     return int(times[0]) if len(times) else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from penstock.display import facts_html, pluralize, printable
+from penstock.display import pluralize, printable
 
 MAX_EXAMPLES: Final = 5
 # Characters of the names of files in a representation.
@@ -42,7 +42,7 @@ class LogReport:
         format: Their format.
         fields: The field that is used for each option, such as `{"time": "@timestamp"}`.
         events: Events read.
-        lines: Lines read; rows of a Parquet file.
+        lines: Lines read.
         skipped: Lines that do not parse.
         late: Lines that are out of order by more than the window.
         without_id: Lines that parse, but whose id is missing or `-`.
@@ -80,19 +80,6 @@ class LogReport:
 
     def __repr__(self) -> str:
         return f"<LogReport of {printable(', '.join(self.files), _MAX_FILES)}: {self}>"
-
-    def _repr_html_(self) -> str:
-        rows = [
-            ("files", ", ".join(self.files)),
-            ("format", self.format),
-            *((option, field) for option, field in self.fields.items()),
-            ("lines", f"{self.lines:,}"),
-            ("events", f"{self.events:,}"),
-            *((reason, f"{count:,}") for reason, count in self.left_out().items() if count),
-            *(("times in", unit) for unit in self.units),
-            *(("left out", str(line)) for line in self.examples),
-        ]
-        return facts_html("Log", rows)
 
     def left_out(self) -> dict[str, int]:
         """Return the number of lines that were left out, by the reason."""

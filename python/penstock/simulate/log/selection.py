@@ -1,29 +1,35 @@
-"""The fields of a log that hold the time, the id and the cost of an event."""
+"""The fields of a log that hold the time, the id, the cost and the duration of an event."""
 
 from __future__ import annotations
 
-import ipaddress
+import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from penstock._core import canonical_address
 from penstock.display import printable
 from penstock.simulate.log.errors import LogError
+from penstock.simulate.log.options import UNITS
 from penstock.validation import did_you_mean, is_whole
-from penstock.web.address import client_address
-from penstock.web.request import MissingId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.simulate.log.options import Options
+
 MAX_ID_FIELDS: Final = 6
 CLIENT: Final = "address"
 """The field of the client's address, or of the proxy's before it."""
-FORWARDED_FOR: Final = "forwarded_for"
-"""The field of the header `X-Forwarded-For`."""
-# Common names of our fields in JSON and CSV logs; the first one that exists is used.
+_FORWARDED_FOR: Final = "forwarded_for"
+# The core's numbers for the parts of an event.
+_TIME: Final = 0
+_COST: Final = 1
+_ID: Final = 2
+_DURATION: Final = 8
+# Common names of our fields; the first one that exists is used.
 _ALIASES: Final = {
     "time": (
-        "@timestamp", "timestamp", "ts", "time_iso8601", "msec", "time_local", "datetime", "date",
+        "@timestamp", "timestamp", "ts", "msec", "time_iso8601", "time_local", "datetime", "date",
         "StartUTC", "EdgeStartTimestamp", "eventTime", "request_time_start", "event_time",
         "created_at", "start_time", "at", "times", "t", "requestTime", "timeStamp", "started_at",
         "timestamp(ms)", "Time",
@@ -43,45 +49,73 @@ _ALIASES: Final = {
     "path": (
         "uri", "request_uri", "url.path", "request.uri", "RequestPath", "url", "target",
         "cs-uri-stem", "httpRequest.requestUrl", "ClientRequestPath", "ClientRequestURI",
-        "httpRequest.uri", "requestUri", "request",
+        "httpRequest.uri", "requestUri", "properties.requestUri", "resourcePath", "request",
     ),
     "target": (
         "request_uri", "uri", "request.uri", "RequestPath", "url", "httpRequest.requestUrl",
-        "ClientRequestURI", "httpRequest.uri", "requestUri", "request", "path",
+        "ClientRequestURI", "httpRequest.uri", "requestUri", "properties.requestUri",
+        "resourcePath", "request", "path",
     ),
     "method": (
         "request_method", "http_method", "request.method", "RequestMethod", "verb", "cs-method",
         "httpRequest.requestMethod", "http.request.method", "ClientRequestMethod",
-        "httpRequest.httpMethod", "httpMethod", "req.method", "request",
+        "httpRequest.httpMethod", "httpMethod", "properties.httpMethod", "req.method", "request",
     ),
     "user_agent": (
         "http_user_agent", "agent", "useragent", "user_agent.original", "httpRequest.userAgent",
         "cs(User-Agent)", "request_User-Agent",
     ),
+    "referer": ("http_referer", "cs(Referer)"),
     "bytes": (
-        "body_bytes_sent", "bytes_sent", "size", "response_size", "DownstreamContentSize",
+        "bytes_sent", "body_bytes_sent", "size", "response_size", "DownstreamContentSize",
         "sc-bytes",
     ),
     "status": (
-        "status_code", "code", "http_status", "response.status_code", "DownstreamStatus",
-        "sc-status", "httpRequest.status",
+        "status_code", "code", "http_status", "response.status_code", "http.response.status_code",
+        "DownstreamStatus", "sc-status", "httpRequest.status",
     ),
     "forwarded_for": (
         "x_forwarded_for", "http_x_forwarded_for", "xff", "x-forwarded-for", "X-Forwarded-For",
         "headers.x-forwarded-for", "request.headers.X-Forwarded-For",
     ),
     "duration": (
-        "request_time", "response_time", "duration_ms", "elapsed", "latency", "Duration",
-        "time-taken", "event.duration", "httpRequest.latency", "rt",
+        "request_time", "duration_s", "duration_ms", "duration_us", "duration_ns", "total_time_ms",
+        "durationMs", "request_processing_time", "response_time", "response_time_ms", "elapsed",
+        "elapsed_ms", "elapsedMs", "latency", "latency_ms", "Duration", "time-taken",
+        "event.duration", "httpRequest.latency", "responseLatency", "rt", "service",
     ),
 }  # fmt: skip
 # Fields with the client that a proxy names. They are never chosen, but make a choice doubtful.
 _FORWARDED: Final = (
-    "x_forwarded_for", "http_x_forwarded_for", "xff", "forwarded_for", "x_real_ip",
-    "http_x_real_ip", "true_client_ip", "x-forwarded-for", "X-Forwarded-For", "cf_connecting_ip",
-    "http_cf_connecting_ip",
+    *_ALIASES[_FORWARDED_FOR], _FORWARDED_FOR, "x_real_ip", "http_x_real_ip", "true_client_ip",
+    "cf_connecting_ip", "http_cf_connecting_ip",
 )  # fmt: skip
+# Fields that a line with a request has.
+_OF_REQUEST: Final = frozenset({"path", "method", *_ALIASES["path"], *_ALIASES["method"]})
 _MAX_SHOWN: Final = 60
+# Pairs of columns of the W3C format that hold the time.
+_DATE_AND_TIME: Final = (("date", "time"), ("date-local", "time-local"))
+# Load balancers of AWS state a duration in three parts.
+_PROCESSING_TIMES: Final = tuple(
+    f"{part}_processing_time" for part in ("request", "target", "response")
+)
+# The units of durations whose names do not say them.
+_UNITS_OF: Final = {
+    "request_time": "s",  # nginx
+    "upstream_response_time": "s",
+    **dict.fromkeys(_PROCESSING_TIMES, "s"),
+    "Duration": "ns",  # Traefik
+    "event.duration": "ns",  # Elastic Common Schema
+    "responseLatency": "ms",  # Amazon API Gateway
+}
+_UNIT_IN_NAME: Final = re.compile(r"[._(-](n|u|m|nano|micro|milli|)s(?:ecs?|econds?)?\)?$")
+_STATED: Final = re.compile(r"\d(?:ns|us|µs|μs|ms|s|m|h)$")
+# Fields besides `duration` that tell the server, and its unit.
+_SERVERS: Final = {
+    "request.remote_ip": "s",  # Caddy
+    "response_flags": "ms",  # Envoy
+    "upstream_service_time": "ms",
+}
 
 
 class FieldSelection(NamedTuple):
@@ -93,6 +127,7 @@ class FieldSelection(NamedTuple):
         cost: The field of the cost; None if all events cost the same.
         constant: The cost of each event if no field holds it; None is 1.
         duration: The field of the duration; None if it is not read.
+        duration_unit: The unit of durations; None to detect it.
         conditions: The fields of the conditions.
         has_forwarded: Whether the header with the clients of proxies is read.
     """
@@ -102,31 +137,18 @@ class FieldSelection(NamedTuple):
     cost: str | None = None
     constant: int | None = None
     duration: str | None = None
+    duration_unit: str | None = None
     conditions: tuple[str, ...] = ()
     has_forwarded: bool = False
-
-    @property
-    def texts(self) -> list[tuple[str, str]]:
-        """The fields with texts, each after its option: first those that the core makes ids of."""
-        forwarded = [("forwarded_for", FORWARDED_FOR)] if self.has_forwarded else []
-        return [
-            *(("id", field) for field in self.ids),
-            *forwarded,
-            *(("where", field) for field in self.conditions),
-        ]
-
-    @property
-    def names(self) -> list[str]:
-        """The names of these fields."""
-        return [field for _, field in self.texts]
 
     @classmethod
     def of(
         cls,
-        time: str | int | None,
-        id: str | int | Iterable[str | int] | None,
+        time: str | None,
+        id: Any,
         cost: str | int | None,
-        duration: str | int | None = None,
+        duration: str | None = None,
+        duration_unit: str | None = None,
     ) -> FieldSelection:
         """Check the fields that the caller passed.
 
@@ -142,7 +164,7 @@ class FieldSelection(NamedTuple):
         ids = tuple(_name("id", field) for field in named)
         if len(ids) > MAX_ID_FIELDS or (id is not None and not ids):
             raise LogError(f"id must have 1 to {MAX_ID_FIELDS} fields, found {len(ids)}")
-        constant = cost if isinstance(cost, int) else None
+        constant = None if cost is None or isinstance(cost, str) else cost
         if constant is not None and not is_whole(constant, 0, 2**63 - 1):
             raise LogError(
                 f"cost must be an integer of at least 0 or the name of a field, found {cost!r}"
@@ -150,102 +172,222 @@ class FieldSelection(NamedTuple):
         return cls(
             time=None if time is None else _name("time", time),
             ids=ids,
-            cost=None if cost is None or constant is not None else _name("cost", cost),
+            cost=_name("cost", cost) if isinstance(cost, str) else None,
             constant=constant,
             duration=None if duration is None else _name("duration", duration),
+            duration_unit=duration_unit,
         )
 
 
 def _name(option: str, given: object) -> str:
-    if is_whole(given, 0, 4095):
-        return str(given)
     if isinstance(given, str) and given:
         return given
     raise LogError(f"{option} must be the name of a field, found {given!r}")
 
 
-def resolve_client(known: Iterable[str], rows: Sequence[Mapping[str, str]], where: str) -> str:
-    """Return the field of the client's address.
+class Selected(NamedTuple):
+    """The fields of a log that are read.
 
-    Args:
-        known: The fields of the log.
-        rows: The values of the first lines by field.
-        where: The log, for messages.
-
-    Raises:
-        LogError: There is no such field, or several with different values.
-
-    >>> resolve_client(["ts", "client_ip"], [{"client_ip": "192.0.2.1"}], "access.json")
-    'client_ip'
+    Attributes:
+        slots: Each field with its slot in the core.
+        used: The field that is used for each option.
+        options: The options of the parser.
     """
-    names = list(known)
-    found = [name for name in ("address", *_ALIASES["address"]) if name in names]
-    if not found:
-        likely = [name for name in names if any(is_address(row.get(name, "")) for row in rows)]
-        listed = f"fields with addresses are {', '.join(likely)}" if likely else ""
-        raise LogError(
-            f"{where} has no field 'address' (or a known alias); pass id=; "
-            f"{listed or did_you_mean('address', names)}"
-        )
-    first, *others = found
-    if first == "address" and "forwarded_for" not in names:
+
+    slots: list[tuple[str, int]]
+    used: dict[str, str]
+    options: Options
+
+
+class Head(NamedTuple):
+    """The beginning of a log.
+
+    Attributes:
+        name: The name of the log, for messages.
+        known: Its fields.
+        rows: The values of the first lines, by field.
+    """
+
+    name: str
+    known: Sequence[str]
+    rows: Sequence[Mapping[str, str]]
+
+    def select(self, wanted: FieldSelection, options: Options) -> Selected:
+        """Find the fields to read.
+
+        Args:
+            wanted: What the caller passed.
+            options: The options of the parser.
+
+        Raises:
+            LogError: There is no such field, or it is doubtful which one is the client.
+        """
+        client = self._client_field(wanted) if CLIENT in (*wanted.ids, *wanted.conditions) else ""
+        named = [*(("id", name) for name in wanted.ids)]
+        named += [(_FORWARDED_FOR, _FORWARDED_FOR)] * wanted.has_forwarded
+        named += [("where", name) for name in wanted.conditions]
+        # For each field its option, its slot and the name to show.
+        found = [("time", field, _TIME, field) for field in self._time_fields(wanted.time)]
+        parts: list[tuple[int, str]] = []
+        for slot, (option, name) in enumerate(named, _ID):
+            field = self._text_field(option, name, client)
+            # A field for the method has nothing else, but one for the path may have the query.
+            if name in {"path", "target"} or (name == "method" and field == "request"):
+                parts.append((slot, name))
+            found.append((option, field, slot, name if field == "request" else field))
+        options = options._replace(parts=parts)
+        if wanted.cost is not None:
+            field = self._resolve("cost", wanted.cost)
+            found.append(("cost", field, _COST, field))
+        if wanted.duration is not None:
+            fields = self._duration_fields(wanted.duration)
+            found += [("duration", field, _DURATION, field) for field in fields]
+            unit = wanted.duration_unit or self._duration_unit(fields[0])
+            options = options._replace(duration_unit=UNITS[unit])
+        if CLIENT in wanted.ids:
+            # Apache's %h may be the name of a host.
+            is_address = "h" not in self.known and self._has_addresses(client)
+            options = options._replace(client=wanted.ids.index(CLIENT), is_address=is_address)
+        used: dict[str, str] = {}
+        for option, _, _, shown in found:
+            used[option] = f"{used[option]}, {shown}" if option in used else shown
+        return Selected([(field, slot) for _, field, slot, _ in found], used, options)
+
+    def _values(self, field: str) -> list[str]:
+        return _present(field, self.rows)
+
+    def _has_addresses(self, field: str) -> bool:
+        """Return whether most values of a field are addresses."""
+        values = self._values(field)
+        return sum(map(is_address, values)) * 2 > len(values)
+
+    def _time_fields(self, wanted: str | None) -> Sequence[str]:
+        """Return the field of the time, or those of the date and the time of day."""
+        for date, time in _DATE_AND_TIME if wanted is None else ():
+            dates = self._values(date)
+            are_dates = bool(dates) and all("-" in text and ":" not in text for text in dates)
+            if are_dates and {date, time} <= {*self.known}:
+                return (date, time)
+        return (self._resolve("time", wanted or "time"),)
+
+    def _text_field(self, option: str, name: str, client: str) -> str:
+        is_listed = option == _FORWARDED_FOR and any(map(is_list, self._values(client)))
+        if name == CLIENT or is_listed:
+            return client
+        return self._resolve(option, name)
+
+    def _client_field(self, wanted: FieldSelection) -> str:
+        """Return the field of the client's address: the one that most lines with a request have.
+
+        Raises:
+            LogError: There is no such field, or several with different values.
+        """
+        found = [name for name in (CLIENT, *_ALIASES[CLIENT]) if name in self.known]
+        if not found:
+            likely = [name for name in self.known if any(map(is_address, self._values(name)))]
+            listed = f"fields with addresses are {', '.join(likely)}" if likely else ""
+            raise LogError(
+                f"{self.name} has no field 'address' (or a known alias); pass id=; "
+                f"{listed or did_you_mean('address', self.known)}"
+            )
+        requests = [row for row in self.rows if any(map(row.get, _OF_REQUEST))] or self.rows
+
+        def score(name: str) -> tuple[int, int]:
+            values = _present(name, requests)
+            return sum(map(is_address, values)), len(values)
+
+        first = max(found, key=score)
+        if wanted.has_forwarded:
+            # The address of a proxy.
+            return first
+        doubtful = [name for name in found if any(_differ(row, first, name) for row in requests)]
+        for name in _FORWARDED:
+            differing = sum(_differ(row, first, name) for row in requests)
+            if name in self.known and differing * 2 > len(requests):
+                doubtful.append(name)
+        for row in requests:
+            if any(_differ(row, first, name) for name in doubtful):
+                named = ((name, row.get(name, "")) for name in (first, *doubtful))
+                shown = ", ".join(f"{name} ({_shown(value)})" for name, value in named)
+                raise LogError(
+                    f"{self.name} has several fields that may be the client: {shown}; pass id=, or "
+                    "trusted_proxies= or hops= as in production"
+                )
         return first
-    doubtful = [name for name in others if _differ(rows, first, name)]
-    for name in _FORWARDED:
-        differing = sum(_differ([row], first, name) for row in rows)
-        if name in names and differing * 2 > len(rows):
-            doubtful.append(name)
-    if doubtful:
-        row = next(row for row in rows if any(_differ([row], first, name) for name in doubtful))
-        values = {name: printable(row.get(name, ""), _MAX_SHOWN) for name in (first, *doubtful)}
-        shown = ", ".join(f"{name} ({value})" for name, value in values.items())
+
+    def _duration_fields(self, name: str) -> tuple[str, ...]:
+        """Return the field of the duration, or those of its parts."""
+        field = self._resolve("duration", name)
+        return _PROCESSING_TIMES if field == _PROCESSING_TIMES[0] else (field,)
+
+    def _duration_unit(self, field: str) -> str:
+        """Return the unit of a duration, which its name, its values or the other fields tell.
+
+        Raises:
+            LogError: Nothing tells it.
+        """
+        if field in _UNITS_OF:
+            return _UNITS_OF[field]
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", field).lower()
+        if match := _UNIT_IN_NAME.search(words):
+            return "us" if match[1] == "micro" else f"{match[1][:1]}s"
+        values = self._values(field)
+        if words.replace("-", "_") == "time_taken" and values:
+            # The format and CloudFront have seconds with a fraction, IIS whole milliseconds.
+            return "s" if any("." in value for value in values) else "ms"
+        for other, unit in _SERVERS.items() if field == "duration" else ():
+            if other in self.known:
+                return unit
+        if values and all(map(_STATED.search, values)):
+            return "s"
+        shown = f" ({_shown(values[0])})" if values else ""
         raise LogError(
-            f"{where} has several fields that may be the client: {shown}; pass id=, or "
-            "trusted_proxies= or hops= as in production"
+            f"the unit of {field}{shown} in {self.name} is not known; pass duration_unit="
         )
-    return first
+
+    def _resolve(self, option: str, name: str) -> str:
+        """Return the field with a name or one of its aliases.
+
+        Raises:
+            LogError: There is no such field.
+        """
+        for alias in (name, *_ALIASES.get(name, ())):
+            if alias in self.known:
+                return alias
+        suggestion = did_you_mean(name, self.known)
+        if name in _ALIASES:
+            # The name may be a default that the caller did not pass.
+            raise LogError(
+                f"{self.name} has no field {name!r} (or a known alias); pass {option}=; "
+                f"{suggestion}"
+            )
+        raise LogError(f"{option} must be a field of {self.name}, found {name!r}; {suggestion}")
 
 
-def _differ(rows: Sequence[Mapping[str, str]], first: str, second: str) -> bool:
-    """Whether a row has two different clients, not counting empty values."""
-    pairs = ((row.get(first, ""), row.get(second, "")) for row in rows)
-    return any(b not in {"", "-"} and _client(a) != _client(b) for a, b in pairs)
+def _present(field: str, rows: Sequence[Mapping[str, str]]) -> list[str]:
+    return [value for row in rows if (value := row.get(field, "")) not in {"", "-"}]
 
 
-def _client(text: str) -> str:
-    """Return an address without its port, and another text as it is."""
-    try:
-        return client_address(text)
-    except MissingId:
-        return text
+def _shown(value: str) -> str:
+    return printable(value, _MAX_SHOWN)
+
+
+def _differ(row: Mapping[str, str], first: str, second: str) -> bool:
+    """Return whether a line has two different clients."""
+    one, other = row.get(first, ""), row.get(second, "")
+    return not {one, other} & {"", "-"} and (_address(one) or one) != (_address(other) or other)
+
+
+def _address(text: str) -> str | None:
+    """Return an address in canonical form, and None for another text."""
+    return canonical_address(text.strip(" \"'()<>;"), 128) if text.isascii() else None
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an address, or a list of which the first is one."""
-    try:
-        ipaddress.ip_address(text.partition(",")[0].strip())
-    except ValueError:
-        return False
-    return True
+    """Return whether a text is an address, or a list that begins with one."""
+    return _address(text.partition(",")[0]) is not None
 
 
-def resolve_field(option: str, name: str, known: Iterable[str], where: str) -> str:
-    """Return the field with a name or one of its aliases.
-
-    Raises:
-        LogError: There is no such field.
-
-    >>> resolve_field("id", "address", ["ts", "client_ip"], "access.json")
-    'client_ip'
-    """
-    names = list(known)
-    for alias in (name, *_ALIASES.get(name, ())):
-        if alias in names:
-            return alias
-    suggestion = did_you_mean(name, names)
-    if name in _ALIASES:
-        # The name may be a default that the caller did not pass.
-        raise LogError(
-            f"{where} has no field {name!r} (or a known alias); pass {option}=; {suggestion}"
-        )
-    raise LogError(f"{option} must be a field of {where}, found {name!r}; {suggestion}")
+def is_list(text: str) -> bool:
+    """Return whether a text is a list of addresses, which proxies send."""
+    return "," in text and any(map(is_address, text.split(",")))

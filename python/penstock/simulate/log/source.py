@@ -42,13 +42,13 @@ _UNSUPPORTED: Final = (
     (b"Salted__", "encrypted by OpenSSL; decrypt it first"),
     (b"-----BEGIN PGP", "encrypted by PGP; decrypt it first"),
     (b"age-encryption.org", "encrypted by age; decrypt it first"),
-    (b"SQLite format 3", "an SQLite database; export a table as CSV"),
+    (b"PAR1", "a Parquet file; read it with a library for tables, and pass its columns to Trace"),
+    (b"SQLite format 3", "an SQLite database; pass the columns of a table to Trace"),
     (b"LPKSHHRH", "a systemd journal; use `journalctl --file {} -o json | …`"),
     (b"\xff\xfe", "text in UTF-16; use `iconv -f utf-16 -t utf-8 {} | …` and the path '-'"),
     (b"\xfe\xff", "text in UTF-16; use `iconv -f utf-16 -t utf-8 {} | …` and the path '-'"),
 )
 _LONGEST_MAGIC: Final = max(len(magic) for magic, _ in _UNSUPPORTED)
-_PARQUET: Final = b"PAR1"
 
 
 def _open_zstd(file: IO[bytes]) -> IO[bytes]:
@@ -146,16 +146,6 @@ class Source:
         yield from self._held
         self._held = []
         yield from self._stream if self._stream is not None else self._bytes()
-
-    @property
-    def is_parquet(self) -> bool:
-        """Whether it is a Parquet file."""
-        if self._stream is not None:
-            return False
-        with self._opened() as file:
-            found = file.peek().startswith(_PARQUET)
-        self.done = 0
-        return found
 
     @contextmanager
     def _opened(self) -> Iterator[io.BufferedReader]:

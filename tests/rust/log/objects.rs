@@ -1,12 +1,6 @@
-//! JSON lines and tables.
-
-use penstock::log::{CsvColumns, Format};
+//! JSON lines.
 
 use super::{ParseOptions, names, options, read};
-
-fn csv(delimiter: u8, count: usize, has_header: bool) -> Format {
-    Format::Csv(CsvColumns { delimiter, count, has_header, wanted: vec![(0, 0), (1, 2)] })
-}
 
 #[test]
 fn fields_of_objects_are_found_by_name_and_path() {
@@ -92,41 +86,23 @@ fn invalid_utf8_in_an_object_is_escaped_once() {
 }
 
 #[test]
-fn rows_are_parsed_by_column_index() {
-    let cases: &[(&[u8], u8, &str)] = &[
-        (b"t,who,more\n1,a,x\n2,b,y\n", b',', "t,who"),
-        (b"t;who;more\r\n1;a;x\r\n2;b;y", b';', "CRLF and no end"),
-        (b"t,who,more\n\n1,\"a\",\"x,\n\"\"y\"\"\"\n\n2,b,\n", b',', "quotes"),
-    ];
-    for (text, delimiter, case) in cases {
-        let (events, ids) = read(csv(*delimiter, 3, true), options(), text);
-        assert_eq!(events.examples, [], "{case}");
-        assert_eq!(events.times, [1_000_000_000, 2_000_000_000], "{case}");
-        assert_eq!(ids, ["a", "b"], "{case}");
-    }
-}
-
-#[test]
-fn invalid_rows_are_reported_with_their_lines() {
-    let text = b"1,a\n2\n3,\"two\nlines\"\nx,c\n4,d,e\n5,\n";
-    let (events, ids) = read(csv(b',', 2, false), options(), text);
-    assert_eq!((&ids[..], events.without_id), (&["a".to_owned(), "two\nlines".to_owned()][..], 1));
-    let faults: Vec<_> =
-        events.examples.iter().map(|example| (example.line, &example.reason[..])).collect();
+fn a_client_that_is_no_address_is_refused_if_it_must_be_one() {
+    let text = "{\"ts\":1,\"ip\":\"localhost:2019\"}\n{\"ts\":1,\"ip\":\"192.0.2.1\"}\n\
+                {\"ts\":1,\"ip\":\"localhost:2019\"}\n{\"ts\":1,\"ip\":\"-\"}\n";
+    let options = ParseOptions { client: Some(0), is_address: true, ..options() };
+    let (events, ids) = read(names(&["ts", "ip"]), options, text.as_bytes());
     assert_eq!(
-        faults,
-        [(2, "1 columns, expected 2"), (5, "'x' is not a time"), (6, "3 columns, expected 2")]
+        (&ids[..], events.skipped, events.without_id),
+        (&["192.0.2.1".to_owned()][..], 2, 1)
     );
-    assert_eq!(events.lines_read, 7);
+    let reason = "the client must be an address, found 'localhost:2019'";
+    assert_eq!(events.examples[0].reason, reason);
 }
 
 #[test]
-fn an_unclosed_quote_skips_one_overlong_row() {
-    let mut text = b"1,\"open\n".to_vec();
-    while text.len() < (1 << 20) + 4096 {
-        text.extend_from_slice(b"2,b\n");
-    }
-    let (events, _) = read(csv(b',', 2, false), options(), &text);
-    assert_eq!((events.skipped, events.examples[0].line), (1, 1));
-    assert!(events.times.len() > 900, "{}", events.times.len());
+fn a_line_without_its_client_has_no_id() {
+    let text = "{\"ts\":1,\"path\":\"/\"}\n{\"ts\":1,\"ip\":\"192.0.2.1\"}\n";
+    let options = ParseOptions { id_fields: 2, client: Some(1), ..options() };
+    let (events, ids) = read(names(&["ts", "path", "ip"]), options, text.as_bytes());
+    assert_eq!((&ids[..], events.without_id), (&["-\t192.0.2.1".to_owned()][..], 1));
 }
