@@ -390,4 +390,5 @@ def is_address(text: str) -> bool:
 
 def is_list(text: str) -> bool:
     """Return whether a text is a list of addresses, which proxies send."""
-    return "," in text and any(map(is_address, text.split(",")))
+    items = [item.strip() for item in text.split(",")]
+    return len(items) > 1 and not any(" " in item for item in items) and any(map(is_address, items))
