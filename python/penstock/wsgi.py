@@ -16,7 +16,7 @@ from penstock.web.options import (
 )
 from penstock.web.request import Response
 from penstock.web.rule import LimitOptions, RuleOptions, make_rule
-from penstock.web.wsgi_visit import WsgiVisit
+from penstock.web.wsgi_visit import MIDDLEWARE_KEY, WsgiVisit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +36,7 @@ class PenstockMiddleware:
     """Apply limits to every request of an application.
 
     The decision is in `environ["penstock.decision"]`. A refused request does not reach the
-    application.
+    application. Of several middlewares with one limiter, the outermost writes the fields of all.
 
     Args:
         app: The application.
@@ -78,26 +78,39 @@ class PenstockMiddleware:
         if not self.guard.enabled:
             environ["penstock.decision"] = NOTHING
             return self.app(environ, start_response)
-        # A local: a method call would look up the class first.
-        app = self.app
-        visit = WsgiVisit(environ, environ.get("REMOTE_ADDR"))
-        visit.start_response = start_response
-        outcome = visit.enter(self._limits)
-        environ["penstock.decision"] = visit.decision
-        if outcome is None:
-            if visit.slots is None:
-                return app(environ, visit.start)
-        elif outcome.refusal is not None:
-            return self._refuse(outcome, environ, visit.start)
-        else:
-            visit.request.watch_body()
-        visit.has_started = False
+        # Locals: a method call would look up the class first.
+        app, limits = self.app, self._limits
+        outer: WsgiVisit | None = environ.get(MIDDLEWARE_KEY)
+        visit = None if outer is None else outer.under(limits.limiter)
+        is_outermost = visit is None
+        if visit is None:
+            visit = environ[MIDDLEWARE_KEY] = WsgiVisit(environ, environ.get("REMOTE_ADDR"))
+            visit.start_response, visit.outer = start_response, outer
+            start_response = visit.start
+        outcome = None
         try:
-            body = app(environ, visit.start)
-        except Exception:
-            visit.failed()
+            outcome = visit.enter(limits)
+            environ["penstock.decision"] = visit.decision
+            if outcome is None:
+                body = app(environ, start_response)
+            elif outcome.refusal is not None:
+                body = self._refuse(outcome, environ, start_response)
+            else:
+                visit.request.watch_body()
+                body = app(environ, start_response)
+        except BaseException as error:
+            if is_outermost:
+                visit.stopped(error)
+            elif outcome is not None and isinstance(error, Exception):
+                visit.failed(outcome, head=None)
             raise
-        if visit.has_started and not visit.needs_end:
+        finally:
+            # A visit refers to its environ: a cycle waits for the garbage collector.
+            environ[MIDDLEWARE_KEY] = outer
+        entered = visit.entered
+        if not is_outermost or (
+            visit.slots is None and (entered is None or not entered.needs_response)
+        ):
             return body
         return visit.watch_response(body)
 

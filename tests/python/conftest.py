@@ -195,6 +195,12 @@ class DjangoSite:
         self._urls = urls
         self._overrides = overrides
 
+    @property
+    def patterns(self) -> list[Any]:
+        """The routes so far, as Django has them."""
+        patterns: list[Any] = self._urls.urlpatterns
+        return patterns
+
     def route(self, template: str, view: Any) -> None:
         """Serve a view, or included URLs, under a path without its first slash."""
         from django.urls import path  # noqa: PLC0415  after the settings

@@ -7,9 +7,10 @@ import gc
 import json
 import logging
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.core.cache import caches
 from django.http import (
     FileResponse,
@@ -18,10 +19,12 @@ from django.http import (
     HttpResponseRedirect,
 )
 from django.template.response import SimpleTemplateResponse
+from rest_framework.views import APIView
 from sites import limit_fields, site_remaining
 
 import penstock
-from penstock.django import PenstockMiddleware, limit
+from penstock.django import PenstockMiddleware, exempt, limit
+from penstock.django.drf import PenstockThrottle
 from penstock.django.signals import limit_denied
 from penstock.web.decide import RouteLimits
 
@@ -337,3 +340,47 @@ def post(site: DjangoSite, path: str, data: dict[str, str]) -> int:
     from django.test import Client  # noqa: PLC0415  after the settings
 
     return Client().post(path, data).status_code
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("place", ["default", "decorator", "throttle"])
+def test_refusal_because_the_store_fails_is_no_error_of_django(
+    site: DjangoSite, caplog: pytest.LogCaptureFixture, place: str, is_async: bool
+) -> None:
+    # Django mails the administrators each record of an error.
+    limiter = penstock.Limiter({"PerAddress": "2/minute"}, clock=penstock.ManualClock())
+    default = {"DEFAULT": limit("PerAddress", on_store_error="deny")} if place == "default" else {}
+    middleware = ["penstock.django.PenstockMiddleware"] if default else []
+    site.set(PENSTOCK={"LIMITER": limiter, **default}, MIDDLEWARE=middleware)
+
+    def unavailable(_: object) -> HttpResponse:
+        return HttpResponse(status=503)
+
+    class Throttle(PenstockThrottle):
+        limit = "PerAddress"
+        options: ClassVar[Any] = {"on_store_error": "deny"}
+
+    class Limited(APIView):
+        throttle_classes = (Throttle,)
+        authentication_classes = ()
+
+    view: Any = hello
+    if place == "decorator":
+        view = limit("PerAddress", on_store_error="deny")(hello)
+    elif place == "throttle":
+        view = Limited.as_view()
+    site.route("", view)
+    site.route("other", exempt(unavailable))
+
+    def status(path: str) -> int:
+        ask = async_to_sync(site.aget) if is_async else site.get
+        return int(ask(path).status_code)
+
+    status("/")
+    limiter.close()
+    caplog.clear()
+    assert status("/") == 503
+    assert [record for record in caplog.records if record.name == "django.request"] == []
+    assert status("/other") == 503
+    (record,) = [record for record in caplog.records if record.name == "django.request"]
+    assert record.levelname == "ERROR"

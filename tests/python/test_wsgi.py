@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
+import flask
 import pytest
 from guards import PEER, left
+from hello import hello_wsgi
+from werkzeug.test import Client
 
+import penstock
+from penstock.flask import Penstock
 from penstock.wsgi import PenstockMiddleware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    import penstock
 
 
 Headers = list[tuple[str, str]]
@@ -183,3 +186,49 @@ def test_response_that_never_starts_is_settled(
     clock.advance(601)
     Answer(limited)
     assert left(limiter, "PerUser", "ada") == 3
+
+
+@pytest.mark.parametrize("text", ["10/minute", "1 in flight"])
+def test_two_middlewares_with_one_limiter_charge_a_bucket_once(text: str) -> None:
+    limiter = penstock.Limiter({"A": text, "B": "9/minute"}, clock=penstock.ManualClock())
+    inner = PenstockMiddleware(hello_wsgi, limiter, limit=["A", "B"], id="all")
+    other = PenstockMiddleware(inner, limits={"Other": "5/minute"}, limit="Other", id="all")
+    client = Client(PenstockMiddleware(other, limiter, limit="A", id="all"))
+    for count in range(1, 4):
+        response = client.get("/", buffered=True)
+        fields = response.headers.getlist("RateLimit")
+        assert [field.count('"A"') for field in fields if '"A"' in field] == [1]
+        assert [field.count('"B"') for field in fields if '"B"' in field] == [1]
+        assert response.status_code == 200
+        assert limiter.peek("B", "all").remaining == 9 - count
+        assert limiter.peek("A", "all").remaining == (10 - count if "minute" in text else 1)
+
+
+def test_inner_middleware_that_refuses_leaves_the_outer_its_charge() -> None:
+    limiter = penstock.Limiter({"A": "9/minute", "B": "1/minute"}, clock=penstock.ManualClock())
+    inner = PenstockMiddleware(hello_wsgi, limiter, limit="B", id="all")
+    client = Client(PenstockMiddleware(inner, limiter, limit="A", id="all"))
+    assert [client.get("/").status_code for _ in range(2)] == [200, 429]
+    assert limiter.peek("A", "all").remaining == 7
+    assert client.get("/").headers.getlist("RateLimit") == ['"A";r=6;t=7, "B";r=0;t=60']
+
+
+@pytest.mark.parametrize("text", ["10/minute", "1 in flight"])
+def test_flask_within_a_middleware_with_its_limiter_charges_a_bucket_once(text: str) -> None:
+    limits = {"A": text, "B": "9/minute", "C": "9/minute"}
+    limiter = penstock.Limiter(limits, clock=penstock.ManualClock())
+    app = flask.Flask("shop")
+    extension = Penstock(app, limiter)
+    extension.default("C", id="all")
+    app.get("/")(extension.limit("A", "B", id="all")(lambda: "hello"))
+    app.wsgi_app = PenstockMiddleware(app.wsgi_app, limiter, limit="A", id="all")  # type: ignore[method-assign]
+    for count in range(1, 4):
+        response = app.test_client().get("/", buffered=True)
+        assert response.status_code == 200
+        (field,) = response.headers.getlist("RateLimit")
+        assert [field.count(f'"{name}"') for name in limits] == [1, 1, 1]
+        left = [limiter.peek(name, "all").remaining for name in limits]
+        assert left == [10 - count if "minute" in text else 1, 9 - count, 9 - count]
+    # Without limits of Flask, the middleware writes its own.
+    (field,) = app.test_client().get("/none", buffered=True).headers.getlist("RateLimit")
+    assert field.startswith('"A"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
@@ -11,6 +12,7 @@ from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 
 from penstock.django.deferred import waits_for_user
+from penstock.django.ends import watch_request, watch_response
 from penstock.django.request import (
     AsyncDjangoRequest,
     Deferred,
@@ -19,7 +21,6 @@ from penstock.django.request import (
     UserNotLoaded,
 )
 from penstock.django.signals import limit_denied
-from penstock.django.streams import watch_response
 from penstock.django.urls import all_views, has_throttle, throttles_of
 from penstock.django.view_limits import all_rules, class_of, directly_within, route_of
 from penstock.errors import Error
@@ -60,6 +61,7 @@ class DjangoLimits(RouteTable):
     def __init__(self, guard: Guard, defaults: tuple[Rule, ...]) -> None:
         super().__init__(guard, defaults)
         self.may_wait: Final = guard.limiter.may_wait
+        logging.getLogger("django.request").addFilter(_is_reported)
 
     def limits_for_view(
         self, limits: ViewLimits, http: HttpRequest, visit: DjangoVisit, view_object: object
@@ -198,6 +200,8 @@ class DjangoLimits(RouteTable):
         if native is not http or visit.is_decided:
             visit.cached_request = DjangoRequest(native, http)
         outcome = visit.enter(limits)
+        if visit.slots is not None:
+            watch_request(http, visit)
         http.penstock = visit.decision  # type: ignore[attr-defined]
         if limit_denied.receivers:
             _send(visit.outcome, visit.request)
@@ -221,6 +225,8 @@ class DjangoLimits(RouteTable):
             # A callable of the application queries the database.
             visit.cached_request = DjangoRequest(native, http)
             outcome = await sync_to_async(visit.enter)(limits)
+        if visit.slots is not None:
+            watch_request(http, visit)
         http.penstock = visit.decision  # type: ignore[attr-defined]
         if limit_denied.receivers:
             await sync_to_async(_send)(visit.outcome, visit.request)
@@ -270,7 +276,7 @@ class DjangoLimits(RouteTable):
                 visit.respond(response)
                 visit.show(http)
             if visit.needs_end:
-                watch_response(response, visit)
+                watch_response(response, http, visit)
         headers = response.headers
         # As `headers[name] = value`, which takes longer.
         set_field = headers.__setitem__
@@ -290,6 +296,17 @@ class DjangoLimits(RouteTable):
                     throttle_rule = throttle.penstock_rule(scope, view_class)
                     if throttle_rule is not None:
                         yield throttle_rule
+
+
+def _is_reported(record: logging.LogRecord) -> bool:
+    """Return whether a record is not about a refusal because the store fails.
+
+    Django logs each response from 500 on as an error, which is mailed to `ADMINS`. The failure of
+    the store has been logged once.
+    """
+    visit = getattr(getattr(record, "request", None), "_penstock_visit", None)
+    entered = None if visit is None else visit.entered
+    return entered is None or entered.refusal != "store" or record.exc_info is not None
 
 
 async def on_loop(

@@ -30,6 +30,7 @@ with Extra("drf"):
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from django.http import HttpRequest
     from rest_framework.request import Request
     from rest_framework.response import Response
     from rest_framework.views import APIView
@@ -260,6 +261,15 @@ class PenstockMixin(_View):
 
     throttle_scope: str | None = None
 
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Serve a request; end it if it is stopped, such as by a timeout of gevent."""
+        try:
+            return super().dispatch(request, *args, **kwargs)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                visit_of(request).finished()
+            raise
+
     def check_throttles(self, request: Request) -> None:
         """Call other throttles first, so that ours take nothing from a request they refuse."""
         throttles, view = self.get_throttles(), cast("APIView", self)
@@ -280,7 +290,11 @@ class PenstockMixin(_View):
         try:
             return super().handle_exception(exc)
         except Exception:
-            visit.failed(head=None)
+            if visit.has_writer:
+                visit.failed(head=None)
+            else:
+                # No response follows that this could settle.
+                visit.failed()
             raise
 
     def finalize_response(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -9,6 +10,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from penstock.django import conf
 from penstock.django.app_limits import on_loop
 from penstock.django.decorators import is_answer, is_disconnect
+from penstock.django.ends import ends_with_thread
 from penstock.django.request import DjangoRequest, visit_of
 from penstock.errors import ConfigError, RateLimited
 
@@ -65,6 +67,9 @@ class PenstockMiddleware:
             # Only with the setting DEBUG_PROPAGATE_EXCEPTIONS; there is no response to settle.
             visit.failed()
             raise
+        except BaseException:
+            visit.finished()
+            raise
         app_limits = conf.current()
         if visit.deferred is not None:
             response = app_limits.finish_deferred(response, request, visit)
@@ -81,6 +86,11 @@ class PenstockMiddleware:
             response: HttpResponseBase = await self.get_response(request)
         except Exception:
             await visit.failed_async()
+            raise
+        except BaseException as error:
+            # The client has left, for example: its tokens stay spent.
+            if not (isinstance(error, CancelledError) and ends_with_thread(request)):
+                visit.finished(waits=False)
             raise
         app_limits = conf.current()
         if visit.deferred is not None:

@@ -29,7 +29,7 @@ from penstock.web.route_table import (
     outermost_limits,
 )
 from penstock.web.rule import METHODS
-from penstock.web.wsgi_visit import VISIT_KEY, limit_responses
+from penstock.web.wsgi_visit import MIDDLEWARE_KEY, VISIT_KEY, limit_responses
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -202,7 +202,12 @@ class FlaskLimits(RouteTable):
         return None if further is None else self._enter(further, visit)
 
     def _enter(self, limits: RouteLimits, visit: FlaskVisit) -> Outcome | None:
+        if not visit.is_decided and visit.native.get(MIDDLEWARE_KEY) is not None:
+            visit.take_over(limits.limiter)
         outcome = visit.enter(limits)
+        if visit.slots is not None and VISIT_KEY in visit.native:
+            # Whatever becomes of the response, `wsgi_app` ends the request.
+            visit.native[VISIT_KEY] = visit
         if outcome is not None:
             if outcome.refusal is not None:
                 raise refusal_error(self.guard, outcome)

@@ -242,11 +242,15 @@ class Visit:
         """Do the same as `failed` on an event loop."""
         await self._on_loop(self.failed, entered, head)
 
-    def finished(self) -> None:
-        """End the request; what nothing has settled stays taken, and slots are given back."""
+    def finished(self, *, waits: bool | None = None) -> None:
+        """End the request; what nothing has settled stays taken, and slots are given back.
+
+        Args:
+            waits: As in `release`.
+        """
         if self.entered is not None and self.entered.needs_response:
             self.entered.keep()
-        self.release()
+        self.release(waits=waits)
 
     def hold_nothing(self) -> None:
         """Check that no slots are held, because no response will return them.

@@ -49,7 +49,10 @@ _DEGRADED: Final = "the store failed; this process decided by its share of the l
 
 
 class HeldSlots:
-    """What a request holds until its response has been sent, or until nothing refers to it.
+    """What a request holds until its response has been sent.
+
+    If nothing releases it, its reservations give the slots back when they are dropped, and issue a
+    `ResourceWarning`: the end of the request was missed, and the collector may be late.
 
     Args:
         reservations: The slots, with the rates that were decided together with them.
@@ -77,10 +80,6 @@ class HeldSlots:
                 reservation.release()
             else:
                 reservation.release_nowait()
-
-    def __del__(self) -> None:
-        if self._reservations:
-            self.release(waits=False)
 
 
 class LocalLimiter:

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
+    from penstock._core import Limiter
+
     ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
     Start = Callable[..., Callable[[bytes], object]]
     Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
+MIDDLEWARE_KEY: Final = "penstock.middleware"
+"""The key of an environ under which the visit of the innermost middleware is stored."""
 VISIT_KEY: Final = "penstock.visit"
 """The key of an environ under which the visit is stored whose fields the response gets."""
 
@@ -26,14 +30,14 @@ class WsgiVisit(Visit):
 
     Attributes:
         start_response: The server's.
-        has_started: Whether `start` has settled the response.
+        outer: The visit of a middleware further outside; `None` for none. Only middlewares have it.
     """
 
-    __slots__ = ("has_started", "start_response")
+    __slots__ = ("outer", "start_response")
 
     # Set by adapters: a constructor of this class would be one call more for each request.
     start_response: Start
-    has_started: bool
+    outer: WsgiVisit | None
 
     def read(self) -> EnvironRequest:
         """Return the request."""
@@ -51,12 +55,39 @@ class WsgiVisit(Visit):
             headers = [*headers, *fields_of(self.decision)]
         else:
             if self.is_open:
-                self.has_started = True
                 self.respond(Response(int(status[:3]), headers))
             headers = self.add_to(headers, status)
         if exc_info is None:
             return start_response(status, headers)
         return start_response(status, headers, exc_info)
+
+    def under(self, limiter: Limiter) -> WsgiVisit | None:
+        """Return the visit under a limiter, this or an outer one; `None` if there is none."""
+        visit: WsgiVisit | None = self
+        while visit is not None and (visit.limits is None or visit.limits.limiter is not limiter):
+            visit = visit.outer
+        return visit
+
+    def take_over(self, limiter: Limiter) -> None:
+        """Continue the visit of a middleware with the same limiter, if there is one.
+
+        An adapter calls it before it decides its first limits. A bucket that the middleware has
+        charged is not charged again, and the middleware writes no fields.
+        """
+        innermost: WsgiVisit | None = self.native.get(MIDDLEWARE_KEY)
+        outer = None if innermost is None else innermost.under(limiter)
+        if outer is not None and (earlier := outer.outcome) is not None:
+            self.slots, outer.slots = outer.slots, None
+            outer.limits = outer.entered = None
+            self.keep(earlier)
+
+    def stopped(self, error: BaseException) -> None:
+        """End a request whose application raised; only what failed is refunded."""
+        if isinstance(error, Exception):
+            self.failed()
+        else:
+            # Such as a timeout of gevent, or the end of the worker.
+            self.finished()
 
     def watch_response(self, body: Iterable[Any]) -> Iterable[Any]:
         """Return a body that calls `failed` if it breaks, and `finished` at its end."""
@@ -125,10 +156,10 @@ def limit_responses(serve: Application) -> Application:
 
         try:
             body = serve(environ, start)
-        except Exception:
+        except BaseException as error:
             visit: WsgiVisit | None = environ[VISIT_KEY]
             if visit is not None:
-                visit.failed()
+                visit.stopped(error)
             raise
         else:
             visit = environ[VISIT_KEY]

@@ -153,6 +153,10 @@ class Driver:
     def start(self) -> Any:
         """Start the application as a server does, or run the check of its framework."""
 
+    def application(self) -> Any:
+        """Return the WSGI or ASGI application that a server calls, whose route is `/`."""
+        raise NotImplementedError
+
     def pass_errors_on(self) -> None:
         """Let the framework raise the exceptions of views, where it has a setting for that."""
 

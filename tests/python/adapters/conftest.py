@@ -36,7 +36,13 @@ class Serve(Protocol):
     ) -> Driver: ...
 
 
-OVER_A_SERVER: Final = ("test_brute_force", "test_decisions", "test_in_flight", "test_settling")
+OVER_A_SERVER: Final = (
+    "test_brute_force",
+    "test_decisions",
+    "test_ends",
+    "test_in_flight",
+    "test_settling",
+)
 """The modules whose cases also run over a server."""
 
 

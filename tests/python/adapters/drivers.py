@@ -29,6 +29,8 @@ import werkzeug.test
 import werkzeug.wrappers
 from adapters.case import Answer, Driver, Limited, Reply, Request, Route, Site, View
 from django.core.exceptions import PermissionDenied
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
 from django.utils.module_loading import import_string
 from litestar.middleware import DefineMiddleware
 from rest_framework.views import APIView
@@ -95,6 +97,9 @@ class Wsgi(Driver):
             )
         return app
 
+    def application(self) -> Any:
+        return self._apps["/"]
+
     def _serve(self, view: View, environ: dict[str, Any], start_response: Any) -> Any:
         reply = view(self.request(environ))
         response = werkzeug.wrappers.Response(reply.body, reply.status, dict(reply.headers))
@@ -152,6 +157,9 @@ class Asgi(Driver):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self._apps = {route.path: self.app(route) for route in site.routes}
+
+    def application(self) -> Any:
+        return self._apps["/"]
 
     def app(self, route: Route) -> Any:
         """Return the application that serves a route."""
@@ -325,6 +333,9 @@ class InFlask(Driver):
 
         return raised(send)
 
+    def application(self) -> Any:
+        return self._app
+
     def pass_errors_on(self) -> None:
         self._app.config["PROPAGATE_EXCEPTIONS"] = True
 
@@ -403,6 +414,9 @@ class InTiny(Wsgi):
         serve.__qualname__ = route.name or f"view_{number}"
         return serve
 
+    def application(self) -> Any:
+        return self._tiny
+
     def start(self) -> Any:
         self._limits.check()
 
@@ -470,6 +484,9 @@ class InFastapi(Driver):
         response = client.request(method, url, headers=dict(headers))
         return Answer(response.status_code, response.headers.multi_items(), response.content)
 
+    def application(self) -> Any:
+        return self._app
+
     def client_id(self, request: Request, *arguments: Any) -> Any:
         return penstock.fastapi.client_id(StarletteRequest(request.native), *arguments)
 
@@ -534,6 +551,9 @@ class InDjango(Driver):
         for names, options in reversed(route.stack):
             view = penstock.django.limit(*names, **self.options(options))(view)
         return view
+
+    def application(self) -> Any:
+        return WSGIHandler() if self.is_wsgi else ASGIHandler()
 
     def client_id(self, request: Request, *arguments: Any) -> Any:
         return penstock.django.client_id(request.native, *arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,15 +74,6 @@ def raising(ask: Callable[[], None]) -> Reply:
     raise ValueError
 
 
-def raising_in_parts(ask: Callable[[], None]) -> Reply:
-    def parts() -> Iterator[str]:
-        yield "one"
-        ask()
-        raise ValueError
-
-    return Reply(parts())
-
-
 streaming = only(lambda driver: driver.name not in {"litestar", "quart"})
 
 
@@ -130,17 +120,6 @@ def test_slot_is_held_until_a_stream_has_been_sent(serve: Serve, limiter: pensto
 
 def test_slot_is_given_back_if_the_view_raises(serve: Serve, limiter: penstock.Limiter) -> None:
     assert check(serve, limiter, Beside(raising)).status == 500
-
-
-@streaming
-def test_slot_is_given_back_if_the_stream_raises(serve: Serve, limiter: penstock.Limiter) -> None:
-    view = Beside(raising_in_parts)
-    view.app = serve(Route("/", (limited("Exports"),), view))
-    # Django's client raises the exception.
-    with suppress(ValueError):
-        view.app.ask()
-    assert [answer.status for answer in view.answers] == [429]
-    assert is_free(limiter)
 
 
 def test_request_that_a_rate_refuses_holds_nothing(serve: Serve, limiter: penstock.Limiter) -> None:
