@@ -3,42 +3,61 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::engine::time::{BeforeOrigin, Nanos, Timestamp};
+use crate::engine::time::{BeforeOrigin, Nanos, Now, Timeline, Timestamp};
+use crate::sync::counting;
 use crate::sync::{AtomicI64, Ordering};
 
 /// A source of time. Implementations never panic and never block. The time may stay the same or go
 /// backwards.
 pub trait Clock: Send + Sync {
-    /// Returns the time in nanoseconds since the clock's origin.
+    /// Returns the time of the steady clock.
     fn now(&self) -> Timestamp;
+
+    /// Returns the time on both timelines. `timeline` is read; the other one may be the last known.
+    fn read(&self, timeline: Timeline) -> Now {
+        let _ = timeline;
+        self.now().into()
+    }
 }
 
-/// A steady clock of the machine, shifted to the Unix epoch.
+/// The clocks of the machine.
 ///
-/// The wall clock is read only on creation. Later changes of the wall clock are ignored, so they
-/// neither add nor remove tokens.
+/// The steady one counts from the start of the machine, suspended time included, so it is the same in all
+/// processes. The wall clock is read whenever it is needed, so that it may be set at any time.
 #[derive(Clone, Copy, Debug)]
-pub struct SystemClock {
-    kernel: Kernel,
-    /// The difference between the wall clock and the kernel's clock, in nanoseconds.
-    offset: i64,
-}
+pub struct SystemClock(());
+
+/// The wall clock less the steady clock of the machine, when both were last read.
+static WALL_OFFSET: counting::AtomicI64 = counting::AtomicI64::new(0);
+/// A difference of two readings below this is not a setting of the clock.
+const JITTER: i64 = 1_000_000;
 
 impl SystemClock {
-    /// Creates a clock. A wall clock before 1970 is treated as 1970.
+    /// Creates a clock.
     pub fn new() -> SystemClock {
-        SystemClock {
-            kernel: Kernel::Monotonic,
-            offset: wall().saturating_sub(Kernel::Monotonic.read()),
-        }
+        let clock = SystemClock(());
+        clock.read(Timeline::Wall);
+        clock
     }
 
-    /// Returns a clock that shows the time since boot plus `offset` nanoseconds, which is the same in
-    /// all processes.
-    #[cfg(unix)]
-    #[must_use]
-    pub fn since_boot(self, offset: i64) -> SystemClock {
-        SystemClock { kernel: Kernel::SinceBoot, offset }
+    /// Returns the time since 1970 of an instant of the steady clock. As long as the wall clock is not set,
+    /// it is always the same.
+    pub fn unix_time(self, steady: Timestamp) -> Timestamp {
+        shifted(steady, SystemClock::read_both().1)
+    }
+
+    /// Reads both clocks. Returns also by how much the wall clock is ahead, which differs from the last
+    /// time only if it was set.
+    fn read_both() -> (Now, i64) {
+        let now = Now { steady: Timestamp::clamped(steady()), wall: Timestamp::clamped(wall()) };
+        let offset = now.wall.get() - now.steady.get();
+        // Relaxed, here and below: the number orders no other access.
+        let known = WALL_OFFSET.load(counting::Ordering::Relaxed);
+        if (offset - known).abs() <= JITTER {
+            return (now, known);
+        }
+        WALL_OFFSET.store(offset, counting::Ordering::Relaxed);
+        (now, offset)
     }
 }
 
@@ -51,17 +70,38 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline(always)]
     fn now(&self) -> Timestamp {
-        Timestamp::clamped(self.offset.saturating_add(self.kernel.read()))
+        Timestamp::clamped(steady())
+    }
+
+    #[inline(always)]
+    fn read(&self, timeline: Timeline) -> Now {
+        match timeline {
+            Timeline::Steady => {
+                let steady = self.now();
+                Now { steady, wall: shifted(steady, WALL_OFFSET.load(counting::Ordering::Relaxed)) }
+            }
+            Timeline::Wall => SystemClock::read_both().0,
+        }
     }
 }
 
 /// A clock of any kind, chosen at run time.
 #[derive(Clone, Debug)]
 pub enum AnyClock {
-    /// A steady clock of the machine.
+    /// The clocks of the machine.
     System(SystemClock),
     /// A clock that is moved by calls.
     Manual(Arc<ManualClock>),
+}
+
+impl AnyClock {
+    /// Returns the time since 1970 of an instant of the steady clock.
+    pub fn unix_time(&self, steady: Timestamp) -> Timestamp {
+        match self {
+            AnyClock::System(clock) => clock.unix_time(steady),
+            AnyClock::Manual(clock) => shifted(steady, clock.offset()),
+        }
+    }
 }
 
 impl Clock for AnyClock {
@@ -70,6 +110,14 @@ impl Clock for AnyClock {
         match self {
             AnyClock::System(clock) => clock.now(),
             AnyClock::Manual(clock) => clock.now(),
+        }
+    }
+
+    #[inline(always)]
+    fn read(&self, timeline: Timeline) -> Now {
+        match self {
+            AnyClock::System(clock) => clock.read(timeline),
+            AnyClock::Manual(clock) => clock.read(timeline),
         }
     }
 }
@@ -83,69 +131,61 @@ pub struct Stopwatch {
 impl Stopwatch {
     /// Starts a stopwatch.
     pub fn start() -> Stopwatch {
-        Stopwatch { started: Kernel::Monotonic.read() }
+        Stopwatch { started: steady() }
     }
 
     /// Returns the time since the start.
     pub fn elapsed(&self) -> Nanos {
-        Nanos::clamped(Kernel::Monotonic.read() - self.started)
+        Nanos::clamped(steady() - self.started)
     }
 }
 
-/// A clock of the kernel that no program can set.
-#[derive(Clone, Copy, Debug)]
-enum Kernel {
-    Monotonic,
-    /// Includes the time that the machine was suspended.
-    #[cfg(unix)]
-    SinceBoot,
+/// Returns the nanoseconds since the machine started.
+#[cfg(unix)]
+#[inline]
+fn steady() -> i64 {
+    use rustix::time::{ClockId, clock_gettime};
+    // On Linux, only this clock includes suspended time; on macOS, it is the monotonic clock.
+    #[cfg(not(target_os = "macos"))]
+    const SINCE_BOOT: ClockId = ClockId::Boottime;
+    #[cfg(target_os = "macos")]
+    const SINCE_BOOT: ClockId = ClockId::Monotonic;
+    // The processor's counter is faster to read, but quanta, minstant and fastant calibrate it only once,
+    // so they drift from the kernel's clock.
+    let now = clock_gettime(SINCE_BOOT);
+    // Cannot overflow: the clock starts with the machine, so it stays far below 2^63 ns.
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-impl Kernel {
-    /// Returns nanoseconds since an instant that is the same for all processes.
-    #[cfg(unix)]
-    #[inline]
-    fn read(self) -> i64 {
-        use rustix::time::{ClockId, clock_gettime};
-        // The processor's counter is faster to read, but quanta, minstant and fastant calibrate it only
-        // once, so they drift from the kernel's clock.
-        let now = clock_gettime(match self {
-            // On macOS, CLOCK_MONOTONIC includes suspended time.
-            #[cfg(not(target_os = "macos"))]
-            Kernel::SinceBoot => ClockId::Boottime,
-            _ => ClockId::Monotonic,
-        });
-        // Cannot overflow: the clock starts with the machine, so it stays far below 2^63 ns.
-        now.tv_sec * 1_000_000_000 + now.tv_nsec
-    }
-
-    /// Returns nanoseconds since the first reading.
-    #[cfg(not(unix))]
-    #[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
-    fn read(self) -> i64 {
-        static FIRST: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-        let first = FIRST.get_or_init(std::time::Instant::now);
-        i64::try_from(first.elapsed().as_nanos()).unwrap_or(i64::MAX)
-    }
+/// Returns the nanoseconds since the first reading.
+#[cfg(not(unix))]
+#[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
+fn steady() -> i64 {
+    static FIRST: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let first = FIRST.get_or_init(std::time::Instant::now);
+    i64::try_from(first.elapsed().as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Returns the wall clock in nanoseconds since 1970.
+/// Returns the wall clock in nanoseconds since 1970. A clock before 1970 is taken as 1970.
 #[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
 fn wall() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Returns the wall clock minus the time since boot, in nanoseconds.
-#[cfg(unix)]
-pub(crate) fn wall_offset_of_boot_time() -> i64 {
-    wall().saturating_sub(Kernel::SinceBoot.read())
+/// Returns an instant of the steady clock on the wall clock, which is `offset` ahead.
+#[inline(always)]
+fn shifted(steady: Timestamp, offset: i64) -> Timestamp {
+    Timestamp::clamped(steady.get().saturating_add(offset))
 }
 
-/// A clock that changes only when it is moved.
+/// A clock that changes only when it is moved. Its wall clock can be set on its own, as an administrator
+/// or a time server sets that of a machine.
 #[derive(Debug)]
 pub struct ManualClock {
     now: AtomicI64,
+    /// The wall clock less the steady clock.
+    offset: counting::AtomicI64,
 }
 
 /// An invalid move of a manual clock.
@@ -175,7 +215,21 @@ pub enum ClockError {
 impl ManualClock {
     /// Creates a clock that shows `start`.
     pub fn new(start: Timestamp) -> ManualClock {
-        ManualClock { now: AtomicI64::new(start.get()) }
+        ManualClock { now: AtomicI64::new(start.get()), offset: counting::AtomicI64::new(0) }
+    }
+
+    /// Returns the time of the wall clock.
+    pub fn wall(&self) -> Timestamp {
+        shifted(self.now(), self.offset())
+    }
+
+    /// Sets the wall clock to `to`, forwards or backwards. The steady clock is unchanged.
+    pub fn set_wall(&self, to: Timestamp) {
+        self.offset.store(to.get() - self.now().get(), counting::Ordering::Relaxed);
+    }
+
+    fn offset(&self) -> i64 {
+        self.offset.load(counting::Ordering::Relaxed)
     }
 
     /// Advances the clock by `by` nanoseconds.
@@ -192,18 +246,19 @@ impl ManualClock {
         })
     }
 
-    /// Sets the time to `to` nanoseconds.
+    /// Moves both clocks so that the wall clock shows `to` nanoseconds.
     ///
     /// # Errors
-    /// [`ClockError`] if `to` is before the origin, or before the current time without
+    /// [`ClockError`] if a clock would be before its origin, or before the current time without
     /// `allow_backwards`. The clock is then unchanged.
     pub fn set(&self, to: i64, allow_backwards: bool) -> Result<(), ClockError> {
+        let offset = self.offset();
         self.change(|now| {
-            let to = Timestamp::new(to)?.get();
+            let (now, to) = (now.saturating_add(offset), Timestamp::new(to)?.get());
             if to < now && !allow_backwards {
                 Err(ClockError::Backwards { now, to })
             } else {
-                Ok(to)
+                Ok(Timestamp::new(to.saturating_sub(offset))?.get())
             }
         })
     }
@@ -224,6 +279,12 @@ impl Clock for ManualClock {
     #[inline]
     fn now(&self) -> Timestamp {
         Timestamp::clamped(self.now.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn read(&self, _: Timeline) -> Now {
+        let steady = self.now();
+        Now { steady, wall: shifted(steady, self.offset()) }
     }
 }
 
@@ -254,10 +315,22 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_is_after_2020_and_monotonic() {
+    fn the_system_clock_is_steady_and_its_wall_clock_is_after_2020() {
         let clock = SystemClock::new();
         let first = clock.now();
-        assert!(first.get() > 1_577_836_800_000_000_000);
+        assert!(clock.read(Timeline::Wall).wall.get() > 1_577_836_800_000_000_000);
+        assert_eq!(clock.unix_time(first), clock.unix_time(first));
         assert!(clock.now() >= first);
+    }
+
+    #[test]
+    fn setting_the_wall_clock_moves_only_the_wall_clock() {
+        let clock = ManualClock::new(Timestamp::clamped(100));
+        clock.set_wall(Timestamp::clamped(40));
+        clock.advance(5).unwrap();
+        let now = clock.read(Timeline::Steady);
+        assert_eq!((now.steady.get(), now.wall.get()), (105, 45));
+        clock.set_wall(Timestamp::clamped(1000));
+        assert_eq!((clock.now().get(), clock.wall().get()), (105, 1000));
     }
 }

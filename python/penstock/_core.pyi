@@ -523,18 +523,24 @@ class Limits(Mapping[str, Limit]):
 
 @final
 class SystemClock:
-    """Monotonic system clock on the scale of the Unix epoch.
+    """The clocks of the machine: a steady one, and the wall clock.
 
-    It reads the wall clock once, when it is created. Later changes of the system time have no
-    effect on limits. Calls that follow each other within about a microsecond can have the same
-    time.
+    Calendar windows, aligned windows and Unix times follow the wall clock, also when it is set
+    while the process runs. All other limits count the time since the machine started, suspended
+    time included, so no setting of the wall clock affects them. Calls that follow each other within
+    about a microsecond can have the same time.
     """
 
     def __new__(cls) -> Self: ...
     def now_ns(self) -> int:
-        """Return the time in nanoseconds since the Unix epoch."""
+        """Return the time of the wall clock in nanoseconds since the Unix epoch."""
     def now(self) -> float:
-        """Return the time in seconds since the Unix epoch."""
+        """Return the time of the wall clock in seconds since the Unix epoch."""
+    def steady_ns(self) -> int:
+        """Return the time in nanoseconds since the machine started.
+
+        On Windows: since the process first read it.
+        """
 
 @final
 class ManualClock:
@@ -576,17 +582,37 @@ class ManualClock:
             ValueError: `by` is negative, or leads past 2**63 - 1 ns.
         """
     def set_ns(self, to: int, *, allow_backwards: bool = False) -> None:
-        """Set the time to `to` nanoseconds.
+        """Move the clock so that it shows `to` nanoseconds.
 
         Raises:
             ValueError: `to` is negative, or earlier than now without `allow_backwards`.
         """
+    def set_wall_ns(self, to: int) -> None:
+        """Set only the wall clock, forwards or backwards, as a time server does.
+
+        Calendar windows, aligned windows and Unix times follow it. No time passes for other limits,
+        and no timer is called.
+
+        Raises:
+            ValueError: `to` is negative.
+
+        Examples:
+            >>> clock = penstock.ManualClock(start=1_700_000_000)
+            >>> limiter = penstock.Limiter({"Mails": "1 per calendar day"}, clock=clock)
+            >>> limiter.spend("Mails", "ada").allowed, limiter.spend("Mails", "ada").allowed
+            (True, False)
+            >>> clock.set_wall_ns(clock.now_ns() + 86_400_000_000_000)
+            >>> limiter.spend("Mails", "ada").allowed
+            True
+        """
     def now_ns(self) -> int:
-        """Return the time in nanoseconds."""
+        """Return the time of the wall clock in nanoseconds."""
     def now(self) -> float:
-        """Return the time in seconds."""
+        """Return the time of the wall clock in seconds."""
+    def steady_ns(self) -> int:
+        """Return the time in nanoseconds that `set_wall_ns` does not change."""
     def set_timer(self, at_ns: int, callback: Callable[[], object]) -> tuple[int, int]:
-        """Call `callback` when the clock reaches `at_ns`; return the argument for `drop_timer`.
+        """Call `callback` when `steady_ns()` reaches `at_ns`; return the argument for `drop_timer`.
 
         A callback for an instant in the past is called the next time the clock is moved.
         """
@@ -762,7 +788,10 @@ class Decision:
         """Nanoseconds until the same request could be allowed; see `retry_after`."""
     @property
     def retry_at(self) -> float:
-        """Time when the same request could be allowed, in Unix seconds on the limiter's clock."""
+        """Time when the same request could be allowed, in Unix seconds.
+
+        Computed when it is read, so that it is right even if the wall clock was set meanwhile.
+        """
     @property
     def reset_after(self) -> float:
         """Seconds until the bucket is full again, if nothing else is spent.
@@ -774,13 +803,13 @@ class Decision:
         """Nanoseconds until the bucket is full again; see `reset_after`."""
     @property
     def reset_at(self) -> float:
-        """Time when the bucket is full again, in Unix seconds on the limiter's clock."""
+        """Time when the bucket is full again, in Unix seconds; see `retry_at`."""
     @property
     def next_token_after_ns(self) -> int:
         """Nanoseconds until `remaining` grows by one token; 0 if it cannot grow."""
     @property
     def now_ns(self) -> int:
-        """Time of the decision, in nanoseconds on the limiter's clock."""
+        """Time of the decision, in nanoseconds on the limiter's wall clock."""
     @property
     def limit(self) -> Limit:
         """The limit that was applied."""
@@ -1661,7 +1690,7 @@ def unlimited_decision(now_ns: int, degraded: str | None = None) -> Decision:
     """Return the decision on a request that no limit counts, which is that of `spend_all([])`.
 
     Args:
-        now_ns: The instant of the decision, in nanoseconds since the clock's origin.
+        now_ns: The instant of the decision, in nanoseconds since the Unix epoch.
         degraded: Why the store was not asked, or None.
     """
 

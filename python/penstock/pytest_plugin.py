@@ -145,7 +145,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     _check_markers(item)
     clock = item.config.stash[_clock]
     if clock is not None:
-        clock.set_ns((-(-clock.now_ns() // _DAY_NS) + 1) * _DAY_NS)
+        latest_ns = max(clock.now_ns(), clock.steady_ns())
+        clock.set_wall_ns(clock.steady_ns())
+        clock.set_ns((-(-latest_ns // _DAY_NS) + 1) * _DAY_NS)
     if "limits" in _marked(item):
         _replace_limits(_marked_limits(item))
 

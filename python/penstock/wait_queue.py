@@ -26,4 +26,4 @@ class Ready(Generic[_T]):
 
 def delay(clock: SystemClock, due_ns: int) -> float:
     """Return the seconds until `due_ns`, rounded up to a microsecond so that no waiter is early."""
-    return max(-((clock.now_ns() - due_ns) // 1000) / 1e6, 0.0)
+    return max(-((clock.steady_ns() - due_ns) // 1000) / 1e6, 0.0)

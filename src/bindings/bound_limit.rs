@@ -73,7 +73,8 @@ impl Current {
         let generation = handle.core.generation();
         let snapshot = handle.core.snapshot();
         let bound = snapshot.limit(arguments::limit_name(name.bind(py))?)?;
-        let entry = LimitEntry::new(py, name.clone_ref(py), Arc::clone(bound.entry()))?;
+        let (entry, clock) = (Arc::clone(bound.entry()), Some(handle.decision_clock()));
+        let entry = LimitEntry::new(py, name.clone_ref(py), entry, clock)?;
         Ok(Arc::new(Current { generation, bound: Arc::clone(bound), entry: Py::new(py, entry)? }))
     }
 }

@@ -10,7 +10,7 @@ use pyo3::types::PyType;
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::errors::not_picklable;
 use crate::clock::{self, AnyClock, Clock};
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Timeline, Timestamp};
 use crate::sync::{Mutex, RwLock};
 
 /// Returns the clock that the caller passed.
@@ -66,12 +66,17 @@ impl SystemClock {
 
     #[doc = doc!(SystemClock.now_ns)]
     fn now_ns(&self) -> i64 {
-        self.clock.now().get()
+        self.clock.read(Timeline::Wall).wall.get()
     }
 
     #[doc = doc!(SystemClock.now)]
     fn now(&self) -> f64 {
-        arguments::seconds(self.clock.now().get())
+        arguments::seconds(self.now_ns())
+    }
+
+    #[doc = doc!(SystemClock.steady_ns)]
+    fn steady_ns(&self) -> i64 {
+        self.clock.now().get()
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, ()) {
@@ -161,20 +166,31 @@ impl ManualClock {
     #[pyo3(signature = (to, *, allow_backwards = false))]
     fn set_ns(&self, py: Python<'_>, to: &Bound<'_, PyAny>, allow_backwards: bool) -> PyResult<()> {
         let to_ns = arguments::int64("to", to)?;
-        match to_ns.checked_sub(self.clock.now().get()) {
+        match to_ns.checked_sub(self.now_ns()) {
             Some(by) if by > 0 => self.advance_through_timers(py, by),
             _ => self.clock.set(to_ns, allow_backwards).map_err(PyErr::from),
         }
     }
 
+    #[doc = doc!(ManualClock.set_wall_ns)]
+    fn set_wall_ns(&self, to: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.clock.set_wall(Timestamp::new(arguments::int64("to", to)?)?);
+        Ok(())
+    }
+
     #[doc = doc!(ManualClock.now_ns)]
     fn now_ns(&self) -> i64 {
-        self.clock.now().get()
+        self.clock.wall().get()
     }
 
     #[doc = doc!(ManualClock.now)]
     fn now(&self) -> f64 {
-        arguments::seconds(self.clock.now().get())
+        arguments::seconds(self.now_ns())
+    }
+
+    #[doc = doc!(ManualClock.steady_ns)]
+    fn steady_ns(&self) -> i64 {
+        self.clock.now().get()
     }
 
     #[doc = doc!(ManualClock.set_timer)]
@@ -198,7 +214,7 @@ impl ManualClock {
     }
 
     fn __repr__(&self) -> String {
-        let now = self.clock.now().get();
+        let now = self.now_ns();
         format!("<ManualClock at {}.{:09} s>", now / 1_000_000_000, now % 1_000_000_000)
     }
 }

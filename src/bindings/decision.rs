@@ -11,6 +11,7 @@ use crate::bindings::decision_data::{DecisionData, Rare};
 use crate::bindings::errors::{raise, rate_limited};
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
 use crate::bindings::pickled_decision::PickledDecision;
 use crate::engine::answer::Answer;
@@ -136,7 +137,7 @@ impl Decision {
     #[doc = doc!(Decision.now_ns)]
     #[getter]
     fn now_ns(&self, py: Python<'_>) -> i64 {
-        self.data.decision(py).now.get()
+        self.data.unix_decision(py).now.get()
     }
 
     #[doc = doc!(Decision.limit)]
@@ -338,7 +339,7 @@ impl Decision {
         let Ok(other) = other.cast::<Decision>() else { return Ok(false) };
         let (left, right, py) = (slf.get(), other.get(), slf.py());
         let name = |decision: &Decision| decision.name(py).map(|name| name.to_string());
-        Ok(left.data.decision(py) == right.data.decision(py)
+        Ok(left.data.unix_decision(py) == right.data.unix_decision(py)
             && left.limit(py)?.limit == right.limit(py)?.limit
             && left.would_deny(py) == right.would_deny(py)
             && left.data.cost == right.data.cost
@@ -350,8 +351,7 @@ impl Decision {
     fn __hash__(&self, py: Python<'_>) -> u64 {
         let decision = self.data.decision(py);
         let mut hasher = DefaultHasher::new();
-        (decision.allowed, decision.remaining, decision.retry_after, decision.now)
-            .hash(&mut hasher);
+        (decision.allowed, decision.remaining, decision.retry_after).hash(&mut hasher);
         hasher.finish()
     }
 
@@ -427,18 +427,20 @@ pub(crate) fn unlimited_decision(
 }
 
 /// Creates the decision about several transactions, with the numbers of the binding one.
-pub(crate) fn several(
-    py: Python<'_>,
+pub(crate) fn several<'py>(
+    py: Python<'py>,
+    handle: &LimiterHandle,
     verb: Verb,
     answered: AnsweredAll,
     parts: Vec<DecisionPart>,
-) -> PyResult<Bound<'_, Decision>> {
-    Bound::new(py, Decision::new(several_data(py, verb, answered, parts)?))
+) -> PyResult<Bound<'py, Decision>> {
+    Bound::new(py, Decision::new(several_data(py, handle, verb, answered, parts)?))
 }
 
 /// Creates the data of that decision.
 pub(crate) fn several_data(
     py: Python<'_>,
+    handle: &LimiterHandle,
     verb: Verb,
     answered: AnsweredAll,
     parts: Vec<DecisionPart>,
@@ -450,9 +452,11 @@ pub(crate) fn several_data(
     let parts: Vec<_> = parts.collect();
     let binding = binding.and_then(|index| parts.get(index));
     let mut data = binding.map_or_else(
-        || DecisionData {
-            answered: Answered { answer: Answer::new(None, now, true), ..Answered::default() },
-            ..DecisionData::default()
+        || {
+            // Without a limit, the instant of a decision is a Unix time.
+            let answer = Answer::new(None, handle.core.clock().unix_time(now), true);
+            let answered = Answered { answer, ..Answered::default() };
+            DecisionData { answered, ..DecisionData::default() }
         },
         |part| part.clone_ref(py),
     );

@@ -41,6 +41,8 @@ pub(crate) struct Rare {
     /// Numbers in place of those that follow from the answer: of a fallback policy, a wait queue, a
     /// settled reservation, or another process that pickled the decision.
     pub(crate) given: Option<decision::Decision>,
+    /// Whether the instant of the numbers is a Unix time already.
+    pub(crate) has_unix_time: bool,
     /// The decisions of the transactions; `None` for a single call.
     pub(crate) parts: Option<Py<PyTuple>>,
     /// The reason why a fallback policy decided instead of the store; `None` if the store decided.
@@ -123,6 +125,7 @@ impl DecisionData {
             rare: self.rare.as_ref().map(|rare| {
                 Box::new(Rare {
                     given: rare.given,
+                    has_unix_time: rare.has_unix_time,
                     parts: rare.parts.as_ref().map(|parts| parts.clone_ref(py)),
                     degraded: rare.degraded.clone(),
                     settle: rare.settle.as_ref().map(|settle| settle.clone_ref(py)),
@@ -167,13 +170,26 @@ impl DecisionData {
         self.rare.as_ref().and_then(|rare| rare.degraded.as_deref())
     }
 
-    /// Returns the instant `wait` after the decision, in seconds.
+    /// Computes the numbers, with the Unix time of the decision.
+    pub(crate) fn unix_decision(&self, py: Python<'_>) -> decision::Decision {
+        let mut decision = self.decision(py);
+        let clock = self.entry.as_ref().and_then(|entry| entry.get().clock.as_ref());
+        let is_known = self.rare.as_ref().is_some_and(|rare| rare.has_unix_time);
+        if let Some(clock) = clock.filter(|_| !is_known) {
+            let unix_time = self.with_limit(py, |limit, _| clock.unix_time(decision.now, limit));
+            // Never an error, because the id was valid when the call was decided.
+            decision.now = unix_time.unwrap_or(decision.now);
+        }
+        decision
+    }
+
+    /// Returns the Unix time `wait` after the decision, in seconds.
     pub(crate) fn after(
         &self,
         py: Python<'_>,
         wait: impl FnOnce(&decision::Decision) -> Nanos,
     ) -> f64 {
-        let decision = self.decision(py);
+        let decision = self.unix_decision(py);
         seconds(decision.now.get().saturating_add(wait(&decision).get()))
     }
 

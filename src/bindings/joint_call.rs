@@ -66,7 +66,7 @@ impl WaitingCall {
         let decided = answered.clone().decided(verb, &transactions);
         let Some(index) = decided.binding.filter(|_| !decided.decision.allowed) else {
             let taken = handle.hold_all(py, transactions, &parts, &answered);
-            return Ok(Verdict::Taken(several(py, verb, answered, parts)?.unbind(), taken));
+            return Ok(Verdict::Taken(several(py, handle, verb, answered, parts)?.unbind(), taken));
         };
         let has_slots = |transaction: &Transaction| {
             let id = handle.core.waiter_id(&transaction.limit, Call::check(&transaction.id, 0));
@@ -133,7 +133,7 @@ impl WaitingCall {
         let verb = self.verb;
         let (transactions, parts) = self.transactions(py, handle)?;
         let answered = handle.run(py, |core| core.refuse_all(verb, &transactions))?;
-        Decision::denied(&several(py, Verb::Check, answered, parts)?, None)
+        Decision::denied(&several(py, handle, Verb::Check, answered, parts)?, None)
     }
 }
 

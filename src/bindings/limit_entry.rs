@@ -6,8 +6,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::bindings::header_field::PolicyField;
+use crate::clock::AnyClock;
+use crate::engine::limit::Limit;
 use crate::engine::registry::Entry;
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Timeline, Timestamp};
 use crate::limiter::{BoundLimit, Snapshot};
 use crate::rate_limit_fields;
 
@@ -25,6 +27,26 @@ pub(crate) struct LimitEntry {
     /// The `RateLimit-Policy` field of the default limit; `None` if it cannot represent it, or if
     /// it changes from window to window.
     pub(crate) policy: Option<PolicyField>,
+    /// The clock of its decisions; `None` if they have Unix times.
+    pub(crate) clock: Option<DecisionClock>,
+}
+
+/// The clock of the decisions of a limiter.
+#[derive(Clone, Debug)]
+pub(crate) struct DecisionClock {
+    pub(crate) clock: AnyClock,
+    /// Whether a server decides, at its own time.
+    pub(crate) has_server_time: bool,
+}
+
+impl DecisionClock {
+    /// Returns the Unix time of an instant at which a limit was applied.
+    pub(crate) fn unix_time(&self, at: Timestamp, limit: &Limit) -> Timestamp {
+        // No server is asked about an id without a limit.
+        let has_unix_time =
+            !limit.is_unlimited() && (self.has_server_time || limit.timeline() == Timeline::Wall);
+        if has_unix_time { at } else { self.clock.unix_time(at) }
+    }
 }
 
 impl LimitEntry {
@@ -32,6 +54,7 @@ impl LimitEntry {
         py: Python<'_>,
         name: Py<PyString>,
         entry: Arc<Entry>,
+        clock: Option<DecisionClock>,
     ) -> PyResult<LimitEntry> {
         let label = rate_limit_fields::string(entry.name().as_str());
         let limit = &entry.default_rule().limit;
@@ -39,7 +62,7 @@ impl LimitEntry {
         let policy = label_of_fixed
             .and_then(|label| rate_limit_fields::policy(label, limit, Timestamp::ORIGIN));
         let policy = policy.map(|policy| PolicyField::new(py, policy));
-        Ok(LimitEntry { name, entry, label, policy: policy.transpose()? })
+        Ok(LimitEntry { name, entry, label, policy: policy.transpose()?, clock })
     }
 
     /// Returns the limit in `active` with the same name as `previous`. Reuses `previous` unless a
@@ -49,12 +72,13 @@ impl LimitEntry {
         py: Python<'_>,
         active: &Snapshot,
     ) -> PyResult<ActiveLimit> {
-        let LimitEntry { name, entry, .. } = previous.get();
+        let LimitEntry { name, entry, clock, .. } = previous.get();
         let bound = active.limit(entry.name().as_str())?;
         if Arc::ptr_eq(bound.entry(), entry) {
             return Ok((Arc::clone(bound), previous.clone_ref(py)));
         }
-        let entry = LimitEntry::new(py, name.clone_ref(py), Arc::clone(bound.entry()))?;
+        let (name, clock) = (name.clone_ref(py), clock.clone());
+        let entry = LimitEntry::new(py, name, Arc::clone(bound.entry()), clock)?;
         Ok((Arc::clone(bound), Py::new(py, entry)?))
     }
 }

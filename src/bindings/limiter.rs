@@ -107,7 +107,7 @@ impl Limiter {
                 self.handle.wake_after_refund(py, &transaction.limit, &transaction.id)?;
             }
         }
-        several(py, verb, answered, parts)
+        several(py, &self.handle, verb, answered, parts)
     }
 
     /// Creates a waiter for a call about several limits. Without `notify`, it is one of a thread.

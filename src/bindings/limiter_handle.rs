@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::bindings::arguments::is_clamped;
 use crate::bindings::errors::with_cost;
-use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
+use crate::bindings::limit_entry::{ActiveLimit, DecisionClock, LimitEntry};
 use crate::bindings::wait_queues::WaitQueues;
 use crate::clock::AnyClock;
 use crate::limiter::{self, Call, Limiter, OpenSlots};
@@ -71,6 +71,12 @@ impl LimiterHandle {
                 server.close();
             }
         }
+    }
+
+    /// Returns the clock of the decisions.
+    pub(crate) fn decision_clock(&self) -> DecisionClock {
+        let has_server_time = self.core.store().remote().is_some();
+        DecisionClock { clock: self.core.clock().clone(), has_server_time }
     }
 
     /// Returns the active limit with the same name as `previous`.

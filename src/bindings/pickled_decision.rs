@@ -38,7 +38,7 @@ pub(crate) struct PickledDecision {
 
 impl PickledDecision {
     pub(crate) fn of(py: Python<'_>, data: &DecisionData) -> PyResult<PickledDecision> {
-        let decision = data.decision(py);
+        let decision = data.unix_decision(py);
         Ok(PickledDecision {
             allowed: decision.allowed,
             unlimited: decision.unlimited,
@@ -71,7 +71,7 @@ impl PickledDecision {
             };
             let entry = Entry::alone(text, rule)
                 .map_err(|error| PyValueError::new_err(error.to_string()))?;
-            Py::new(py, LimitEntry::new(py, name, Arc::new(entry))?)
+            Py::new(py, LimitEntry::new(py, name, Arc::new(entry), None)?)
         });
         let decision = decision::Decision {
             allowed: state.allowed,

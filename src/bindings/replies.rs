@@ -420,7 +420,7 @@ fn decided_all<'py>(
         let reserved = Reservation::of_several(py, handle, transactions, parts, answered)?;
         return Ok(reserved.into_any());
     }
-    several(py, verb, answered, parts).map(Bound::into_any)
+    several(py, handle, verb, answered, parts).map(Bound::into_any)
 }
 
 fn verb_of(verb: &str) -> PyResult<Verb> {

@@ -20,10 +20,11 @@ use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::limits::Limits;
 use crate::bindings::once::Once;
+use crate::clock::Clock;
 use crate::engine::decision;
 use crate::engine::factor::Adjustment;
 use crate::engine::registry::Registry;
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::{Nanos, Timeline, Timestamp};
 use crate::limiter::{self, Decided};
 use crate::store::Store;
 
@@ -55,7 +56,10 @@ impl<'a> DecisionRows<'a> {
     #[inline(always)]
     fn set(&mut self, index: usize, decision: &decision::Decision, shadow: bool) {
         let DecisionRows { now, len, numbers, flags } = self;
-        *now = decision.now;
+        // Nothing is asked about an id without a limit.
+        if !decision.unlimited {
+            *now = decision.now;
+        }
         numbers[index] = decision.remaining.to_ne_bytes();
         numbers[*len + index] = decision.retry_after.get().to_ne_bytes();
         numbers[2 * *len + index] = decision.reset_after.get().to_ne_bytes();
@@ -80,11 +84,15 @@ pub(crate) fn spend_each<'py>(
     let ids = convert_ids(ids)?;
     let given = costs;
     let costs = convert_costs(given, ids.len())?;
-    let (mut entry, mut now) = (None, Timestamp::ORIGIN);
+    let clock = handle.decision_clock();
+    let (mut entry, mut now) = (None, clock.clock.read(Timeline::Wall).wall);
     let columns = PyBytes::new_with(py, ROW * costs.len(), |bytes| {
         let mut rows = DecisionRows::new(bytes, &costs);
         let decided = decide(handle, limit, &ids, (&costs, given), adjustment, &mut rows)?;
-        (entry, now) = (Some(decided), rows.now);
+        entry = Some(decided);
+        if clock.has_server_time && rows.now > Timestamp::ORIGIN {
+            now = rows.now;
+        }
         Ok(())
     })?;
     let decisions = DECISIONS.import(py, "penstock.decisions", "Decisions")?;
@@ -247,7 +255,7 @@ impl LimitEntry {
     fn of_limits(limits: &Bound<'_, Limits>, name: &Bound<'_, PyString>) -> PyResult<LimitEntry> {
         let entry = limits.get().registry().entry(name.to_str()?);
         let entry = entry.ok_or_else(|| PyValueError::new_err("the limit is missing"))?;
-        LimitEntry::new(name.py(), name.clone().unbind(), Arc::clone(entry))
+        LimitEntry::new(name.py(), name.clone().unbind(), Arc::clone(entry), None)
     }
 
     #[doc = doc!(LimitEntry.decision)]
@@ -272,7 +280,8 @@ impl LimitEntry {
             now: Timestamp::clamped(now_ns),
         };
         let decided = Decided { decision, shadow: rule.shadow, effective_limit: None };
-        let data = DecisionData::given(decided, cost, id, slf.clone().unbind());
+        let mut data = DecisionData::given(decided, cost, id, slf.clone().unbind());
+        data.rare_mut().has_unix_time = true;
         Bound::new(slf.py(), Decision::new(data))
     }
 

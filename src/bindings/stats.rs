@@ -6,6 +6,7 @@ use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
 use crate::bindings::arguments::seconds;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::clock::Clock;
+use crate::engine::time::Timeline;
 use crate::latencies::{LATENCIES, Latencies};
 use crate::limiter::{Counts, DeniedBucket, Outcomes};
 use crate::store::Stats;
@@ -94,7 +95,7 @@ pub(crate) fn inspection<'py>(
     n: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
     let core = &handle.core;
-    let now = core.clock().now();
+    let now = core.clock().read(Timeline::Wall);
     // Opening has already rejected stores that only their own process can reach.
     let store = core.store().as_inspect().ok_or(OpenError::OwnProcess)?;
     let inspection = py.detach(|| store.inspect(now, n))?;
@@ -115,7 +116,7 @@ pub(crate) fn inspection<'py>(
         py,
         "store": &handle.url,
         "file": inspection.file.as_ref().map(|file| file.as_os_str()),
-        "age": inspection.created.map(|created| seconds(now.get() - created.get())),
+        "age": inspection.created.map(|created| seconds(now.steady.get() - created.get())),
         "reset_within": reset_within.transpose()?,
         "slowest": slowest.collect::<PyResult<Vec<_>>>()?,
     };

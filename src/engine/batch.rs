@@ -5,7 +5,7 @@ use crate::engine::answer::{Answer, Outcome};
 use crate::engine::decision::Decision;
 use crate::engine::operation::Operation;
 use crate::engine::state::{State, Write};
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Now, Timestamp};
 
 /// The role of a transaction in the decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -39,8 +39,8 @@ impl Member<'_> {
 }
 
 /// Decides a batch at one instant: fills the answers and the writes, which are `Keep` before. `full`
-/// holds, for each bucket for which a full store has no space, the instant until which that is so;
-/// it may be empty. Returns whether the batch is allowed.
+/// holds, for each bucket for which a full store has no space, the instant of its timeline until which
+/// that is so; it may be empty. Returns whether the batch is allowed.
 ///
 /// Spends and checks are all or nothing: if a member that decides is denied, nothing is written.
 /// Refunds and charges are independent of each other.
@@ -48,13 +48,14 @@ pub fn decide(
     members: &[Member<'_>],
     found: &[Option<State>],
     full: &[Option<Timestamp>],
-    now: Timestamp,
+    now: Now,
     answers: &mut [Answer],
     writes: &mut [Write],
 ) -> bool {
     let mut allowed = true;
     for (index, (member, &state)) in members.iter().zip(found).enumerate() {
         let verb = member.operation.verb;
+        let now = now.on(member.operation.limit.timeline());
         answers[index] = match full.get(index) {
             Some(&Some(until)) => Answer::refused(until, now),
             _ => {
@@ -84,7 +85,7 @@ pub fn decide(
 pub fn steps(
     members: &[Member<'_>],
     states: &[Option<State>],
-    now: Timestamp,
+    now: Now,
     steps: &mut Vec<Step>,
 ) -> bool {
     let mut answers = vec![Answer::default(); members.len()];

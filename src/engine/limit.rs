@@ -16,7 +16,7 @@ use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::{Lifetime, State, Write};
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::{Nanos, Timeline, Timestamp};
 use crate::engine::verb::Verb;
 
 /// Evaluates `$call` with the algorithm of `$limit` as `$rules`, or `$unlimited` if there is none.
@@ -217,6 +217,17 @@ impl Limit {
             | Limit::InFlight(_)
             | Limit::CalendarWindow(_)
             | Limit::Unlimited => None,
+        }
+    }
+
+    /// Returns the clock by which the limit counts: the wall clock for calendar windows and aligned windows.
+    #[inline(always)]
+    pub const fn timeline(&self) -> Timeline {
+        match self {
+            Limit::CalendarWindow(_) => Timeline::Wall,
+            Limit::FixedWindow(window) => window.window().timeline(),
+            Limit::FixedRateWindow(window) => window.window().timeline(),
+            _ => Timeline::Steady,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The state of a bucket: one 64-bit word.
 
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::{Nanos, Now, Timeline, Timestamp};
 
 const TALLY_BITS: u32 = 20;
 const INSTANT_BITS: u32 = 43;
@@ -161,10 +161,11 @@ impl Lease {
 
 /// The expiry of a state, so that stores need not know its limit.
 ///
-/// 0: at the state's instant (a TAT). Otherwise some milliseconds after the instant of a state with
-/// a tally: that is the limit's longest lifetime, rounded up to one of four steps between a power of
-/// two and the next, so by less than a quarter. A store keeps it in 8 bits beside the state. It never shortens the lifetime of a live bucket, which
-/// may have been filled under a limit with a longer one.
+/// The highest bit is the [`Timeline`] of the state. The others are 0 for a state that ends at its
+/// instant (a TAT). Otherwise it ends some milliseconds after the instant of a state with a tally: that is
+/// the limit's longest lifetime, rounded up to a power of two or to halfway to the next, so by less than
+/// a half. A store keeps it in 8 bits beside the state. It never shortens the lifetime of a live bucket,
+/// which may have been filled under a limit with a longer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lifetime(u8);
 
@@ -174,17 +175,18 @@ impl Lifetime {
     /// The size of a lifetime in bits.
     pub const BITS: u32 = 8;
     /// The steps between a power of two and the next.
-    const STEPS: u64 = 4;
+    const STEPS: u64 = 2;
+    const ON_WALL: u8 = 1 << (Lifetime::BITS - 1);
 
     /// Returns the lifetime of a state with a tally that expires `memory` after its instant.
     pub const fn of_tally(memory: Nanos) -> Lifetime {
-        // Rounded up to whole milliseconds, and to at least four.
+        // Rounded up to whole milliseconds, and to at least two.
         let mut millis = memory.millis() + !memory.is_whole_millis() as u64;
         if millis < Lifetime::STEPS {
             millis = Lifetime::STEPS;
         }
-        // Between 4 and 8 steps of 2^shift milliseconds; 8 are 4 of the next size. At most 170, as
-        // the shift is at most 42.
+        // From 2 to 4 steps of 2^shift milliseconds; 4 are 2 of the next size. At most 87, as the shift
+        // is at most 42.
         let shift = millis.ilog2() - Lifetime::STEPS.ilog2();
         let steps = millis.div_ceil(1 << shift);
         Lifetime(1 + (shift as u64 * Lifetime::STEPS + steps - Lifetime::STEPS) as u8)
@@ -200,17 +202,44 @@ impl Lifetime {
         self.0 as u64
     }
 
-    /// Returns whether this is the lifetime of a state with a tally.
-    pub const fn is_of_tally(self) -> bool {
-        self.0 > 0
+    /// Returns the same lifetime on another timeline.
+    #[must_use]
+    pub const fn on(self, timeline: Timeline) -> Lifetime {
+        match timeline {
+            Timeline::Steady => Lifetime(self.0 & !Lifetime::ON_WALL),
+            Timeline::Wall => Lifetime(self.0 | Lifetime::ON_WALL),
+        }
     }
 
-    /// Returns the instant from which `state` has the same effect as no state.
+    /// Returns the timeline of the states.
+    #[inline(always)]
+    pub const fn timeline(self) -> Timeline {
+        if self.0 & Lifetime::ON_WALL == 0 { Timeline::Steady } else { Timeline::Wall }
+    }
+
+    /// Returns whether this is the lifetime of a state with a tally.
+    #[inline(always)]
+    pub const fn is_of_tally(self) -> bool {
+        self.0 & !Lifetime::ON_WALL > 0
+    }
+
+    /// Returns whether `state` has the same effect as no state from `now` on.
+    #[inline(always)]
+    pub fn is_over(self, state: State, now: Now) -> bool {
+        self.end_of(state) <= now.on(self.timeline())
+    }
+
+    /// Returns the time from `now` to the end of `state`, negative if that has passed.
+    pub fn left(self, state: State, now: Now) -> i64 {
+        self.end_of(state).get().saturating_sub(now.on(self.timeline()).get())
+    }
+
+    /// Returns the instant on its timeline from which `state` has the same effect as no state.
     pub const fn end_of(self, state: State) -> Timestamp {
-        if self.0 == 0 {
+        if !self.is_of_tally() {
             state.instant()
         } else {
-            let number = (self.0 - 1) as u64;
+            let number = (self.0 & !Lifetime::ON_WALL) as u64 - 1;
             let steps = Lifetime::STEPS + number % Lifetime::STEPS;
             // Damaged bits may have a shift of up to 63, for which the sum saturates anyway.
             let shift = number / Lifetime::STEPS;
@@ -269,26 +298,31 @@ mod tests {
     fn lifetimes_are_rounded_up() {
         let state = State::from_tally(Timestamp::ORIGIN, 1);
         let mut before = Lifetime::INSTANT;
-        for millis in (4..10_000).chain([86_400_000, 1 << 40, (1 << 42) + 1]) {
+        for millis in (2..10_000).chain([86_400_000, 1 << 40, (1 << 42) + 1]) {
             let memory = Nanos::from_millis(millis);
             let lifetime = Lifetime::of_tally(memory);
             let end = lifetime.end_of(state).get();
             assert!(end >= memory.get(), "{millis} ms end at {end} ns");
-            assert!(end < memory.get() + memory.get() / 4, "{millis} ms end at {end} ns");
+            assert!(end < memory.get() + memory.get() / 2, "{millis} ms end at {end} ns");
             assert!(lifetime >= before, "the bits are in the order of the lifetimes");
             before = lifetime;
         }
-        for millis in 0..4 {
+        for millis in 0..2 {
             let lifetime = Lifetime::of_tally(Nanos::from_millis(millis));
-            assert_eq!(lifetime.end_of(state), Timestamp::clamped(4_000_000));
+            assert_eq!(lifetime.end_of(state), Timestamp::clamped(2_000_000));
         }
-        for bits in 1..=255 {
+        for bits in (1..=127).chain(129..=255) {
             let end = Lifetime::from_bits(bits).end_of(state);
-            assert!(end >= Timestamp::clamped(4_000_000) && end <= Timestamp::MAX);
+            assert!(end >= Timestamp::clamped(2_000_000) && end <= Timestamp::MAX);
         }
-        assert_eq!(
-            Lifetime::from_bits(Lifetime::of_tally(Nanos::MAX).bits()),
-            Lifetime::of_tally(Nanos::MAX)
-        );
+        for lifetime in [Lifetime::INSTANT, Lifetime::of_tally(Nanos::MAX)] {
+            for timeline in [Timeline::Steady, Timeline::Wall] {
+                let stored = Lifetime::from_bits(lifetime.on(timeline).bits());
+                assert_eq!(stored.timeline(), timeline);
+                assert_eq!(stored.end_of(state), lifetime.end_of(state));
+                assert_eq!(stored.is_of_tally(), lifetime.is_of_tally());
+                assert_eq!(stored.on(Timeline::Steady), lifetime);
+            }
+        }
     }
 }

@@ -125,6 +125,50 @@ impl Timestamp {
     }
 }
 
+/// The clock by which a limit counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Timeline {
+    /// A clock that only runs forwards and that cannot be set.
+    #[default]
+    Steady,
+    /// The time since 1970, which follows the machine's wall clock when that is set.
+    Wall,
+}
+
+/// One instant on both timelines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// The time of the steady clock.
+    pub steady: Timestamp,
+    /// The time since 1970.
+    pub wall: Timestamp,
+}
+
+impl Now {
+    /// Returns the time on one timeline.
+    #[inline(always)]
+    pub fn on(self, timeline: Timeline) -> Timestamp {
+        match timeline {
+            Timeline::Steady => self.steady,
+            Timeline::Wall => self.wall,
+        }
+    }
+
+    /// Returns the later time on each timeline.
+    #[inline(always)]
+    #[must_use]
+    pub fn max(self, other: Now) -> Now {
+        Now { steady: self.steady.max(other.steady), wall: self.wall.max(other.wall) }
+    }
+}
+
+/// The instant of a clock on which both timelines are the same.
+impl From<Timestamp> for Now {
+    fn from(at: Timestamp) -> Now {
+        Now { steady: at, wall: at }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,7 @@ use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::factor::Adjustment;
 use crate::engine::limit::Limit;
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Now, Timeline, Timestamp};
 use crate::engine::verb::Verb;
 use crate::limiter::bound::Resolved;
 use crate::limiter::counters::{Stripe, StripeIndex};
@@ -59,7 +59,7 @@ impl Transaction {
 pub struct AnsweredAll {
     /// The index of the strictest transaction; `None` if no transaction decides.
     pub binding: Option<usize>,
-    /// The instant of the decision.
+    /// The instant of the decision on the steady clock.
     pub now: Timestamp,
     /// The answer of each transaction, in order.
     pub parts: Vec<Answered>,
@@ -167,7 +167,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         transactions: &[Transaction],
         timing: Timing,
         counted_as: impl FnOnce(bool) -> Option<Verb>,
-        ask: impl FnOnce(&[Bucket<'_>], &Members<'_>, Timestamp) -> Result<Answers, Failure>,
+        ask: impl FnOnce(&[Bucket<'_>], &Members<'_>, Now) -> Result<Answers, Failure>,
     ) -> Result<AnsweredAll, Failure> {
         let stripe = StripeIndex::choose();
         let stopwatch = match timing {
@@ -180,7 +180,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             Timing::None => None,
         };
         with_batch(verb, transactions, |resolved, indices, buckets, batch| {
-            let now = self.clock.now();
+            // A call by the wall clock needs both clocks.
+            let timeline = buckets.iter().map(|bucket| bucket.timeline).max();
+            let now = self.clock.read(timeline.unwrap_or_default());
             let answers =
                 if buckets.is_empty() { Answers::new() } else { ask(buckets, batch, now)? };
             let denies = |(member, answer): (&Member<'_>, &Answer)| {
@@ -196,7 +198,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             });
             let binding = batch::strictest(deciding).map(|index| indices[index]);
             let parts = resolved.iter().zip(transactions).map(|(found, transaction)| Answered {
-                answer: Answer::new(None, now, true),
+                answer: Answer::new(None, now.steady, true),
                 shadow: found.rule.shadow
                     && verb != Verb::Refund
                     && transaction.kind != Kind::SpendOnly,
@@ -211,9 +213,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             }
             if let Some(stopwatch) = stopwatch {
                 transactions.iter().for_each(|one| one.limit.counters.count_latency(stopwatch));
-                self.store.tidy(now);
+                self.store.tidy(self.clock.read(Timeline::Wall));
             }
-            Ok(AnsweredAll { binding, now, parts })
+            Ok(AnsweredAll { binding, now: now.steady, parts })
         })
     }
 }

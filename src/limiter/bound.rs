@@ -13,7 +13,7 @@ use crate::engine::limit::Limit;
 use crate::engine::operation::Operation;
 use crate::engine::registry::{Entry, Registry, Rule};
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Timeline, Timestamp};
 use crate::engine::verb::Verb;
 use crate::limiter::call::Call;
 use crate::limiter::counters::{Counters, CountersByName, Stripe, StripeIndex};
@@ -197,7 +197,7 @@ impl Resolved<'_> {
     pub(super) fn operation(&self, verb: Verb) -> Option<(Bucket<'_>, Operation<'_>)> {
         let limit = self.limit();
         let keyspace = self.bound.keyspace(limit)?;
-        let bucket = Bucket::of_hashed(keyspace, &self.id, self.id_hash);
+        let bucket = Bucket::new(keyspace, &self.id).on(limit.timeline()).hashed(self.id_hash);
         Some((bucket, Operation { verb, limit, cost: self.cost }))
     }
 }
@@ -292,5 +292,6 @@ pub(super) fn lifetimes(
 
 /// Returns how long `state` affects decisions under `limit`.
 fn lifetime_of(limit: &Limit, state: State) -> Lifetime {
-    limit.lifetime(Some(state))
+    // A store keeps each bucket on its timeline.
+    limit.lifetime(Some(state)).on(Timeline::Steady)
 }

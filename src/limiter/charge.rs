@@ -52,7 +52,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         answered: &mut Answered,
     ) -> Result<bool, Failure> {
         let call = bound.prepare(call)?;
-        let answer = self.ask_within(&call, self.clock.now(), wait);
+        let answer = self.ask_within(&call, wait);
         let answer = answer.map_err(|error| match error.into() {
             StoreError::WouldWait => store_failed(StoreError::WouldWait),
             error => bound.store_failed(error),

@@ -40,7 +40,7 @@ use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Operation;
 use crate::engine::registry::{Entry, Registry};
-use crate::engine::time::Timestamp;
+use crate::engine::time::Timeline;
 use crate::engine::verb::Verb;
 use crate::store::{Bucket, Stats, Store, StoreError, Wait};
 use crate::sync::{AtomicU64, Ordering, RwLock};
@@ -196,7 +196,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         // under the new limits.
         drop(locked);
         if let Some(lifetime) = bound::lifetimes(before.registry(), after.registry())
-            && let Err(error) = self.store.raise_lifetimes(self.clock.now(), &lifetime)
+            && let Err(error) =
+                self.store.raise_lifetimes(self.clock.read(Timeline::Wall), &lifetime)
         {
             // Not reported: the new limits are active in any case. Only some existing buckets may expire
             // too early.
@@ -211,20 +212,18 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// [`CallError::Store`].
     #[inline]
     pub fn ask(&self, call: &Prepared<'_>) -> Result<Answer, Failure> {
-        let asked = self.ask_within(call, self.clock.now(), Wait::Allowed);
+        let asked = self.ask_within(call, Wait::Allowed);
         asked.map_err(|error| call.resolved.bound.store_failed(error))
     }
 
     #[inline(always)]
-    fn ask_within(
-        &self,
-        call: &Prepared<'_>,
-        now: Timestamp,
-        wait: Wait,
-    ) -> Result<Answer, S::Error> {
+    fn ask_within(&self, call: &Prepared<'_>, wait: Wait) -> Result<Answer, S::Error> {
         match call.operation() {
-            Some((bucket, operation)) => self.store.update(bucket, &operation, now, wait),
-            None => Ok(Answer::new(None, now, true)),
+            Some((bucket, operation)) => {
+                let now = self.clock.read(bucket.timeline);
+                self.store.update(bucket, &operation, now, wait)
+            }
+            None => Ok(Answer::new(None, self.clock.now(), true)),
         }
     }
 
@@ -236,7 +235,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         bound.counters.count(stripe, verb, answer.allowed(), rule.shadow, &id);
         if let Some(stopwatch) = stopwatch {
             bound.counters.count_latency(stopwatch);
-            self.store.tidy(answer.now);
+            self.store.tidy(self.clock.read(Timeline::Wall));
         }
         answered.answer = answer;
         // A refund denies nothing.
@@ -275,7 +274,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Option<()> {
         let call = bound.prepare(call).ok()?;
         // An error is counted by the call that follows and may wait.
-        let answer = self.ask_within(&call, self.clock.now(), Wait::Never).ok()?;
+        let answer = self.ask_within(&call, Wait::Never).ok()?;
         self.conclude(call, answer, answered);
         Some(())
     }
@@ -315,7 +314,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         match bound.keyspace(&rule.limit) {
             None => Ok(false),
             Some(keyspace) => {
-                let forgotten = self.store.forget(Bucket::new(keyspace, &id));
+                let bucket = Bucket::new(keyspace, &id).on(rule.limit.timeline());
+                let forgotten = self.store.forget(bucket);
                 forgotten.map_err(|error| bound.store_failed(error))
             }
         }
@@ -326,6 +326,6 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// # Errors
     /// [`StoreError`] if the store does not answer.
     pub fn stats(&self) -> Result<Stats, StoreError> {
-        self.store.stats(self.clock.now()).map_err(Into::into)
+        self.store.stats(self.clock.read(Timeline::Wall)).map_err(Into::into)
     }
 }

@@ -105,9 +105,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             cmp::Ordering::Greater => (Verb::ChargePartial, limit.cost_in_parts(more)),
         };
         resolved.cost = cost;
-        let now = self.clock().now();
-        let mut decision = Decision::unlimited(now);
+        let mut decision = Decision::unlimited(self.clock().now());
         if let Some((bucket, operation)) = resolved.operation(verb) {
+            let now = self.clock().read(bucket.timeline);
             let answer = self.store().update(bucket, &operation, now, Wait::Allowed);
             decision = operation.numbers(&answer.map_err(|error| bound.store_failed(error))?);
             decision.allowed = match verb {

@@ -12,7 +12,7 @@ use crate::engine::batch::{Kind, Member};
 use crate::engine::cost::Cost;
 use crate::engine::factor::Adjustment;
 use crate::engine::state::Lease;
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::{Nanos, Timeline, Timestamp};
 use crate::engine::verb::Verb;
 use crate::limiter::batch::BatchVec;
 use crate::limiter::bound::Resolved;
@@ -387,7 +387,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let call = bound.prepare(call)?;
         // Due by the limiter's clock, which may differ from the store's.
         let now = self.clock().now();
-        let answer = self.ask_within(&call, now, wait).map_err(|error| match wait {
+        let answer = self.ask_within(&call, wait).map_err(|error| match wait {
             Wait::Allowed => bound.store_failed(error),
             // An error is counted by the call that follows and may wait.
             Wait::Never => store_failed(error),
@@ -426,7 +426,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             return self.end_one(ending, wait);
         }
         let answers = self.with_endings(endings, |buckets, members| {
-            let now = self.clock().now();
+            let now = self.clock().read(Timeline::Wall);
             match buckets {
                 [] => Ok(Answers::new()),
                 _ => self.store().update_all(buckets, &Members(members), now, self.clock(), wait),
@@ -447,7 +447,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let bound = snapshot.as_ref().map_or(&*ending.limit, |snapshot| ending.bound(snapshot));
         let resolved = ending.resolve(bound)?;
         if let Some((bucket, operation)) = resolved.operation(ending.verb) {
-            let answer = self.store().update(bucket, &operation, self.clock().now(), wait);
+            let now = self.clock().read(bucket.timeline);
+            let answer = self.store().update(bucket, &operation, now, wait);
             let answer = answer.map_err(store_failed)?;
             count_endings(std::slice::from_ref(ending), &[answer]);
         }
@@ -464,7 +465,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let ops = texts.zip(Members(members).calls());
             ops.map(|((text, id), op)| (text.into(), id.into(), op)).collect()
         })?;
-        Ok(RemoteCall { ops, now: Some(self.clock().now()) })
+        Ok(RemoteCall { ops, now: Some(self.clock().read(Timeline::Wall).wall) })
     }
 
     /// Renews the slots that are due, and executes what has failed before. May wait. Returns when to call
@@ -525,7 +526,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.store().update_each(
             calls.len(),
             |at| (calls[at].2, calls[at].3),
-            now,
+            self.clock().read(Timeline::Steady),
             |at, answer| {
                 let (index, bound, _, operation) = &calls[at];
                 match answer {

@@ -67,7 +67,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             return Err((index - 1, error));
         }
         let stripe = bound.counters.stripe(StripeIndex::choose());
-        let (now, mut outcome) = (self.clock().now(), Ok(()));
+        // The ids of a limit with overrides may have windows of both kinds.
+        let limits = bound.entry().overrides().iter().map(|found| found.rule.limit);
+        let limits = limits.chain([bound.entry().default_rule().limit]);
+        let timeline = limits.map(|limit| limit.timeline()).max().unwrap_or_default();
+        let (now, mut outcome) = (self.clock().read(timeline), Ok(()));
         // Few at a time, which stay in the processor's cache. A store that waits gets them all at once.
         let len = if self.store().may_wait() { costs.len().max(1) } else { BLOCK };
         let mut block = Vec::with_capacity(len.min(costs.len()));
@@ -80,13 +84,14 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                     block.push((index, keyspace, one));
                 } else {
                     bound.counters.count(stripe, Verb::Spend, true, one.rule.shadow, &one.id);
-                    each(index, &Decision::unlimited(now), one.rule.shadow);
+                    each(index, &Decision::unlimited(now.steady), one.rule.shadow);
                 }
             }
             let call = |at: usize| {
                 let (_, keyspace, one): &(usize, &Keyspace, Resolved<'_>) = &block[at];
                 let operation = Operation { verb: Verb::Spend, limit: one.limit(), cost: one.cost };
-                (Bucket::of_hashed(keyspace, &one.id, one.id_hash), operation)
+                let bucket = Bucket::new(keyspace, &one.id).on(one.limit().timeline());
+                (bucket.hashed(one.id_hash), operation)
             };
             let mut allowed = 0;
             self.store().update_each(

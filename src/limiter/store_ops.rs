@@ -6,7 +6,7 @@ use crate::engine::answer::Answer;
 use crate::engine::batch::{self, Kind, Member};
 use crate::engine::operation::Operation;
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Now, Timestamp};
 use crate::store::remote::RemoteOp;
 use crate::store::{Answers, Batch, StoreStep, Write};
 
@@ -30,7 +30,7 @@ impl Batch for Members<'_> {
         &self,
         found: &[Option<State>],
         full: &[Option<Timestamp>],
-        now: Timestamp,
+        now: Now,
         writes: &mut [Write],
     ) -> Answers {
         let mut answers: Answers = smallvec![Answer::default(); self.0.len()];

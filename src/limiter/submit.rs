@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::answer::Answer;
 use crate::engine::factor::Adjustment;
+use crate::engine::time::Timeline;
 use crate::engine::verb::Verb;
 use crate::limiter::batch::{Timing, store_failed, with_batch};
 use crate::limiter::counters::StripeIndex;
@@ -92,7 +93,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let Call { verb, cost, adjustment, .. } = call;
         let adjustment = adjustment.cloned();
         let call = Submitted { bound, verb, id, cost, adjustment, stopwatch, waits: false };
-        Ok((RemoteCall { ops, now: Some(self.clock.now()) }, call))
+        Ok((RemoteCall { ops, now: Some(self.clock.read(Timeline::Wall).wall) }, call))
     }
 
     /// Computes the decision from a server's reply, and counts it.
@@ -141,7 +142,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let calls = buckets.iter().zip(batch.calls());
             Ok(calls.map(|(bucket, operation)| op(bucket, operation)).collect())
         })?;
-        let call = RemoteCall { ops, now: Some(self.clock.now()) };
+        let call = RemoteCall { ops, now: Some(self.clock.read(Timeline::Wall).wall) };
         Ok((call, SubmittedAll { verb, transactions, stopwatch }))
     }
 

@@ -129,7 +129,7 @@ impl Together {
             Member { operation, kind: Kind::Spend, shadow: false }
         });
         let members: Vec<_> = members.collect();
-        let is_allowed = batch::steps(&members, &states, now, steps);
+        let is_allowed = batch::steps(&members, &states, now.into(), steps);
         let strictest = batch::strictest(steps.iter().map(|step| (true, step.decision)));
         for (part, step) in plan.iter().zip(steps.iter()) {
             let simulator = &mut simulators[part.limit].0;

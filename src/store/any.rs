@@ -4,7 +4,7 @@ use crate::clock::{AnyClock, Clock};
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::Timestamp;
+use crate::engine::time::Now;
 use crate::store::inspect::Inspect;
 use crate::store::memory::MemoryStore;
 #[cfg(unix)]
@@ -103,7 +103,7 @@ impl Store for AnyStore {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
         wait: Wait,
     ) -> Result<Answer, StoreError> {
         each_store!(self, store => Ok(store.update(bucket, step, now, wait)?))
@@ -113,7 +113,7 @@ impl Store for AnyStore {
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
-        now: Timestamp,
+        now: Now,
         clock: &impl Clock,
         wait: Wait,
     ) -> Result<Answers, StoreError> {
@@ -125,7 +125,7 @@ impl Store for AnyStore {
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),
-        now: Timestamp,
+        now: Now,
         each: impl FnMut(usize, Result<&Answer, StoreError>),
     ) {
         each_store!(self, store => store.update_each(count, call, now, each))
@@ -139,18 +139,18 @@ impl Store for AnyStore {
         each_store!(self, store => Ok(store.clear()?))
     }
 
-    fn stats(&self, now: Timestamp) -> Result<Stats, StoreError> {
+    fn stats(&self, now: Now) -> Result<Stats, StoreError> {
         each_store!(self, store => Ok(store.stats(now)?))
     }
 
     #[inline]
-    fn tidy(&self, now: Timestamp) {
+    fn tidy(&self, now: Now) {
         each_store!(self, store => store.tidy(now))
     }
 
     fn raise_lifetimes(
         &self,
-        now: Timestamp,
+        now: Now,
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), StoreError> {
         each_store!(self, store => Ok(store.raise_lifetimes(now, lifetime)?))
@@ -169,10 +169,6 @@ pub struct Opened {
 #[cfg(unix)]
 impl Opened {
     fn shared(memory: MappedFile, clock: AnyClock, overflow: Overflow) -> Opened {
-        let clock = match clock {
-            AnyClock::System(clock) => AnyClock::System(clock.since_boot(memory.clock_offset())),
-            given => given,
-        };
         let store = SharedStore::in_file(memory, overflow);
         Opened { store: AnyStore::Shared(Box::new(store)), clock }
     }
@@ -197,9 +193,8 @@ pub enum OpenError {
     Unsupported,
 }
 
-/// Opens the store at `url`. Decisions use `clock`, except that a shared table replaces the system
-/// clock with one that is the same for all its processes, and a server uses its own time. May wait
-/// for a server.
+/// Opens the store at `url`. Decisions use `clock`, except that a server uses its own time instead of the
+/// system clock. May wait for a server.
 ///
 /// # Errors
 /// [`OpenError`] if the store cannot be opened or created, or a server refuses the client. A server

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::path::PathBuf;
 
 use crate::engine::state::{State, StateKind};
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::{Nanos, Now, Timestamp};
 use crate::store::{Stats, StoreError};
 
 /// The bounds of [`Inspection::reset_within`], ascending, and their names.
@@ -112,5 +112,5 @@ pub trait Inspect: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError`] if the store does not answer.
-    fn inspect(&self, now: Timestamp, slowest: usize) -> Result<Inspection, StoreError>;
+    fn inspect(&self, now: Now, slowest: usize) -> Result<Inspection, StoreError>;
 }

@@ -20,7 +20,7 @@ use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::Answer;
 pub use crate::engine::state::Write;
 use crate::engine::state::{Lifetime, State, StateKind};
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Now, Timeline, Timestamp};
 use crate::hash::HashKey;
 use crate::store::remote::RemoteOp;
 
@@ -59,12 +59,12 @@ pub type Answers = SmallVec<[Answer; 4]>;
 pub trait Batch {
     /// Decides, under the same rules as [`StoreStep`]. `found` holds the states in the order of the
     /// buckets; each element of `writes` is `Keep` when the function is called. `full` is empty, or
-    /// holds the instants before which a full store has no space for a bucket.
+    /// holds the instants before which a full store has no space for a bucket, on its timeline.
     fn apply(
         &self,
         found: &[Option<State>],
         full: &[Option<Timestamp>],
-        now: Timestamp,
+        now: Now,
         writes: &mut [Write],
     ) -> Answers;
 
@@ -81,7 +81,7 @@ pub trait Batch {
     /// Returns the answers to the batch from a server's replies, which tell about each bucket on its
     /// own; `None` if an outcome differs.
     fn read(&self, replies: &[Answer]) -> Option<Answers> {
-        let now = replies.first()?.now;
+        let now = Now::from(replies.first()?.now);
         let found: SmallVec<[Option<State>; 4]> = replies.iter().map(|reply| reply.found).collect();
         let mut writes: SmallVec<[Write; 4]> = smallvec![Write::Keep; replies.len()];
         let answers = self.apply(&found, &[], now, &mut writes);
@@ -202,33 +202,46 @@ pub struct Bucket<'a> {
     pub id: &'a str,
     /// The hash of the id with [`HashKey::of_process`], if it is known and the keyspace uses it.
     id_hash: Option<u64>,
+    /// The timeline of its states.
+    pub(crate) timeline: Timeline,
 }
 
 impl<'a> Bucket<'a> {
-    /// Returns the bucket of an id in canonical form.
+    /// Returns the bucket of an id in canonical form, on the steady timeline.
     pub const fn new(keyspace: &'a Keyspace, id: &'a str) -> Bucket<'a> {
-        Bucket { keyspace, id, id_hash: None }
+        Bucket { keyspace, id, id_hash: None, timeline: Timeline::Steady }
     }
 
-    /// Returns the bucket of an id whose hash with [`HashKey::of_process`] may be known.
+    /// Returns the bucket of the same id on a timeline. An id has one on each.
     #[inline(always)]
-    pub(crate) fn of_hashed(
-        keyspace: &'a Keyspace,
-        id: &'a str,
-        id_hash: Option<u64>,
-    ) -> Bucket<'a> {
-        let id_hash = id_hash.filter(|_| keyspace.is_in_process);
-        Bucket { keyspace, id, id_hash }
+    #[must_use]
+    pub const fn on(self, timeline: Timeline) -> Bucket<'a> {
+        Bucket { timeline, ..self }
+    }
+
+    /// Returns the same bucket if the hash of the id with [`HashKey::of_process`] is known.
+    #[inline(always)]
+    pub(crate) fn hashed(self, id_hash: Option<u64>) -> Bucket<'a> {
+        let id_hash = id_hash.filter(|_| self.keyspace.is_in_process);
+        Bucket { id_hash, ..self }
     }
 
     /// Returns the keyed hash that identifies the bucket within its store.
     #[inline(always)]
     pub(crate) fn hash(&self) -> u64 {
-        match self.id_hash {
+        let hash = match self.id_hash {
             Some(hash) => hash ^ self.keyspace.salt,
             None => self.keyspace.hash(self.id.as_bytes()),
-        }
+        };
+        hash ^ of_timeline(self.timeline)
     }
+}
+
+/// Returns what distinguishes the buckets of one id on the two timelines.
+#[inline(always)]
+pub(crate) const fn of_timeline(timeline: Timeline) -> u64 {
+    // An odd number of many bits, of which some are in every part of a hash that a store uses.
+    0x9E37_79B9_7F4A_7C15 * timeline as u64
 }
 
 /// A store's statistics. `None` where a store cannot count.
@@ -277,8 +290,8 @@ pub struct Stats {
 ///    one charge too many remains until the give-back, which a killed process leaves behind.
 /// 7. **Lifetimes only grow.** The longest lifetime that a live bucket was written with applies.
 ///
-/// A store decides a call at the `now` it is given, raised as guarantee 4 requires. A store with a
-/// clock of its own, such as a server, passes that instant to the step instead.
+/// A store decides a call at the `now` it is given, on the timeline of the bucket, raised as guarantee 4
+/// requires. A server decides at its own time, which is that of a wall clock, on both timelines.
 pub trait Store: Send + Sync {
     /// Why the store did not answer; `Infallible` for a store that always does.
     type Error: Into<StoreError>;
@@ -299,7 +312,7 @@ pub trait Store: Send + Sync {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
         wait: Wait,
     ) -> Result<Answer, Self::Error>;
 
@@ -311,7 +324,7 @@ pub trait Store: Send + Sync {
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
-        now: Timestamp,
+        now: Now,
         clock: &impl Clock,
         wait: Wait,
     ) -> Result<Answers, Self::Error>;
@@ -324,7 +337,7 @@ pub trait Store: Send + Sync {
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),
-        now: Timestamp,
+        now: Now,
         mut each: impl FnMut(usize, Result<&Answer, StoreError>),
     ) {
         for index in 0..count {
@@ -355,11 +368,11 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`Store::Error`] if the store does not answer.
-    fn stats(&self, now: Timestamp) -> Result<Stats, Self::Error>;
+    fn stats(&self, now: Now) -> Result<Stats, Self::Error>;
 
     /// Does a little housekeeping, such as returning the memory of expired buckets. A limiter calls
     /// this once in some hundred calls.
-    fn tidy(&self, now: Timestamp) {
+    fn tidy(&self, now: Now) {
         let _ = now;
     }
 
@@ -373,7 +386,7 @@ pub trait Store: Send + Sync {
     /// [`Store::Error`] if the store does not answer.
     fn raise_lifetimes(
         &self,
-        now: Timestamp,
+        now: Now,
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), Self::Error> {
         let _ = (now, lifetime);

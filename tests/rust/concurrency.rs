@@ -8,7 +8,7 @@ use std::time::Duration;
 use penstock::clock::{Clock, ManualClock, SystemClock};
 use penstock::config;
 use penstock::engine::batch::Kind;
-use penstock::engine::time::Timestamp;
+use penstock::engine::time::{Now, Timestamp};
 use penstock::engine::verb::Verb;
 use penstock::limiter::{Call, Limiter, Transaction};
 use penstock::store::memory::MemoryStore;
@@ -107,8 +107,8 @@ impl Around for Contended {
     fn decide(
         &self,
         buckets: &[Bucket<'_>],
-        now: Timestamp,
-        _: Timestamp,
+        now: Now,
+        _: Now,
         decide: &mut Decide<'_>,
     ) -> Vec<Write> {
         if is_watched(buckets) { self.watch_step(|| decide(now)) } else { decide(now) }

@@ -120,7 +120,7 @@ impl<S: Store> Bench<S> {
         let cost = Limit::Unlimited.cost(cost).expect("a cost");
         let operation = Operation { verb, limit: &limit, cost };
         let (bucket, now) = (self.bucket(id), self.clock.now());
-        let answer = self.store.update(bucket, &operation, now, Wait::Allowed);
+        let answer = self.store.update(bucket, &operation, now.into(), Wait::Allowed);
         let answer = answer.map_err(Into::into).expect("an answer");
         let decision = operation.numbers(&answer);
         self.seen = self.seen.max(decision.now);
@@ -272,7 +272,7 @@ fn a_bucket_in_which_nothing_is_held_is_no_bucket<S: Store>(fresh: fn() -> S) {
     let slots = in_flight(5, InFlight::LEASE);
     let mut bench = Bench::new(fresh(), slots);
     let buckets = |bench: &Bench<S>| {
-        let stats = bench.store.stats(bench.clock.now());
+        let stats = bench.store.stats(bench.clock.now().into());
         stats.map_err(Into::into).expect("statistics").buckets
     };
     let before = buckets(&bench);

@@ -33,7 +33,7 @@ struct Figures {
 }
 
 fn stats(store: &MemoryStore) -> Figures {
-    let Ok(stats) = store.stats(at(0));
+    let Ok(stats) = store.stats(at(0).into());
     let figure = |number: Option<u64>| number.expect("a figure");
     Figures {
         buckets: figure(stats.buckets),
@@ -248,7 +248,7 @@ fn the_memory_of_a_flood_is_freed() {
     }
     play(&store, &keyspace, "known", ends_at(i64::MAX), 0);
     let count = |now: i64| {
-        let Ok(stats) = store.stats(at(now));
+        let Ok(stats) = store.stats(at(now).into());
         stats.buckets
     };
     assert_eq!((count(999), count(1000)), (Some(200_001), Some(1)));
@@ -256,7 +256,7 @@ fn the_memory_of_a_flood_is_freed() {
     // Two thousand timed calls on the known id, after which a limiter calls `tidy`.
     for _ in 0..2000 {
         play(&store, &keyspace, "known", Toy::Look, 2000);
-        store.tidy(at(2000));
+        store.tidy(at(2000).into());
     }
     let after = stats(&store);
     assert_eq!((after.buckets, after.forgotten), (1, 200_000));

@@ -629,7 +629,7 @@ proptest! {
     fn a_batch_spends_all_or_nothing(drawn in any_members()) {
         let (members, states, alone, now) = batch_of(&drawn, Verb::Spend);
         let mut steps = Vec::new();
-        let allowed = batch::steps(&members, &states, now, &mut steps);
+        let allowed = batch::steps(&members, &states, now.into(), &mut steps);
         let denies = |(member, step): (&Member<'_>, &Step)| {
             member.kind != Kind::SpendOnly && !member.shadow && !step.decision.allowed
         };
@@ -664,7 +664,7 @@ proptest! {
     fn refunds_of_a_batch_are_independent(drawn in any_members()) {
         let (members, states, alone, now) = batch_of(&drawn, Verb::Refund);
         let mut steps = Vec::new();
-        prop_assert!(batch::steps(&members, &states, now, &mut steps));
+        prop_assert!(batch::steps(&members, &states, now.into(), &mut steps));
         prop_assert_eq!(steps, alone);
     }
 

@@ -31,7 +31,7 @@ use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
 use penstock::engine::key::bucket_key;
 use penstock::engine::limit::Limit;
-use penstock::engine::time::{Nanos, Timestamp};
+use penstock::engine::time::{Nanos, Timeline, Timestamp};
 use penstock::engine::verb::Verb;
 use penstock::limiter::{Call, CallError, Limiter, Transaction};
 use penstock::store::any::{AnyStore, OpenError, Opened, open};
@@ -166,7 +166,7 @@ fn a_value_that_no_limiter_wrote_counts_as_no_state() {
             .expect("set");
     };
     // Levels that take years to drain, of a bucket that seems to begin now.
-    let now = SystemClock::new().now().get() / 1_000_000;
+    let now = SystemClock::new().read(Timeline::Wall).wall.get() / 1_000_000;
     let full = format!("{now}:1000000:3600000");
     let mut healed = 0;
     for (index, name) in NAMES.into_iter().enumerate() {
@@ -423,7 +423,7 @@ fn a_long_id_takes_no_more_memory_than_a_short_one() {
         let is_used = id == ids[0];
         assert_eq!(limiter.decide(bound, call).expect("an answer").decision.allowed, !is_used);
     }
-    let found = limiter.store().inspect(limiter.clock().now(), 10).expect("an inspection");
+    let found = limiter.store().inspect(limiter.clock().now().into(), 10).expect("an inspection");
     assert!(found.slowest.iter().all(|one| one.bucket_key.is_some()), "{found:?}");
     assert!(limiter.reset(bound, &ids[2]).expect("an answer"));
     assert!(limiter.decide(bound, Call::spend(&ids[2], 1)).expect("an answer").decision.allowed);
@@ -826,7 +826,7 @@ fn an_operator_can_list_and_clear_the_buckets_of_one_store() {
         assert!(limiter.decide(tokens, Call::spend(&id, 1)).expect("an answer").decision.allowed);
     }
     let now = limiter.clock().now();
-    let found = limiter.store().inspect(now, 3000).expect("an inspection");
+    let found = limiter.store().inspect(now.into(), 3000).expect("an inspection");
     assert_eq!(found.stats.buckets, Some(2504));
     assert_eq!(found.reset_within.expect("known").iter().sum::<u64>(), 2504);
     let key = |name: &str, id: &str| Some(bucket_key(name, id));
@@ -838,7 +838,7 @@ fn an_operator_can_list_and_clear_the_buckets_of_one_store() {
             .all(|number| keys.contains(&key("Tokens", &format!("}}fixed-window:{number}:{{"))))
     );
     assert_eq!(found.slowest.iter().filter(|one| one.tally == Some(1)).count(), 3);
-    let slowest = limiter.store().inspect(now, 2).expect("an inspection").slowest;
+    let slowest = limiter.store().inspect(now.into(), 2).expect("an inspection").slowest;
     let named =
         |some: &[SlowBucket]| -> Vec<_> { some.iter().map(|one| one.bucket_key.clone()).collect() };
     assert_eq!(named(&slowest), named(&found.slowest[..2]));

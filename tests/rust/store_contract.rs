@@ -97,7 +97,10 @@ fn guarantee_2_a_failed_step_changes_nothing<S: Store>(fresh: fn() -> S) {
     for id in ["one", "new"] {
         breaks(&|| {
             let bucket = Bucket::new(&keyspace, id);
-            store.update(bucket, &Toy::Break, at(0), Wait::Allowed).map(|_| ()).map_err(Into::into)
+            store
+                .update(bucket, &Toy::Break, at(0).into(), Wait::Allowed)
+                .map(|_| ())
+                .map_err(Into::into)
         });
         for other in ["two", "newer"] {
             let buckets = [id, other].map(|id| Bucket::new(&keyspace, id));
@@ -106,7 +109,7 @@ fn guarantee_2_a_failed_step_changes_nothing<S: Store>(fresh: fn() -> S) {
                     let outcome = store.update_all(
                         &buckets,
                         &Toys(toys.to_vec()),
-                        at(0),
+                        at(0).into(),
                         &clock,
                         Wait::Allowed,
                     );
@@ -121,7 +124,7 @@ fn guarantee_2_a_failed_step_changes_nothing<S: Store>(fresh: fn() -> S) {
             store.update_each(
                 3,
                 |index| (bucket, toys[index]),
-                at(0),
+                at(0).into(),
                 |_, answer| match answer {
                     Ok(_) => answered += 1,
                     Err(error) => outcome = Err(error),
@@ -188,7 +191,7 @@ fn guarantee_4_no_bucket_is_forgotten_before_its_end<S: Store>(fresh: fn() -> S)
     for number in 0..6000_i64 {
         play(&store, &keyspace, &format!("passing {number}"), ends_at(999 - number % 2), 999);
     }
-    let stats = store.stats(at(999)).map_err(Into::into).expect("stats");
+    let stats = store.stats(at(999).into()).map_err(Into::into).expect("stats");
     assert!(stats.forgotten > Some(0), "no bucket was forgotten, so the test proves nothing");
     assert_eq!(stats.evicted.unwrap_or(0), 0);
     for (id, end) in live {
@@ -354,7 +357,7 @@ fn several_calls_are_executed_in_order<S: Store>(fresh: fn() -> S) {
     store.update_each(
         ids.len(),
         |index| (bucket(index), step),
-        at(7),
+        at(7).into(),
         |index, answer| {
             answers.push((index, Seen::from(*answer.expect("the store answers"))));
         },
@@ -415,7 +418,7 @@ fn guarantee_2_a_failed_call_takes_at_most_its_cost() {
     let (mut answered, mut failed) = (0, 0);
     for _ in 0..300 {
         let bucket = Bucket::new(&keyspace, "a");
-        match store.update(bucket, &Toy::Add(1, long()), Timestamp::ORIGIN, Wait::Allowed) {
+        match store.update(bucket, &Toy::Add(1, long()), Timestamp::ORIGIN.into(), Wait::Allowed) {
             Ok(_) => answered += 1,
             Err(StoreError::Unavailable { .. } | StoreError::Timeout { .. }) => failed += 1,
             Err(other) => panic!("{other:?}"),
@@ -424,7 +427,7 @@ fn guarantee_2_a_failed_call_takes_at_most_its_cost() {
     assert_eq!((answered, failed), (200, 100));
     let word = loop {
         if let Ok(answer) =
-            store.update(Bucket::new(&keyspace, "a"), &Toy::Look, at(0), Wait::Allowed)
+            store.update(Bucket::new(&keyspace, "a"), &Toy::Look, at(0).into(), Wait::Allowed)
         {
             break Seen::from(answer).word.expect("a used bucket");
         }

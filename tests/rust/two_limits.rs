@@ -66,8 +66,9 @@ fn admitted<S: Store, T: StoreStep>(
 ) -> [i64; 2] {
     let mut admitted = [0; 2];
     for (which, step, now) in calls {
-        let answer =
-            store.update(Bucket::new(keyspace, id), &step, now, Wait::Allowed).map_err(Into::into);
+        let answer = store
+            .update(Bucket::new(keyspace, id), &step, now.into(), Wait::Allowed)
+            .map_err(Into::into);
         admitted[which] += i64::from(answer.expect("the store answers").allowed());
     }
     admitted

@@ -93,7 +93,7 @@ class Cooldowns:
         """Delay requests of an id; a cooldown is never shortened."""
         with self._lock:
             if len(self._until_ns) >= _MAX_HOLDS:
-                now_ns = self._clock.now_ns()
+                now_ns = self._clock.steady_ns()
                 for other in [other for other, end in self._until_ns.items() if end <= now_ns]:
                     del self._until_ns[other]
             self._until_ns[id] = max(until_ns, self._until_ns.get(id, 0))
@@ -161,7 +161,7 @@ class Pace:
         Raises:
             RateLimited: The request would have to wait for longer than the timeout.
         """
-        now_ns = self.limiter.clock.now_ns
+        now_ns = self.limiter.clock.steady_ns
         id = self._id_of(request)
         if id == "" and self._id is None:
             # A URL without a host, which the client library refuses in its own words.
@@ -205,7 +205,7 @@ class Pace:
 
         Return the reservation, unless there is only one rate.
         """
-        now_ns = self.limiter.clock.now_ns
+        now_ns = self.limiter.clock.steady_ns
         while True:
             now = now_ns()
             until_ns = max(due_ns, self.cooldowns.until_ns(id))
@@ -248,8 +248,9 @@ class Pace:
 
     def _hold(self, response: Any, status: int, id: Id, retries: int) -> int:
         """Delay further requests of an id as a response asks; return when they may be sent."""
-        now_ns = self.limiter.clock.now_ns()
-        wait_ns = received.wait_ns(status, response.headers.items(), now_ns)
+        clock = self.limiter.clock
+        now_ns = clock.steady_ns()
+        wait_ns = received.wait_ns(status, response.headers.items(), clock.now_ns())
         if not wait_ns and status in _BUSY:
             # It does not say for how long: one second, then two, then four, less up to half of it.
             seconds = 2.0 ** min(retries, 10) * random.uniform(0.5, 1)  # noqa: S311  it spreads, it hides nothing

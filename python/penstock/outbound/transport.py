@@ -29,7 +29,7 @@ def _wait(clock: SystemClock | ManualClock, until_ns: int) -> None:
     timer = clock.set_timer(until_ns, event.set)
     try:
         # The clock may have advanced before the timer was set.
-        if clock.now_ns() < until_ns:
+        if clock.steady_ns() < until_ns:
             event.wait()
     finally:
         clock.drop_timer(timer)
@@ -52,7 +52,7 @@ async def _wait_in_task(clock: SystemClock | ManualClock, until_ns: int) -> None
         return
     timer = clock.set_timer(until_ns, lambda: loop.call_soon_threadsafe(wake))
     try:
-        if clock.now_ns() < until_ns:
+        if clock.steady_ns() < until_ns:
             await future
     finally:
         clock.drop_timer(timer)

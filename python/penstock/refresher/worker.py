@@ -127,7 +127,7 @@ class Refresher:
         """Seconds since the last successful load, on the limiter's clock; `None` before it."""
         if self._loaded_ns is None:
             return None
-        return max(self.limiter.clock.now_ns() - self._loaded_ns, 0) / 1e9
+        return max(self.limiter.clock.steady_ns() - self._loaded_ns, 0) / 1e9
 
     @property
     def is_running(self) -> bool:
@@ -258,7 +258,7 @@ class Refresher:
         self.last_error = None
         self.skipped_rows = len(skipped)
         self.loads += 1
-        self._loaded_ns = self.limiter.clock.now_ns()
+        self._loaded_ns = self.limiter.clock.steady_ns()
         # By content, because a new row changes the numbers of all others.
         new = [row for row in skipped if row[1:] not in self._skipped]
         self._skipped = frozenset(row[1:] for row in skipped)

@@ -3,6 +3,9 @@
 //! The state is the end of the window in whole seconds, times 10^9, plus the tokens used in it. A
 //! store reads it as an instant and forgets it less than a second after the window's end. So a
 //! window that is in use keeps its end, even if the time zone data of two processes differ.
+//!
+//! It ends when the wall clock shows its end. While a clock that was set back shows an earlier window, the
+//! stored one stays open: an earlier window may have been used too, and its tokens are not known.
 
 use crate::engine::algorithm::calendar::{Calendar, CalendarUnit, MAX_SECOND, Zone};
 use crate::engine::algorithm::description::{
@@ -12,7 +15,7 @@ use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{OpenWindow, WindowRules, WindowSeries};
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::{Nanos, Timeline, Timestamp};
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 /// The tokens of a state are below the nanoseconds of a second.
@@ -157,6 +160,6 @@ impl WindowSeries for Calendar {
     }
 
     fn lifetime(&self) -> Lifetime {
-        Lifetime::INSTANT
+        Lifetime::INSTANT.on(Timeline::Wall)
     }
 }

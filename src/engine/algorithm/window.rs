@@ -8,7 +8,7 @@ use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
 use crate::engine::state::{Lifetime, State, Write};
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::{Nanos, Timeline, Timestamp};
 use crate::engine::verb::Verb;
 
 /// Where a window starts.
@@ -226,7 +226,11 @@ impl Window {
                 return Err(LimitError::PhaseTooLong { found: phase, period });
             }
         }
-        Ok(Window { period, anchor, lifetime: Lifetime::of_tally(period) })
+        let timeline = match anchor {
+            Anchor::First => Timeline::Steady,
+            Anchor::Aligned(_) => Timeline::Wall,
+        };
+        Ok(Window { period, anchor, lifetime: Lifetime::of_tally(period).on(timeline) })
     }
 
     /// The length of a window.
@@ -237,6 +241,12 @@ impl Window {
     /// Where windows start.
     pub const fn anchor(&self) -> Anchor {
         self.anchor
+    }
+
+    /// The clock that the windows follow.
+    #[inline(always)]
+    pub const fn timeline(&self) -> Timeline {
+        self.lifetime.timeline()
     }
 
     #[inline]

@@ -11,14 +11,14 @@ use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Nanos, Now, Timestamp};
 use crate::hash::HashKey;
 use crate::prefetch::DISTANCE;
 use crate::store::memory::shard::{Access, Shard};
 use crate::store::memory::table::{Table, Tag, free_slots};
 use crate::store::{
     Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, TIDIED_EVERY, Wait,
-    Write,
+    Write, of_timeline,
 };
 use crate::sync::counting::AtomicU64;
 use crate::sync::{AtomicUsize, Mutex, Ordering};
@@ -110,41 +110,37 @@ impl MemoryStore {
     }
 
     /// Makes room for a new bucket beside `more` others, unless one will be evicted. Fails with the
-    /// instant until which the store has no room.
-    fn make_room(
-        &self,
-        table: &mut Table,
-        tag: Tag,
-        more: usize,
-        now: Timestamp,
-    ) -> Result<(), Timestamp> {
+    /// time for which the store has no room.
+    fn make_room(&self, table: &mut Table, tag: Tag, more: usize, now: Now) -> Result<(), Nanos> {
         match self.max_per_shard {
             Some(max) if self.overflow != Overflow::Evict => table.make_room(tag, max, more, now),
             _ => Ok(()),
         }
     }
 
-    /// Decides on a new bucket for which there is no room before `until`.
+    /// Decides on a new bucket for which there is no room for a time.
     #[cold]
     fn update_full<S: StoreStep>(
         &self,
-        keyspace: &Keyspace,
+        bucket: Bucket<'_>,
         step: &S,
-        until: Timestamp,
-        now: Timestamp,
+        full_for: Nanos,
+        now: Now,
     ) -> Answer {
         if self.overflow == Overflow::Deny {
             self.refused_calls.fetch_add(1, Ordering::Relaxed);
-            return Answer::refused(until, now);
+            let at = now.on(bucket.timeline);
+            return Answer::refused(at.saturating_add(full_for), at);
         }
         self.shared_calls.fetch_add(1, Ordering::Relaxed);
-        let tag = shared_tag(keyspace, 0);
+        let tag = shared_tag(bucket, 0);
         let mut table = self.shared.lock();
         let now = table.effective_now(now);
-        let state = table.find(tag).map(|index| table.state(index));
-        let (allowed, write) = step.apply(state, now);
+        let (at, state) =
+            (now.on(bucket.timeline), table.find(tag).map(|index| table.state(index)));
+        let (allowed, write) = step.apply(state, at);
         write_shared(&mut table, tag, write, now);
-        Answer::new(state, now, allowed)
+        Answer::new(state, at, allowed)
     }
 
     /// Decides a batch of which some new buckets have no room before the instants in `full`.
@@ -155,7 +151,7 @@ impl MemoryStore {
         locked: &mut Locked<'_>,
         full: &[Option<Timestamp>],
         batch: &B,
-        now: Timestamp,
+        now: Now,
     ) -> Answers {
         let count = full.iter().flatten().count() as u64;
         let mut writes = vec![Write::Keep; buckets.len()];
@@ -173,11 +169,12 @@ impl MemoryStore {
         // named twice.
         let tags: Vec<Tag> = (0..buckets.len())
             .map(|index| {
-                let keyspace = buckets[index].keyspace;
+                let bucket = buckets[index];
                 let same = |&other: &usize| {
-                    full[other].is_some() && buckets[other].keyspace.text() == keyspace.text()
+                    let other_text = buckets[other].keyspace.text();
+                    full[other].is_some() && other_text == bucket.keyspace.text()
                 };
-                shared_tag(keyspace, (0..index).filter(same).count() as u64)
+                shared_tag(bucket, (0..index).filter(same).count() as u64)
             })
             .collect();
         for (index, state) in states.iter_mut().enumerate() {
@@ -210,7 +207,7 @@ impl MemoryStore {
 
     /// Makes room in a shard for `more` new buckets.
     #[cold]
-    fn grow(&self, index: usize, more: usize, now: Timestamp) {
+    fn grow(&self, index: usize, more: usize, now: Now) {
         self.resize(index, more, now, |table| {
             let is_full = !table.has_room_for(more);
             is_full.then(|| table.wanted(more, table.effective_now(now)))
@@ -222,7 +219,7 @@ impl MemoryStore {
         &self,
         index: usize,
         more: usize,
-        now: Timestamp,
+        now: Now,
         wanted: impl FnOnce(&Table) -> Option<usize>,
     ) {
         let shard = &self.shards[index];
@@ -249,17 +246,17 @@ impl MemoryStore {
     #[inline(always)]
     fn update_at<S: StoreStep>(
         &self,
-        keyspace: &Keyspace,
+        bucket: Bucket<'_>,
         address: Address,
         step: &S,
-        now: Timestamp,
+        now: Now,
     ) -> Answer {
         let mut access = self.shard(address).lock();
         let table = &mut *access;
         let Some(index) = table.find(address.tag) else {
-            return self.update_new(access, keyspace, address, step, now);
+            return self.update_new(access, bucket, address, step, now);
         };
-        let now = table.effective_now(now);
+        let now = table.effective_now(now).on(bucket.timeline);
         let entry = table.entry(index);
         let found = entry.state();
         let (allowed, write) = step.apply(Some(found), now);
@@ -276,25 +273,26 @@ impl MemoryStore {
     fn update_new<'a, S: StoreStep>(
         &'a self,
         mut table: Access<'a>,
-        keyspace: &Keyspace,
+        bucket: Bucket<'_>,
         address: Address,
         step: &S,
-        now: Timestamp,
+        now: Now,
     ) -> Answer {
         loop {
             let state = table.find(address.tag).map(|index| table.state(index));
             let now = table.effective_now(now);
             if state.is_none()
-                && let Err(until) = self.make_room(&mut table, address.tag, 0, now)
+                && let Err(full_for) = self.make_room(&mut table, address.tag, 0, now)
             {
                 drop(table);
-                return self.update_full(keyspace, step, until, now);
+                return self.update_full(bucket, step, full_for, now);
             }
-            let (allowed, write) = step.apply(state, now);
+            let at = now.on(bucket.timeline);
+            let (allowed, write) = step.apply(state, at);
             let is_new = state.is_none() && write != Write::Keep;
             if !is_new || table.has_room_for(1) {
                 table.write(address.tag, write, self.max_per_shard, now);
-                return Answer::new(state, now, allowed);
+                return Answer::new(state, at, allowed);
             }
             drop(table);
             self.grow(address.shard, 1, now);
@@ -339,7 +337,7 @@ impl Locked<'_> {
         writes: &[Write],
         full: &[Option<Timestamp>],
         max: Option<usize>,
-        now: Timestamp,
+        now: Now,
     ) {
         for (index, (&write, &(table, tag))) in writes.iter().zip(&self.places).enumerate() {
             if full.get(index).is_none_or(Option::is_none) {
@@ -361,10 +359,10 @@ impl Store for MemoryStore {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
         _wait: Wait,
     ) -> Result<Answer, Infallible> {
-        Ok(self.update_at(bucket.keyspace, self.address(bucket.hash()), step, now))
+        Ok(self.update_at(bucket, self.address(bucket.hash()), step, now))
     }
 
     fn may_wait(&self) -> bool {
@@ -378,7 +376,7 @@ impl Store for MemoryStore {
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),
-        now: Timestamp,
+        now: Now,
         mut each: impl FnMut(usize, Result<&Answer, StoreError>),
     ) {
         let mut ahead = [Address { shard: 0, tag: Tag::of(0) }; DISTANCE];
@@ -399,7 +397,7 @@ impl Store for MemoryStore {
                 ahead[index % DISTANCE] = request(index + DISTANCE);
             }
             let (bucket, step) = call(index);
-            each(index, Ok(&self.update_at(bucket.keyspace, address, &step, now)));
+            each(index, Ok(&self.update_at(bucket, address, &step, now)));
         }
     }
 
@@ -407,7 +405,7 @@ impl Store for MemoryStore {
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
-        now: Timestamp,
+        now: Now,
         _clock: &impl Clock,
         _wait: Wait,
     ) -> Result<Answers, Infallible> {
@@ -424,9 +422,10 @@ impl Store for MemoryStore {
                 if locked.tables[table].find(tag).is_none() {
                     match self.make_room(&mut locked.tables[table], tag, new_in[table], now) {
                         Ok(()) => new_in[table] += 1,
-                        Err(until) => {
+                        Err(full_for) => {
+                            let at = now.on(buckets[index].timeline);
                             full.resize(buckets.len(), None);
-                            full[index] = Some(until);
+                            full[index] = Some(at.saturating_add(full_for));
                         }
                     }
                 }
@@ -474,7 +473,7 @@ impl Store for MemoryStore {
     }
 
     #[cold]
-    fn tidy(&self, now: Timestamp) {
+    fn tidy(&self, now: Now) {
         if cfg!(loom) {
             // Skipped: new buckets run the same code, and this would multiply the interleavings.
             return;
@@ -504,7 +503,7 @@ impl Store for MemoryStore {
 
     fn raise_lifetimes(
         &self,
-        now: Timestamp,
+        now: Now,
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), Infallible> {
         for shard in &self.shards {
@@ -515,7 +514,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn stats(&self, now: Timestamp) -> Result<Stats, Infallible> {
+    fn stats(&self, now: Now) -> Result<Stats, Infallible> {
         let mut stats = Stats {
             capacity: self.max_per_shard.map(|max| (max * self.shards.len()) as u64),
             bytes: Some(size_of_val(&*self.shards) as u64),
@@ -530,13 +529,13 @@ impl Store for MemoryStore {
     }
 }
 
-/// Returns the tag of the bucket that ids of `keyspace` share, the `nth` of them within one batch.
-fn shared_tag(keyspace: &Keyspace, nth: u64) -> Tag {
-    Tag::of(keyspace.hash(&nth.to_le_bytes()))
+/// Returns the tag of the bucket that ids of a keyspace share, the `nth` of them within one batch.
+fn shared_tag(bucket: Bucket<'_>, nth: u64) -> Tag {
+    Tag::of(bucket.keyspace.hash(&nth.to_le_bytes()) ^ of_timeline(bucket.timeline))
 }
 
 /// Writes a shared bucket. There are few, so the table may grow while it is locked.
-fn write_shared(table: &mut Table, tag: Tag, write: Write, now: Timestamp) {
+fn write_shared(table: &mut Table, tag: Tag, write: Write, now: Now) {
     if !table.has_room_for(1) {
         let fresh = free_slots(table.wanted(1, now));
         drop(table.rebuild(fresh, 1, now));

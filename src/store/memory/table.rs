@@ -5,7 +5,7 @@
 //! tag's share of the capacity, so that any capacity works and a grown table keeps its order.
 
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Nanos, Now, Timeline, Timestamp};
 use crate::store::{Stats, Write};
 
 /// A bucket, or all zeros if it is free.
@@ -69,7 +69,7 @@ pub(crate) struct Table {
     len: usize,
     swept: usize,
     /// The latest end of a forgotten bucket: no call on this table is decided earlier.
-    floor: Timestamp,
+    floor: Now,
     forgotten: u64,
     evicted: u64,
 }
@@ -77,8 +77,8 @@ pub(crate) struct Table {
 impl Table {
     /// Returns the instant at which a call is decided: `now`, or the latest end of a forgotten bucket
     /// if that is later.
-    #[inline]
-    pub(crate) fn effective_now(&self, now: Timestamp) -> Timestamp {
+    #[inline(always)]
+    pub(crate) fn effective_now(&self, now: Now) -> Now {
         now.max(self.floor)
     }
 
@@ -134,7 +134,7 @@ impl Table {
     }
 
     /// Returns the capacity to grow to when a new bucket has no room.
-    pub(crate) fn wanted(&self, more: usize, now: Timestamp) -> usize {
+    pub(crate) fn wanted(&self, more: usize, now: Now) -> usize {
         let live = self.live(now) + more;
         let capacity = self.slots.len();
         let mut wanted = if live * 2 < capacity {
@@ -155,12 +155,7 @@ impl Table {
     /// lock.
     ///
     /// Does nothing if `fresh` is too small because the table has grown meanwhile.
-    pub(crate) fn rebuild(
-        &mut self,
-        fresh: Box<[Slot]>,
-        more: usize,
-        now: Timestamp,
-    ) -> Box<[Slot]> {
+    pub(crate) fn rebuild(&mut self, fresh: Box<[Slot]>, more: usize, now: Now) -> Box<[Slot]> {
         if self.live(now) + more > fresh.len() - fresh.len() / 7 {
             return fresh;
         }
@@ -172,11 +167,10 @@ impl Table {
             if slot[1] == 0 {
                 continue;
             }
-            let end = end_of(slot);
-            if end > now {
-                self.put(slot);
+            if has_ended(slot, now) {
+                self.raise_floor(slot);
             } else {
-                self.floor = self.floor.max(end);
+                self.put(slot);
             }
         }
         self.forgotten += (before - self.len) as u64;
@@ -190,7 +184,7 @@ impl Table {
         state: State,
         lifetime: Lifetime,
         max: Option<usize>,
-        now: Timestamp,
+        now: Now,
     ) {
         self.sweep(now);
         if max.is_some_and(|max| self.len >= max) {
@@ -200,7 +194,7 @@ impl Table {
     }
 
     /// Applies `write` to a bucket. There must be room for a new one.
-    pub(crate) fn write(&mut self, tag: Tag, write: Write, max: Option<usize>, now: Timestamp) {
+    pub(crate) fn write(&mut self, tag: Tag, write: Write, max: Option<usize>, now: Now) {
         match (write, self.find(tag)) {
             (Write::Put(state, lifetime), Some(index)) => self.replace(index, state, lifetime),
             (Write::Put(state, lifetime), None) => self.insert(tag, state, lifetime, max, now),
@@ -227,7 +221,7 @@ impl Table {
     }
 
     /// Adds the numbers of this table.
-    pub(crate) fn add_to(&self, stats: &mut Stats, now: Timestamp) {
+    pub(crate) fn add_to(&self, stats: &mut Stats, now: Now) {
         let slots = self.slots.len();
         for (sum, number) in [
             (&mut stats.buckets, self.live(now) as u64),
@@ -251,13 +245,13 @@ impl Table {
     }
 
     /// Counts the buckets that have not expired.
-    fn live(&self, now: Timestamp) -> usize {
-        self.slots.iter().filter(|&&slot| slot[1] != 0 && end_of(slot) > now).count()
+    fn live(&self, now: Now) -> usize {
+        self.slots.iter().filter(|&&slot| slot[1] != 0 && !has_ended(slot, now)).count()
     }
 
     /// Drops the expired buckets in the next `count` slots, or up to the last slot. Returns whether it was
     /// reached, so that another table has its turn.
-    pub(crate) fn tidy(&mut self, count: usize, now: Timestamp) -> bool {
+    pub(crate) fn tidy(&mut self, count: usize, now: Now) -> bool {
         let end = self.slots.len().min(self.swept + count);
         let ended = |slots: &[Slot]| slots.iter().position(|&slot| has_ended(slot, now));
         while let Some(found) = ended(&self.slots[self.swept..end]) {
@@ -277,7 +271,7 @@ impl Table {
 
     /// Drops the expired buckets, and raises the lifetime of each other one that has a tally to
     /// `lifetime` of its state.
-    pub(crate) fn raise(&mut self, now: Timestamp, lifetime: &dyn Fn(State) -> Lifetime) {
+    pub(crate) fn raise(&mut self, now: Now, lifetime: &dyn Fn(State) -> Lifetime) {
         let mut index = 0;
         while index < self.slots.len() {
             let slot = self.slots[index];
@@ -286,44 +280,55 @@ impl Table {
                 self.drop_ended(index);
                 continue;
             }
-            if slot[1] != 0 && slot[0] & LIFETIME_MASK != Lifetime::INSTANT.bits() {
-                self.replace(index, state_of(slot), lifetime(state_of(slot)));
+            let current = Lifetime::from_bits(slot[0]);
+            if slot[1] != 0 && current.is_of_tally() {
+                let lifetime = lifetime(state_of(slot)).on(current.timeline());
+                self.replace(index, state_of(slot), lifetime);
             }
             index += 1;
         }
     }
 
     /// Drops the expired buckets in the next few slots.
-    fn sweep(&mut self, now: Timestamp) {
+    fn sweep(&mut self, now: Now) {
         if self.len >= MIN_SWEPT {
             self.tidy(SWEPT_PER_INSERT, now);
         }
     }
 
     fn drop_ended(&mut self, index: usize) {
-        self.floor = self.floor.max(end_of(self.slots[index]));
+        self.raise_floor(self.slots[index]);
         self.forgotten += 1;
         self.remove(index);
     }
 
+    /// Raises the floor of a timeline to the end of a bucket.
+    fn raise_floor(&mut self, slot: Slot) {
+        let (lifetime, end) = (Lifetime::from_bits(slot[0]), end_of(slot));
+        match lifetime.timeline() {
+            Timeline::Steady => self.floor.steady = self.floor.steady.max(end),
+            Timeline::Wall => self.floor.wall = self.floor.wall.max(end),
+        }
+    }
+
     /// Makes room for a new bucket if the table would hold more than `max` with `more` others.
-    /// Fails with the end of a bucket near the new one's home if no bucket has expired there.
+    /// Fails with the time until a bucket near the new one's home expires if none has.
     pub(crate) fn make_room(
         &mut self,
         tag: Tag,
         max: usize,
         more: usize,
-        now: Timestamp,
-    ) -> Result<(), Timestamp> {
+        now: Now,
+    ) -> Result<(), Nanos> {
         if self.len + more < max {
             return Ok(());
         }
         self.sweep(now);
         while self.len + more >= max {
-            match self.nearest(tag) {
-                Some((end, index)) if end <= now => self.drop_ended(index),
-                Some((end, _)) => return Err(end),
-                None => return Err(now),
+            match self.nearest(tag, now) {
+                Some((..=0, index)) => self.drop_ended(index),
+                Some((left, _)) => return Err(Nanos::clamped(left)),
+                None => return Err(Nanos::ZERO),
             }
         }
         Ok(())
@@ -331,9 +336,9 @@ impl Table {
 
     /// Makes room in a full bounded table: drops an expired bucket near the new one's home, or
     /// evicts the nearest to expiry.
-    fn evict(&mut self, tag: Tag, now: Timestamp) {
-        match self.nearest(tag) {
-            Some((end, index)) if end <= now => self.drop_ended(index),
+    fn evict(&mut self, tag: Tag, now: Now) {
+        match self.nearest(tag, now) {
+            Some((..=0, index)) => self.drop_ended(index),
             Some((_, index)) => {
                 self.evicted += 1;
                 self.remove(index);
@@ -342,11 +347,11 @@ impl Table {
         }
     }
 
-    /// Finds the bucket nearest to expiry among those near the home of `tag`.
-    fn nearest(&self, tag: Tag) -> Option<(Timestamp, usize)> {
+    /// Finds the bucket nearest to expiry among those near the home of `tag`, and the time until then.
+    fn nearest(&self, tag: Tag, now: Now) -> Option<(i64, usize)> {
         let capacity = self.slots.len();
         let home = home_slot(tag, capacity);
-        let mut found: Option<(Timestamp, usize)> = None;
+        let mut found: Option<(i64, usize)> = None;
         // Past the window only if it holds no bucket at all.
         for step in 0..capacity {
             if step >= EVICTION_WINDOW && found.is_some() {
@@ -354,8 +359,9 @@ impl Table {
             }
             let index = (home + step) % capacity;
             let slot = self.slots[index];
-            if slot[1] != 0 && found.is_none_or(|(end, _)| end_of(slot) < end) {
-                found = Some((end_of(slot), index));
+            let left = Lifetime::from_bits(slot[0]).left(state_of(slot), now);
+            if slot[1] != 0 && found.is_none_or(|(nearest, _)| left < nearest) {
+                found = Some((left, index));
             }
         }
         found
@@ -404,14 +410,14 @@ fn state_of(slot: Slot) -> State {
 
 /// Returns whether a slot has a bucket that has expired at `now`.
 #[inline(always)]
-fn has_ended(slot: Slot, now: Timestamp) -> bool {
+fn has_ended(slot: Slot, now: Now) -> bool {
     let [key, word] = slot;
     if key & LIFETIME_MASK == Lifetime::INSTANT.bits() {
         // A free slot becomes a number above every instant. So there is no branch on whether a slot is free,
         // which is unpredictable.
-        word ^ OCCUPIED <= now.get() as u64
+        word ^ OCCUPIED <= now.steady.get() as u64
     } else {
-        end_of(slot) <= now
+        Lifetime::from_bits(key).is_over(state_of(slot), now)
     }
 }
 

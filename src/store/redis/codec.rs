@@ -15,7 +15,7 @@ use crate::engine::answer::Answer;
 use crate::engine::batch::Kind;
 use crate::engine::limit::Limit;
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::{Nanos, Timeline, Timestamp};
 use crate::engine::verb::Verb;
 use crate::store::remote::RemoteOp;
 
@@ -259,11 +259,11 @@ fn pack(packed: &mut Vec<u8>, operation: &RemoteOp, now: Option<Timestamp>) {
         }
         Limit::CalendarWindow(window) => {
             // The server's clock, if it decides, may be in the window before or after this one.
-            let now = now.unwrap_or_else(|| SystemClock::new().now()).get() / NANOS_PER_SECOND;
+            let now = now.unwrap_or_else(|| SystemClock::new().read(Timeline::Wall).wall);
             begin(algorithm::CALENDAR_WINDOW);
             number(packed, cost);
             number(packed, window.count());
-            for boundary in window.calendar().windows_around(now) {
+            for boundary in window.calendar().windows_around(now.get() / NANOS_PER_SECOND) {
                 number(packed, boundary);
             }
         }
@@ -420,17 +420,14 @@ impl Held {
         before: Option<Held>,
         now: Timestamp,
     ) -> Held {
-        if lifetime == Lifetime::INSTANT && before.is_none_or(|before| before.memory.is_none()) {
+        if !lifetime.is_of_tally() && before.is_none_or(|before| before.memory.is_none()) {
             return Held { state, memory: None };
         }
         let end = lifetime.end_of(state).get();
         let lasts = Nanos::clamped(end - state.tally_instant().get()).millis();
         // The longest lifetime with which a live bucket was written applies.
         let before = before.filter(|before| before.end() > now).and_then(|before| before.memory);
-        let lasts = match lifetime {
-            Lifetime::INSTANT => before.unwrap_or(0),
-            _ => lasts.max(before.unwrap_or(0)),
-        };
+        let lasts = if lifetime.is_of_tally() { lasts } else { 0 }.max(before.unwrap_or(0));
         Held { state, memory: Some(lasts) }
     }
 

@@ -3,7 +3,7 @@
 use redis::{Cmd, FromRedisValue, Value};
 
 use crate::engine::key::bucket_key;
-use crate::engine::time::Timestamp;
+use crate::engine::time::Now;
 use crate::store::inspect::{Inspect, Inspection, Survey};
 use crate::store::redis::client::Engine;
 use crate::store::redis::codec::{self, Held};
@@ -93,7 +93,7 @@ fn read_each(engine: &Engine, name: &str, keys: &[Vec<u8>]) -> Result<Vec<Value>
 }
 
 impl Inspect for RedisStore {
-    fn inspect(&self, _now: Timestamp, slowest: usize) -> Result<Inspection, StoreError> {
+    fn inspect(&self, _now: Now, slowest: usize) -> Result<Inspection, StoreError> {
         let mut survey = Survey::new(slowest);
         self.on_each_server(|server, engine| {
             let time: (i64, i64) = read(engine, &redis::cmd("TIME"))?;

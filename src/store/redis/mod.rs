@@ -32,7 +32,7 @@ use crate::clock::{Clock, Stopwatch};
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::{Answer, Outcome};
 use crate::engine::batch::Kind;
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::{Nanos, Now, Timeline, Timestamp};
 use crate::hash::HashKey;
 use crate::latencies::Latencies;
 use crate::store::redis::client::{Client, Engine};
@@ -118,10 +118,10 @@ impl RedisStore {
         engine: &Engine,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
     ) -> Option<Answer> {
         let (state, server_now) = engine.deny_cache().get(self.hash(bucket))?;
-        let now = if self.has_given_clock { now } else { server_now };
+        let now = self.given(now).unwrap_or(server_now);
         let denied = Answer::new(Some(state), now, false);
         let is_denied = step.agrees(&denied);
         if is_denied {
@@ -146,9 +146,10 @@ impl RedisStore {
         if self.has_given_clock { GIVEN_CLOCK_SLACK } else { SLACK }
     }
 
-    /// Returns the instant of the decision; `None` for the server's time.
-    fn given(&self, now: Timestamp) -> Option<Timestamp> {
-        Some(now).filter(|_| self.has_given_clock)
+    /// Returns the instant of the decision, of the clock that stands for the server's; `None` for the
+    /// server's time.
+    fn given(&self, now: Now) -> Option<Timestamp> {
+        Some(now.wall).filter(|_| self.has_given_clock)
     }
 
     fn ask(
@@ -278,7 +279,7 @@ impl RedisStore {
             let mut states = vec![None; replies.len()];
             states[index] = reply.found;
             let mut writes = vec![Write::Keep; replies.len()];
-            batch.apply(&states, &[], reply.now, &mut writes);
+            batch.apply(&states, &[], reply.now.into(), &mut writes);
             if let Write::Put(charged, _) = writes[index] {
                 charges.push((index, charged));
             }
@@ -290,7 +291,7 @@ impl RedisStore {
         );
         let given_back = self.swap(engine, &charged, |number, held, server_now| match held {
             Some(held) if started.elapsed() < deadline => {
-                let now = if self.has_given_clock { clock.now() } else { server_now };
+                let now = self.given(clock.read(Timeline::Wall)).unwrap_or(server_now);
                 let (index, charged) = charges[number];
                 batch.give_back(index, charged, held.state, now)
             }
@@ -308,10 +309,10 @@ impl RedisStore {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
     ) -> Result<Answer, StoreError> {
         let (engine, mut answer) = (self.client.engine()?, Answer::default());
-        let at = |server_now| if self.has_given_clock { now } else { server_now };
+        let at = |server_now| self.given(now).unwrap_or(server_now);
         self.swap(engine, &[bucket], |_, held, server_now| {
             step.run(held.map(|held| held.state), at(server_now), &mut answer)
         })?;
@@ -487,7 +488,7 @@ impl Store for RedisStore {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
         wait: Wait,
     ) -> Result<Answer, StoreError> {
         let engine = self.client.engine()?;
@@ -513,7 +514,7 @@ impl Store for RedisStore {
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
-        now: Timestamp,
+        now: Now,
         clock: &impl Clock,
         wait: Wait,
     ) -> Result<Answers, StoreError> {
@@ -544,7 +545,7 @@ impl Store for RedisStore {
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),
-        now: Timestamp,
+        now: Now,
         mut each: impl FnMut(usize, Result<&Answer, StoreError>),
     ) {
         let engine = match self.client.engine() {
@@ -613,7 +614,7 @@ impl Store for RedisStore {
         self.delete_all()
     }
 
-    fn stats(&self, _now: Timestamp) -> Result<Stats, StoreError> {
+    fn stats(&self, _now: Now) -> Result<Stats, StoreError> {
         // Counting the buckets would read every key of the server.
         self.client.engine().map(|_| Stats::default())
     }

@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::engine::state::State;
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Now, Timestamp};
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::loom_mutants::{Mutant, has};
@@ -22,7 +22,7 @@ impl<M: TableMemory> SharedTable<M> {
         &self,
         buckets: &[(SlotAddress, SlotAddress)],
         batch: &B,
-        now: Timestamp,
+        now: Now,
         clock: &impl Clock,
         deadline: &Deadline,
     ) -> Result<Answers, SharedError> {
@@ -101,7 +101,7 @@ struct BatchCall<'a, M, C, B> {
     deadline: &'a Deadline,
     clock: &'a C,
     batch: &'a B,
-    now: Timestamp,
+    now: Now,
     addresses: Vec<SlotAddress>,
     overflows: Vec<SlotAddress>,
     /// The state of each bucket before this call charged it.
@@ -121,10 +121,10 @@ impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
         if found.is_none()
             && address != self.overflows[index]
             && self.full[index].is_none()
-            && let Some(until) = self.table.full_until(address, self.now)
+            && let Some(wait) = self.table.full_for(address, self.now)
         {
             if self.table.is_refused() {
-                self.full[index] = Some(until);
+                self.full[index] = Some(self.now.on(address.timeline).saturating_add(wait));
             } else {
                 self.addresses[index] = self.overflows[index];
                 found = self.table.find_anywhere(self.addresses[index])?;
@@ -146,7 +146,7 @@ impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
         let (table, address) = (self.table, self.addresses[index]);
         let (expected, wanted, now) = (self.states[index], self.writes[index], self.now);
         let mut latest = now;
-        let mut run = |state: Option<State>, at: Timestamp| {
+        let mut run = |state: Option<State>, at: Now| {
             latest = latest.max(at);
             if state == expected && at == now { wanted } else { Write::Keep }
         };
@@ -176,9 +176,10 @@ impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
             if self.writes[index] == Write::Keep
                 && let Some(charge) = charge.take()
             {
+                let timeline = self.addresses[index].timeline;
                 self.table.undo(
                     charge,
-                    || self.clock.now(),
+                    || self.clock.read(timeline).on(timeline),
                     |charged, found, now| self.batch.give_back(index, charged, found, now),
                 );
             }

@@ -99,18 +99,12 @@ impl<F: Faults> MappedFile<F> {
         }
     }
 
-    /// Returns the time since boot at the origin of the table's clock, in nanoseconds. It is
-    /// negative.
-    pub fn clock_offset(&self) -> i64 {
-        self.header.clock_offset
-    }
-
     /// Returns the key of the hash that places buckets.
     pub fn hash_key(&self) -> HashKey {
         self.header.hash_key
     }
 
-    /// Returns when the table was created, by its own clock.
+    /// Returns when the table was created, on the steady clock.
     pub fn created(&self) -> Timestamp {
         Timestamp::clamped(self.header.created)
     }

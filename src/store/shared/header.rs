@@ -10,7 +10,7 @@ use std::path::Path;
 
 use siphasher::sip::SipHasher13;
 
-use crate::clock::{self, Clock, SystemClock};
+use crate::clock::{Clock, SystemClock};
 use crate::hash::HashKey;
 use crate::store::shared::TableOpenError;
 use crate::store::shared::slot::SharedSlot;
@@ -18,7 +18,7 @@ use crate::store::shared::table_memory::{SLOTS_PER_BUCKET, SLOTS_PER_LINE, Table
 use crate::sync::counting::AtomicU64;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"penstock");
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
 const ENDIAN_MARK: u32 = 0x0102_0304;
 pub(super) const HEADER_BYTES: usize = 4096;
 /// The offset of the counters, which all processes write.
@@ -51,15 +51,12 @@ pub(super) struct Header {
     /// The key of the hash that places buckets, from the operating system's randomness.
     pub(super) hash_key: HashKey,
     owner: u32,
-    /// The wall clock less the boot-time clock when the file was created: every process adds this
-    /// one offset, so that all read one clock.
-    pub(super) clock_offset: i64,
     time_namespace: u64,
     /// The number of tables that this one replaced, one after another.
     pub(super) generation: u32,
     /// The generation of the oldest table that may still hold buckets.
     pub(super) oldest: u32,
-    /// When the file was created, by its own clock.
+    /// When the file was created, on the steady clock.
     pub(super) created: i64,
 }
 
@@ -67,18 +64,16 @@ impl Header {
     /// Returns the header of a new table.
     pub(super) fn new(capacity: usize, hash_key: HashKey, machine: &Machine) -> Header {
         let home_lines = home_lines(capacity);
-        let clock_offset = clock::wall_offset_of_boot_time();
         Header {
             home_lines,
             file_bytes: file_bytes(home_lines),
             boot_id: machine.boot_id,
             hash_key,
             owner: machine.user,
-            clock_offset,
             time_namespace: machine.time_namespace,
             generation: 0,
             oldest: 0,
-            created: SystemClock::new().since_boot(clock_offset).now().get(),
+            created: SystemClock::new().now().get(),
         }
     }
 
@@ -124,7 +119,6 @@ impl Header {
         put(&self.hash_key.1.to_ne_bytes());
         put(&self.owner.to_ne_bytes());
         put(&[0; 4]);
-        put(&self.clock_offset.to_ne_bytes());
         put(&self.time_namespace.to_ne_bytes());
         put(&self.generation.to_ne_bytes());
         put(&self.oldest.to_ne_bytes());
@@ -167,7 +161,6 @@ impl Header {
         let hash_key = HashKey(u64_of(field(8)), u64_of(field(8)));
         let owner = u32_of(field(4));
         field(4);
-        let clock_offset = u64_of(field(8)) as i64;
         let time_namespace = u64_of(field(8));
         let (generation, oldest) = (u32_of(field(4)), u32_of(field(4)));
         let created = u64_of(field(8)) as i64;
@@ -180,7 +173,6 @@ impl Header {
             boot_id,
             hash_key,
             owner,
-            clock_offset,
             time_namespace,
             generation,
             oldest: oldest.min(generation),

@@ -2,7 +2,7 @@
 //! tables.
 
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Nanos, Now, Timeline};
 use crate::store::Wait;
 use crate::store::Write;
 use crate::store::shared::SharedError;
@@ -36,8 +36,8 @@ impl<M: TableMemory> SharedTable<M> {
         &self,
         address: SlotAddress,
         evict: bool,
-        run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
-        now: Timestamp,
+        run: &mut impl FnMut(Option<State>, Now) -> Write,
+        now: Now,
         deadline: &Deadline,
     ) -> Result<InsertOutcome<'_>, SharedError> {
         loop {
@@ -69,8 +69,8 @@ impl<M: TableMemory> SharedTable<M> {
         memory: &'a M,
         address: SlotAddress,
         evict: bool,
-        run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
-        now: Timestamp,
+        run: &mut impl FnMut(Option<State>, Now) -> Write,
+        now: Now,
     ) -> Result<InsertOutcome<'a>, SharedError> {
         loop {
             // Another thread or process may have inserted it in the meantime.
@@ -96,7 +96,7 @@ impl<M: TableMemory> SharedTable<M> {
             }
             let chosen = match self.choose(memory, address, now, evict) {
                 Ok(chosen) => chosen,
-                Err(until) => return Ok(InsertOutcome::Full(until)),
+                Err(wait) => return Ok(InsertOutcome::Full(wait)),
             };
             // A truncated file reads as zeros, in which no bucket is found.
             memory.refuse_truncated()?;
@@ -127,12 +127,12 @@ impl<M: TableMemory> SharedTable<M> {
     }
 
     /// Frees a chosen slot. Returns `false` if its bucket was charged in the meantime.
-    fn vacate(&self, memory: &M, chosen: &ChosenSlot<'_>, now: Timestamp) -> bool {
+    fn vacate(&self, memory: &M, chosen: &ChosenSlot<'_>, now: Now) -> bool {
         let Some(occupant) = chosen.occupant else { return true };
         let counters = memory.counters();
         // Raised before the slot is freed: a call that does not find its bucket must see the floor.
-        if occupant.end() <= now {
-            counters.floor.raise(occupant.end().get() as u64);
+        if occupant.is_over(now) {
+            self.raise_floor(memory, occupant);
             memory.reached(FaultPoint::FloorRaised);
         }
         // Compared with the word that was read: an earlier charge makes this fail, and a later
@@ -141,7 +141,7 @@ impl<M: TableMemory> SharedTable<M> {
             return false;
         }
         memory.reached(FaultPoint::Released);
-        if occupant.end() <= now || self.is_damaged(memory, occupant) {
+        if occupant.is_over(now) || self.is_damaged(memory, occupant) {
             counters.forgotten.count();
         } else {
             counters.live_evictions.count();
@@ -165,13 +165,7 @@ impl<M: TableMemory> SharedTable<M> {
     /// A process that has not opened `memory` yet may charge the bucket in the older table until it
     /// is sealed. If this process dies in between, the bucket is either sealed in the older table
     /// or in both tables, and then the newer one is used.
-    fn take_over(
-        &self,
-        memory: &M,
-        found: &FoundSlot<'_, M>,
-        chosen: &ChosenSlot<'_>,
-        now: Timestamp,
-    ) {
+    fn take_over(&self, memory: &M, found: &FoundSlot<'_, M>, chosen: &ChosenSlot<'_>, now: Now) {
         let &FoundSlot { memory: older, slot, occupant, .. } = found;
         let is_sealed = || has(Mutant::CopiesUnsealed) || slot.seal(occupant);
         if !self.vacate(memory, chosen, now) || !is_sealed() {
@@ -194,11 +188,12 @@ impl<M: TableMemory> SharedTable<M> {
 
     /// Frees some slots of each older table in which all buckets are full. A table without buckets
     /// is no longer searched.
-    fn sweep(&self, memory: &M, now: Timestamp) {
+    fn sweep(&self, memory: &M, now: Now) {
         for older in memory.older_tables() {
             let counters = older.counters();
-            let latest_end = counters.announced.latest_end.get();
-            if latest_end > now.get() as u64 {
+            let latest_end = |timeline| counters.announced.latest_end(timeline).get();
+            let timelines = [Timeline::Steady, Timeline::Wall];
+            if timelines.iter().any(|&each| latest_end(each) > now.on(each).get() as u64) {
                 continue;
             }
             let first = older.swept().load(Ordering::Relaxed);
@@ -208,13 +203,15 @@ impl<M: TableMemory> SharedTable<M> {
             else {
                 continue;
             };
-            counters.floor.raise(latest_end);
+            for timeline in timelines {
+                counters.raise_floor(timeline, latest_end(timeline));
+            }
             let is_free = |&index: &usize| {
                 let slot = older.slot(index);
                 match slot.occupant() {
                     (_, None) => true,
                     // A process that has not opened `memory` may have charged it.
-                    (_, Some(occupant)) => occupant.end() <= now && slot.release(occupant),
+                    (_, Some(occupant)) => occupant.is_over(now) && slot.release(occupant),
                 }
             };
             let slots = first * SLOTS_PER_LINE..last * SLOTS_PER_LINE;
@@ -224,8 +221,11 @@ impl<M: TableMemory> SharedTable<M> {
             older.swept().store(last, Ordering::Relaxed);
             if last == older.lines() {
                 older.reached(FaultPoint::Swept);
-                memory.counters().announced.latest_end.raise(latest_end);
-                memory.counters().floor.raise(counters.floor.get());
+                for timeline in timelines {
+                    let floor = counters.floor().on(timeline).get() as u64;
+                    memory.counters().announced.latest_end(timeline).raise(latest_end(timeline));
+                    memory.counters().raise_floor(timeline, floor);
+                }
                 counters.set_emptied();
                 older.reached(FaultPoint::Emptied);
                 older.discard();
@@ -237,11 +237,17 @@ impl<M: TableMemory> SharedTable<M> {
     fn drop_stale(&self, found: &FoundSlot<'_, M>) {
         let counters = found.memory.counters();
         if !self.is_damaged(found.memory, found.occupant) {
-            counters.floor.raise(found.occupant.end().get() as u64);
+            self.raise_floor(found.memory, found.occupant);
         }
         if found.slot.release(found.occupant) {
             counters.forgotten.count();
         }
+    }
+
+    /// Raises the floor to the end of a bucket that is forgotten.
+    pub(super) fn raise_floor(&self, memory: &M, occupant: Occupant) {
+        let timeline = occupant.key.lifetime().timeline();
+        memory.counters().raise_floor(timeline, occupant.end().get() as u64);
     }
 
     /// Runs a step on a bucket. Where its next state needs a longer lifetime, raises the lifetime
@@ -250,8 +256,8 @@ impl<M: TableMemory> SharedTable<M> {
     fn change_locked<'a>(
         &self,
         found: &FoundSlot<'a, M>,
-        run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
-        now: Timestamp,
+        run: &mut impl FnMut(Option<State>, Now) -> Write,
+        now: Now,
     ) -> Option<Option<SlotCharge<'a>>> {
         match self.change(found, run, now) {
             StepOutcome::Done(charge) => return Some(charge),
@@ -273,12 +279,12 @@ impl<M: TableMemory> SharedTable<M> {
 
     /// Returns whether a new bucket would be shared or refused for lack of room.
     #[cold]
-    pub(super) fn is_full(&self, memory: &M, address: SlotAddress, now: Timestamp) -> bool {
+    pub(super) fn is_full(&self, memory: &M, address: SlotAddress, now: Now) -> bool {
         !self.evicts() && self.choose(memory, address, now, false).is_err()
     }
 
-    /// Returns the instant until which there is no room for a new bucket; `None` if there is room.
-    pub(super) fn full_until(&self, address: SlotAddress, now: Timestamp) -> Option<Timestamp> {
+    /// Returns the time for which there is no room for a new bucket; `None` if there is room.
+    pub(super) fn full_for(&self, address: SlotAddress, now: Now) -> Option<Nanos> {
         self.choose(self.current(), address, now, self.evicts()).err()
     }
 
@@ -286,14 +292,14 @@ impl<M: TableMemory> SharedTable<M> {
     /// else, with `evict`, the one whose bucket is full first.
     ///
     /// # Errors
-    /// The instant at which the first bucket is full, if none is and `evict` is false.
+    /// The time until the first bucket is full, if none is and `evict` is false.
     fn choose<'a>(
         &self,
         memory: &'a M,
         address: SlotAddress,
-        now: Timestamp,
+        now: Now,
         evict: bool,
-    ) -> Result<ChosenSlot<'a>, Timestamp> {
+    ) -> Result<ChosenSlot<'a>, Nanos> {
         let mut first_full: Option<(&SharedSlot, Occupant)> = None;
         for index in Self::window(memory, address) {
             let slot = memory.slot(index);
@@ -301,10 +307,10 @@ impl<M: TableMemory> SharedTable<M> {
             let Some(occupant) = occupant else {
                 return Ok(ChosenSlot { slot, key, occupant: None });
             };
-            if occupant.end() <= now || self.is_damaged(memory, occupant) {
+            if occupant.is_over(now) || self.is_damaged(memory, occupant) {
                 return Ok(ChosenSlot { slot, key, occupant: Some(occupant) });
             }
-            if first_full.is_none_or(|(_, found)| occupant.end() < found.end()) {
+            if first_full.is_none_or(|(_, found)| occupant.left(now) < found.left(now)) {
                 first_full = Some((slot, occupant));
             }
         }
@@ -312,8 +318,8 @@ impl<M: TableMemory> SharedTable<M> {
             Some((slot, occupant)) if evict => {
                 Ok(ChosenSlot { slot, key: occupant.key, occupant: Some(occupant) })
             }
-            Some((_, occupant)) => Err(occupant.end()),
-            None => Err(now),
+            Some((_, occupant)) => Err(Nanos::clamped(occupant.left(now))),
+            None => Err(Nanos::ZERO),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! inspection.
 
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::Timestamp;
+use crate::engine::time::Now;
 use crate::store::Wait;
 use crate::store::inspect::{Inspect, Inspection, ResetWithin, SlowBucket, Survey};
 use crate::store::shared::deadline::Deadline;
@@ -74,7 +74,7 @@ impl<M: TableMemory> SharedTable<M> {
     /// [`SharedError::Busy`] if lines were left out, and if the table cannot be locked.
     pub(super) fn raise_lifetimes(
         &self,
-        now: Timestamp,
+        now: Now,
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), SharedError> {
         let (newest, deadline) = (self.newest()?, Deadline::of_call(Wait::Allowed));
@@ -99,12 +99,12 @@ impl<M: TableMemory> SharedTable<M> {
         &self,
         memory: &M,
         slot: &SharedSlot,
-        now: Timestamp,
+        now: Now,
         lifetime: &dyn Fn(State) -> Lifetime,
     ) {
         let (key, Some(occupant)) = slot.occupant() else { return };
-        if occupant.end() <= now {
-            memory.counters().floor.raise(occupant.end().get() as u64);
+        if occupant.is_over(now) {
+            self.raise_floor(memory, occupant);
             if slot.release(occupant) {
                 memory.counters().forgotten.count();
             }
@@ -120,14 +120,15 @@ impl<M: TableMemory> SharedTable<M> {
         slot: &SharedSlot,
         occupant: Occupant,
         lifetime: Lifetime,
-        now: Timestamp,
+        now: Now,
     ) {
-        let lifetime = lifetime.max(occupant.key.lifetime());
+        let timeline = occupant.key.lifetime().timeline();
+        let lifetime = lifetime.on(timeline).max(occupant.key.lifetime());
         self.announce(memory, occupant.state(), lifetime);
         // A call that has read the previous key may still write a state of its own time, for which
         // it announces only the shorter lifetime.
         if !has(Mutant::AnnouncesFoundOnly) {
-            self.announce(memory, State::from_tally(now, 0), lifetime);
+            self.announce(memory, State::from_tally(now.on(timeline), 0), lifetime);
         }
         slot.rename(occupant.key.with_lifetime(lifetime));
     }
@@ -136,13 +137,13 @@ impl<M: TableMemory> SharedTable<M> {
     ///
     /// # Errors
     /// [`SharedError`] if a larger table cannot be opened, or the file was truncated.
-    pub(super) fn stats(&self, now: Timestamp) -> Result<Stats, SharedError> {
+    pub(super) fn stats(&self, now: Now) -> Result<Stats, SharedError> {
         let newest = self.newest()?;
         let tables = || newest.tables();
         let slots: u64 = tables().map(|memory| memory.slots() as u64).sum();
         let live = |memory: &M| {
             let slots = (0..memory.slots()).map(|index| memory.slot(index).occupant());
-            slots.filter(|(_, occupant)| occupant.is_some_and(|found| found.end() > now)).count()
+            slots.filter(|(_, occupant)| occupant.is_some_and(|found| !found.is_over(now))).count()
         };
         let buckets = tables().map(|memory| live(memory) as u64).sum();
         newest.refuse_truncated()?;
@@ -180,13 +181,14 @@ impl<M: TableMemory> SharedTable<M> {
     /// Returns a histogram of the times until the buckets are full, and the slowest buckets.
     fn reset_times(
         &self,
-        now: Timestamp,
+        now: Now,
         slowest: usize,
     ) -> Result<(ResetWithin, Vec<SlowBucket>), SharedError> {
         let newest = self.newest()?;
         let mut survey = Survey::new(slowest);
         for occupant in newest.tables().flat_map(|memory| self.occupants(memory)) {
             // The table stores only a hash of the id.
+            let now = now.on(occupant.key.lifetime().timeline());
             survey.add(occupant.end(), now, (occupant.key.kind(), occupant.state()), || None);
         }
         newest.refuse_truncated()?;
@@ -219,7 +221,7 @@ impl<M: TableMemory> SharedTable<M> {
 }
 
 impl Inspect for SharedStore<MappedFile> {
-    fn inspect(&self, now: Timestamp, slowest: usize) -> Result<Inspection, StoreError> {
+    fn inspect(&self, now: Now, slowest: usize) -> Result<Inspection, StoreError> {
         let (reset_within, slowest) = self.table.reset_times(now, slowest)?;
         Ok(Inspection {
             stats: self.stats(now)?,

@@ -26,12 +26,14 @@ use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::Timestamp;
+use crate::engine::time::Now;
 use crate::hash::HashKey;
 use crate::prefetch::DISTANCE;
 use crate::store::memory::Overflow;
 use crate::store::url::SharedPlace;
-use crate::store::{Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait};
+use crate::store::{
+    Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait, of_timeline,
+};
 use table::{SharedTable, SlotAddress};
 
 /// The id of the overflow bucket, which new ids of a limit share while their windows are full. It
@@ -78,7 +80,7 @@ impl<M: TableMemory> SharedStore<M> {
 
     #[inline(always)]
     fn address(&self, bucket: Bucket<'_>) -> SlotAddress {
-        SlotAddress::of(bucket.hash(), bucket.keyspace.kind)
+        SlotAddress::of(bucket.hash(), bucket.keyspace.kind, bucket.timeline)
     }
 
     /// Runs a step on one bucket.
@@ -87,7 +89,7 @@ impl<M: TableMemory> SharedStore<M> {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
         wait: Wait,
     ) -> Result<Answer, SharedError> {
         let (address, mut answer) = (self.address(bucket), Answer::default());
@@ -99,8 +101,9 @@ impl<M: TableMemory> SharedStore<M> {
 
     #[cold]
     fn overflow_address(&self, bucket: Bucket<'_>) -> SlotAddress {
-        let keyspace = bucket.keyspace;
-        SlotAddress::of(keyspace.hash(OVERFLOW_ID), keyspace.kind)
+        let Bucket { keyspace, timeline, .. } = bucket;
+        let hash = keyspace.hash(OVERFLOW_ID) ^ of_timeline(timeline);
+        SlotAddress::of(hash, keyspace.kind, timeline)
     }
 }
 
@@ -117,7 +120,7 @@ impl<M: TableMemory> Store for SharedStore<M> {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
         wait: Wait,
     ) -> Result<Answer, SharedError> {
         self.update_one(bucket, step, now, wait)
@@ -128,7 +131,7 @@ impl<M: TableMemory> Store for SharedStore<M> {
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),
-        now: Timestamp,
+        now: Now,
         mut each: impl FnMut(usize, Result<&Answer, StoreError>),
     ) {
         let request = |index: usize| self.table.fetch(self.address(call(index).0));
@@ -149,7 +152,7 @@ impl<M: TableMemory> Store for SharedStore<M> {
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
-        now: Timestamp,
+        now: Now,
         clock: &impl Clock,
         wait: Wait,
     ) -> Result<Answers, SharedError> {
@@ -168,13 +171,13 @@ impl<M: TableMemory> Store for SharedStore<M> {
 
     fn raise_lifetimes(
         &self,
-        now: Timestamp,
+        now: Now,
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), SharedError> {
         self.table.raise_lifetimes(now, lifetime)
     }
 
-    fn stats(&self, now: Timestamp) -> Result<Stats, SharedError> {
+    fn stats(&self, now: Now) -> Result<Stats, SharedError> {
         self.table.stats(now)
     }
 }

@@ -4,7 +4,7 @@
 //! that was prepared while the slot belonged to another bucket therefore fails.
 
 use crate::engine::state::{Lifetime, State, StateKind};
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Now, Timestamp};
 use crate::store::shared::loom_mutants::{Mutant, has};
 use crate::sync::{Ordering, Word};
 
@@ -58,7 +58,7 @@ impl SlotKey {
     /// Returns what the state is.
     #[inline(always)]
     pub(super) fn kind(self) -> StateKind {
-        if self.lifetime() == Lifetime::INSTANT {
+        if !self.lifetime().is_of_tally() {
             StateKind::Instant
         } else if self.0 & HAS_SLOTS == 0 {
             StateKind::Tally
@@ -127,14 +127,25 @@ impl Occupant {
         self.key.unmasked(self.word)
     }
 
-    /// Returns the instant from which the bucket is full: the clock's origin if it has only slots, of which
-    /// none is held. So a bucket is cleared, and used again, without the lock.
+    /// Returns the instant on its timeline from which the bucket is full: the clock's origin if it has only
+    /// slots, of which none is held. So a bucket is cleared, and used again, without the lock.
     pub(super) fn end(self) -> Timestamp {
         let (kind, state) = (self.key.kind(), self.state());
         match kind.slots_in(state) {
             Some(0) => Timestamp::ORIGIN,
             _ => self.key.lifetime().end_of(state),
         }
+    }
+
+    /// Returns whether the bucket is full at `now`.
+    #[inline(always)]
+    pub(super) fn is_over(self, now: Now) -> bool {
+        self.end() <= now.on(self.key.lifetime().timeline())
+    }
+
+    /// Returns the time from `now` until the bucket is full, negative if it is.
+    pub(super) fn left(self, now: Now) -> i64 {
+        self.end().get().saturating_sub(now.on(self.key.lifetime().timeline()).get())
     }
 
     /// Returns whether the state is sealed: a process is moving it to a larger table, or died while

@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State, StateKind};
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::{Nanos, Now, Timeline};
 use crate::prefetch::prefetch;
 use crate::store::memory::Overflow;
 use crate::store::shared::SharedError;
@@ -39,12 +39,13 @@ use crate::store::{StoreStep, Write};
 /// How far beyond a new latest end the announced one is raised.
 const ANNOUNCED_AHEAD: Nanos = Nanos::SECOND;
 
-/// The location of a bucket in a table of any size, its tag, and what its states are.
+/// The location of a bucket in a table of any size, its tag, its timeline, and what its states are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotAddress {
     pub(super) place: u64,
     pub(super) tag: SlotTag,
     pub(super) kind: StateKind,
+    pub(super) timeline: Timeline,
 }
 
 impl SlotAddress {
@@ -53,8 +54,8 @@ impl SlotAddress {
     /// The upper bits select the home line and the lower bits are the tag, so two buckets share a
     /// state only if their tags are equal and their home lines are less than a window apart.
     #[inline(always)]
-    pub(super) fn of(hash: u64, kind: StateKind) -> SlotAddress {
-        SlotAddress { place: hash, tag: SlotTag::of_low_bits(hash), kind }
+    pub(super) fn of(hash: u64, kind: StateKind, timeline: Timeline) -> SlotAddress {
+        SlotAddress { place: hash, tag: SlotTag::of_low_bits(hash), kind, timeline }
     }
 }
 
@@ -62,7 +63,7 @@ impl SlotAddress {
 #[inline(always)]
 fn exceeds(lifetime: Lifetime, longest: &Maximum) -> bool {
     // Most states have an instant in nanoseconds, for which the word need not be read.
-    lifetime.is_of_tally() && lifetime.bits() > longest.get()
+    lifetime.is_of_tally() && lifetime.on(Timeline::Steady).bits() > longest.get()
 }
 
 /// The slot of a bucket, and its content when it was found.
@@ -71,8 +72,8 @@ pub(super) struct FoundSlot<'a, M> {
     pub(super) memory: &'a M,
     pub(super) slot: &'a SharedSlot,
     pub(super) occupant: Occupant,
-    /// What the states of the bucket that was looked for are.
-    kind: StateKind,
+    /// The address that was looked for.
+    address: SlotAddress,
 }
 
 /// A charge that a call has written, which it may have to give back.
@@ -98,8 +99,8 @@ pub(super) enum StepOutcome<'a> {
 pub(super) enum InsertOutcome<'a> {
     /// The answer is valid. Contains the charge if a state was written.
     Done(Option<SlotCharge<'a>>),
-    /// No bucket of the window is full before this instant.
-    Full(Timestamp),
+    /// No bucket of the window is full for this time.
+    Full(Nanos),
 }
 
 /// Returns whether new buckets are added to a table. If not, a larger one has replaced it, or its
@@ -169,7 +170,7 @@ impl<M: TableMemory> SharedTable<M> {
         Self::window(memory, address).find_map(|index| {
             let slot = memory.slot(index);
             let occupant = slot.occupant_of(address.tag)?;
-            Some(FoundSlot { memory, slot, occupant, kind: address.kind })
+            Some(FoundSlot { memory, slot, occupant, address })
         })
     }
 
@@ -219,15 +220,13 @@ impl<M: TableMemory> SharedTable<M> {
 
     /// Returns the instant at which a call on a bucket without a slot is decided. Forgetting a full
     /// bucket is harmless only for calls after the instant at which it became full.
-    pub(super) fn effective_now(&self, memory: &M, now: Timestamp) -> Timestamp {
+    pub(super) fn effective_now(&self, memory: &M, now: Now) -> Now {
+        if has(Mutant::NoFloor) {
+            return now;
+        }
         let older = std::iter::successors(memory.older(), |table| table.older());
-        let floors = std::iter::once(memory).chain(older).map(|table| {
-            let counters = table.counters();
-            // No bucket becomes full later than at the latest end: such a floor is damaged.
-            Some(counters.floor.get()).filter(|&floor| floor <= counters.announced.latest_end.get())
-        });
-        let floor = if has(Mutant::NoFloor) { None } else { floors.flatten().max() };
-        now.max(Timestamp::clamped(floor.unwrap_or(0) as i64))
+        let floors = std::iter::once(memory).chain(older).map(|table| table.counters().floor());
+        floors.fold(now, Now::max)
     }
 
     /// Returns the state of a bucket; `None` if its lifetime is over at `now` or it is damaged.
@@ -238,19 +237,21 @@ impl<M: TableMemory> SharedTable<M> {
     /// damaged too: with that of a tally, a damaged TAT of a later year would look expired. So it must
     /// be of the kind that the call expects.
     #[inline(always)]
-    pub(super) fn state(&self, found: &FoundSlot<'_, M>, now: Timestamp) -> Option<State> {
-        let &FoundSlot { memory, occupant, kind, .. } = found;
-        let is_over = occupant.end() <= now;
-        let is_damaged = occupant.key.kind() != kind || self.is_damaged(memory, occupant);
+    pub(super) fn state(&self, found: &FoundSlot<'_, M>, now: Now) -> Option<State> {
+        let &FoundSlot { memory, occupant, address, .. } = found;
+        let is_over = occupant.is_over(now);
+        let is_damaged = occupant.key.kind() != address.kind
+            || occupant.key.lifetime().timeline() != address.timeline
+            || self.is_damaged(memory, occupant);
         (!is_over && !is_damaged).then(|| occupant.state())
     }
 
     /// Returns whether no call can have written the content of a slot.
     #[inline(always)]
     pub(super) fn is_damaged(&self, memory: &M, occupant: Occupant) -> bool {
-        let announced = &memory.counters().announced;
-        occupant.end().get() as u64 > announced.latest_end.get()
-            || exceeds(occupant.key.lifetime(), &announced.longest_lifetime)
+        let (announced, lifetime) = (&memory.counters().announced, occupant.key.lifetime());
+        occupant.end().get() as u64 > announced.latest_end(lifetime.timeline()).get()
+            || exceeds(lifetime, &announced.longest_lifetime)
     }
 
     /// Returns whether a bucket is sealed because it is being moved to a larger table. In a table
@@ -266,12 +267,13 @@ impl<M: TableMemory> SharedTable<M> {
     pub(super) fn announce(&self, memory: &M, state: State, lifetime: Lifetime) {
         let end = lifetime.end_of(state).get() as u64;
         let announced = &memory.counters().announced;
-        if end > announced.latest_end.get() {
+        let latest_end = announced.latest_end(lifetime.timeline());
+        if end > latest_end.get() {
             // Raised further than necessary to reduce contention on this word.
-            announced.latest_end.raise(end.saturating_add(ANNOUNCED_AHEAD.get() as u64));
+            latest_end.raise(end.saturating_add(ANNOUNCED_AHEAD.get() as u64));
         }
         if exceeds(lifetime, &announced.longest_lifetime) {
-            announced.longest_lifetime.raise(lifetime.bits());
+            announced.longest_lifetime.raise(lifetime.on(Timeline::Steady).bits());
         }
     }
 
@@ -286,7 +288,7 @@ impl<M: TableMemory> SharedTable<M> {
         address: SlotAddress,
         overflow: impl FnOnce() -> SlotAddress,
         step: &S,
-        now: Timestamp,
+        now: Now,
         answer: &mut Answer,
         deadline: &Deadline,
     ) -> Result<(), SharedError> {
@@ -294,7 +296,8 @@ impl<M: TableMemory> SharedTable<M> {
         let memory = self.current();
         if let Some(found) = self.find(memory, address) {
             memory.reached(FaultPoint::Found);
-            let mut run = |state: Option<State>, now: Timestamp| step.run(state, now, answer);
+            let mut run =
+                |state: Option<State>, now: Now| step.run(state, now.on(address.timeline), answer);
             if let StepOutcome::Done(_) = self.change(&found, &mut run, now) {
                 return Ok(());
             }
@@ -309,18 +312,20 @@ impl<M: TableMemory> SharedTable<M> {
         address: SlotAddress,
         overflow: impl FnOnce() -> SlotAddress,
         step: &S,
-        now: Timestamp,
+        now: Now,
         answer: &mut Answer,
         deadline: &Deadline,
     ) -> Result<(), SharedError> {
-        let mut run = |state: Option<State>, now: Timestamp| step.run(state, now, answer);
+        let mut run =
+            |state: Option<State>, now: Now| step.run(state, now.on(address.timeline), answer);
         if self.try_change(address, &mut run, now).is_some() {
             return Ok(());
         }
         match self.update_new(address, overflow, &mut run, now, deadline)? {
             InsertOutcome::Done(_) => Ok(()),
-            InsertOutcome::Full(until) => {
-                *answer = Answer::refused(until, now);
+            InsertOutcome::Full(wait) => {
+                let now = now.on(address.timeline);
+                *answer = Answer::refused(now.saturating_add(wait), now);
                 Ok(())
             }
         }
@@ -332,8 +337,8 @@ impl<M: TableMemory> SharedTable<M> {
         &self,
         address: SlotAddress,
         overflow: impl FnOnce() -> SlotAddress,
-        run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
-        now: Timestamp,
+        run: &mut impl FnMut(Option<State>, Now) -> Write,
+        now: Now,
         deadline: &Deadline,
     ) -> Result<InsertOutcome<'_>, SharedError> {
         let placed = self.insert(address, self.evicts(), run, now, deadline)?;
@@ -367,8 +372,8 @@ impl<M: TableMemory> SharedTable<M> {
     pub(super) fn try_change(
         &self,
         address: SlotAddress,
-        run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
-        now: Timestamp,
+        run: &mut impl FnMut(Option<State>, Now) -> Write,
+        now: Now,
     ) -> Option<Option<SlotCharge<'_>>> {
         let memory = self.current();
         loop {
@@ -392,8 +397,8 @@ impl<M: TableMemory> SharedTable<M> {
         &self,
         memory: &M,
         address: SlotAddress,
-        run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
-        now: Timestamp,
+        run: &mut impl FnMut(Option<State>, Now) -> Write,
+        now: Now,
     ) -> StepOutcome<'_> {
         // After the search, so that a bucket that a process has added to a successor is not missed.
         if !is_in_use(memory) {
@@ -424,8 +429,8 @@ impl<M: TableMemory> SharedTable<M> {
     pub(super) fn change<'a>(
         &self,
         found: &FoundSlot<'a, M>,
-        run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
-        now: Timestamp,
+        run: &mut impl FnMut(Option<State>, Now) -> Write,
+        now: Now,
     ) -> StepOutcome<'a> {
         let &FoundSlot { memory, slot, occupant, .. } = found;
         if occupant.is_sealed() {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 
+use crate::engine::time::{Now, Timeline, Timestamp};
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::slot::SharedSlot;
@@ -167,8 +168,8 @@ const EMPTIED: u64 = u64::from_ne_bytes(*b"emptied!");
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct TableCounters {
-    /// The latest instant at which a forgotten bucket became full.
-    pub(super) floor: Padded,
+    /// The latest instant at which a forgotten bucket became full, on each timeline.
+    floors: [Padded; 2],
     /// Buckets that were forgotten after they became full, or because they were damaged.
     pub(super) forgotten: EventCounter,
     /// Buckets that were evicted before they were full.
@@ -190,6 +191,22 @@ pub struct TableCounters {
 }
 
 impl TableCounters {
+    /// Returns the latest instants at which a forgotten bucket became full.
+    pub(super) fn floor(&self) -> Now {
+        let floor = |timeline: Timeline| {
+            let floor = self.floors[timeline as usize].get();
+            // No bucket becomes full later than at the latest end: such a floor is damaged.
+            let is_valid = floor <= self.announced.latest_end(timeline).get();
+            Timestamp::clamped(if is_valid { floor as i64 } else { 0 })
+        };
+        Now { steady: floor(Timeline::Steady), wall: floor(Timeline::Wall) }
+    }
+
+    /// Raises the floor of a timeline.
+    pub(super) fn raise_floor(&self, timeline: Timeline, to: u64) {
+        self.floors[timeline as usize].raise(to);
+    }
+
     /// Returns the stage of the table.
     #[inline(always)]
     pub(super) fn stage(&self) -> TableStage {
@@ -228,10 +245,18 @@ impl TableCounters {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(super) struct Announced {
-    /// The latest end of a state.
-    pub(super) latest_end: Maximum,
-    /// The bits of the longest stored lifetime.
+    /// The latest end of a state on each timeline.
+    latest_ends: [Maximum; 2],
+    /// The bits of the longest stored lifetime, on the steady timeline.
     pub(super) longest_lifetime: Maximum,
+}
+
+impl Announced {
+    /// Returns the latest end of a state on a timeline.
+    #[inline(always)]
+    pub(super) fn latest_end(&self, timeline: Timeline) -> &Maximum {
+        &self.latest_ends[timeline as usize]
+    }
 }
 
 /// A number that only grows.

@@ -127,7 +127,7 @@ fn a_valid_header_of_another_version_machine_or_clock_is_refused() {
         (32, &4_u32.to_ne_bytes(), "version"),
         (36, &8_u32.to_ne_bytes(), "version"),
         (24, &u64::MAX.to_ne_bytes(), "length"),
-        (96, &1_u64.to_ne_bytes(), "clocks"),
+        (88, &1_u64.to_ne_bytes(), "clocks"),
     ];
     for (at, bytes, reason) in fields {
         let path = fresh_path("version");

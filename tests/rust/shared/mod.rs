@@ -58,9 +58,8 @@ pub fn fresh_path(name: &str) -> PathBuf {
 }
 
 /// The clock of a table, whose readings calls share, as they do under Python.
-pub fn table_clock<F: Faults>(memory: &MappedFile<F>) -> AnyClock {
-    let clock = SystemClock::new();
-    AnyClock::System(clock.since_boot(memory.clock_offset()))
+pub fn table_clock() -> AnyClock {
+    AnyClock::System(SystemClock::new())
 }
 
 /// A limiter in a shared table, with the limits `Counted`, `Churn`, `Few`, `Paced`, `Tokens` and
@@ -75,8 +74,7 @@ impl Shared<MappedFile> {
 
 impl<F: Faults> Shared<MappedFile<F>> {
     pub fn in_file(memory: MappedFile<F>, overflow: Overflow) -> Shared<MappedFile<F>> {
-        let clock = table_clock(&memory);
-        Shared::new(SharedStore::in_file(memory, overflow), clock)
+        Shared::new(SharedStore::in_file(memory, overflow), table_clock())
     }
 }
 

@@ -201,7 +201,7 @@ impl Scene {
     pub fn new(time: i64) -> Scene {
         let (table, counts_file) = (fresh_path("table"), fresh_path("counts"));
         let memory = MappedFile::open(&table, Some(CAPACITY)).expect("a new table");
-        let clock = clock(&memory, time);
+        let clock = clock(time);
         let shared = Shared::new(SharedStore::in_file(memory, Overflow::Deny), clock);
         let counts = Counts::open(&counts_file);
         let scene = Scene { table, counts_file, counts, shared, started: Stopwatch::start() };
@@ -226,7 +226,7 @@ impl Scene {
     /// Creates a limiter in this process with a clock that shows `time`.
     pub fn at(&self, time: i64) -> Shared<MappedFile> {
         let memory = MappedFile::open(&self.table, None).expect("the table");
-        let clock = clock(&memory, time);
+        let clock = clock(time);
         Shared::new(SharedStore::in_file(memory, Overflow::Deny), clock)
     }
 
@@ -380,9 +380,9 @@ impl Drop for Worker {
     }
 }
 
-fn clock<F: Faults>(memory: &MappedFile<F>, time: i64) -> AnyClock {
+fn clock(time: i64) -> AnyClock {
     match time {
-        0 => table_clock(memory),
+        0 => table_clock(),
         _ => AnyClock::Manual(Arc::new(ManualClock::new(Timestamp::clamped(time)))),
     }
 }
@@ -496,7 +496,7 @@ fn worker() {
         enlarge();
     }
     let memory = MappedFile::open_reporting(&table, None, faults.clone()).expect("the table");
-    let clock = clock(&memory, environment("WORKER_TIME").parse().expect("a number"));
+    let clock = clock(environment("WORKER_TIME").parse().expect("a number"));
     let shared = Shared::new(SharedStore::in_file(memory, Overflow::Deny), clock);
     println!("ready");
     let mut numbers = Numbers::new(number("WORKER_SEED"));

@@ -114,7 +114,7 @@ pub fn keyspace_of_instants<S: Store>(store: &S) -> Keyspace {
 
 /// Makes one call with a toy, on a store that does not fail.
 pub fn play<S: Store>(store: &S, keyspace: &Keyspace, id: &str, toy: Toy, now: i64) -> Seen {
-    let outcome = store.update(Bucket::new(keyspace, id), &toy, at(now), Wait::Allowed);
+    let outcome = store.update(Bucket::new(keyspace, id), &toy, at(now).into(), Wait::Allowed);
     outcome.map_err(Into::into).expect("the store answers").into()
 }
 
@@ -128,13 +128,13 @@ pub fn play_all<S: Store>(
     let buckets: Vec<_> = calls.iter().map(|&(id, _)| Bucket::new(keyspace, id)).collect();
     let toys = Toys(calls.iter().map(|&(_, toy)| toy).collect());
     let clock = ManualClock::new(at(now));
-    let outcome = store.update_all(&buckets, &toys, at(now), &clock, Wait::Allowed);
+    let outcome = store.update_all(&buckets, &toys, at(now).into(), &clock, Wait::Allowed);
     let answers = outcome.map_err(Into::into).expect("the store answers");
     answers.into_iter().map(Seen::from).collect()
 }
 
 /// Returns the number of live buckets at `now`.
 pub fn count<S: Store>(store: &S, now: i64) -> u64 {
-    let stats = store.stats(at(now)).map_err(Into::into).expect("stats");
+    let stats = store.stats(at(now).into()).map_err(Into::into).expect("stats");
     stats.buckets.expect("a store that counts its buckets")
 }

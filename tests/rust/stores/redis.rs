@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use penstock::clock::Clock;
 use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::answer::Answer;
-use penstock::engine::time::Timestamp;
+use penstock::engine::time::Now;
 use penstock::store::redis::{RedisStore, RedisUrl};
 use penstock::store::url::StoreUrl;
 use penstock::store::{
@@ -177,7 +177,7 @@ impl Store for Redis {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
         wait: Wait,
     ) -> Result<Answer, StoreError> {
         if is_toy(&step.call()) {
@@ -192,7 +192,7 @@ impl Store for Redis {
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
-        now: Timestamp,
+        now: Now,
         clock: &impl Clock,
         wait: Wait,
     ) -> Result<Answers, StoreError> {
@@ -218,7 +218,7 @@ impl Store for Redis {
         &self,
         count: usize,
         call: impl Fn(usize) -> (Bucket<'a>, S),
-        now: Timestamp,
+        now: Now,
         mut each: impl FnMut(usize, Result<&Answer, StoreError>),
     ) {
         if (0..count).any(|index| is_toy(&call(index).1.call())) {
@@ -242,7 +242,7 @@ impl Store for Redis {
         self.store.clear()
     }
 
-    fn stats(&self, now: Timestamp) -> Result<Stats, StoreError> {
+    fn stats(&self, now: Now) -> Result<Stats, StoreError> {
         let stats = self.store.stats(now)?;
         Ok(Stats { buckets: Some(self.keys().len() as u64), ..stats })
     }

@@ -1,7 +1,7 @@
 //! A store that runs every step several times, as a store does that loses races.
 
 use penstock::engine::state::{Lifetime, State};
-use penstock::engine::time::{Nanos, Timestamp};
+use penstock::engine::time::{Nanos, Now};
 use penstock::store::memory::MemoryStore;
 use penstock::store::{Bucket, Write};
 
@@ -11,15 +11,9 @@ use super::wrapped::{Around, Decide, Wrapped};
 pub struct Rerun;
 
 impl Around for Rerun {
-    fn decide(
-        &self,
-        _: &[Bucket<'_>],
-        now: Timestamp,
-        _: Timestamp,
-        decide: &mut Decide<'_>,
-    ) -> Vec<Write> {
+    fn decide(&self, _: &[Bucket<'_>], now: Now, _: Now, decide: &mut Decide<'_>) -> Vec<Write> {
         let first = decide(now);
-        decide(now.saturating_add(Nanos::SECOND));
+        decide(now.steady.saturating_add(Nanos::SECOND).into());
         let last = decide(now);
         assert_eq!(last, first, "a repeated step must have the same result");
         last
@@ -39,5 +33,5 @@ fn a_step_with_side_effects_is_detected() {
         count += 1;
         vec![Write::Put(State::from_word(count).expect("a small number"), Lifetime::INSTANT)]
     };
-    Rerun.decide(&[], Timestamp::ORIGIN, Timestamp::ORIGIN, &mut step);
+    Rerun.decide(&[], Now::default(), Now::default(), &mut step);
 }

@@ -9,7 +9,7 @@ use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::answer::Answer;
 use penstock::engine::batch::{self, Kind, Member};
 use penstock::engine::state::{Lifetime, State};
-use penstock::engine::time::Timestamp;
+use penstock::engine::time::{Now, Timestamp};
 use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{Completion, RemoteCall, RemoteOp, RemoteStore};
 use penstock::store::{
@@ -70,14 +70,14 @@ impl Scripted {
         &self,
         buckets: &[Bucket<'_>],
         ops: Vec<RemoteOp>,
-        now: Timestamp,
+        now: Now,
     ) -> Result<Vec<Answer>, StoreError> {
         let ops = buckets.iter().zip(ops).map(|(bucket, op)| {
             let (keyspace, id) = key(*bucket);
             (keyspace, id, op)
         });
         let (done, replies) = mpsc::channel();
-        let call = RemoteCall { ops: ops.collect(), now: Some(now) };
+        let call = RemoteCall { ops: ops.collect(), now: Some(now.wall) };
         self.submit(call, Box::new(move |reply| done.send(reply).expect("the caller is waiting")));
         replies.recv().expect("a completion")
     }
@@ -167,7 +167,7 @@ impl Store for Scripted {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
         wait: Wait,
     ) -> Result<Answer, StoreError> {
         if wait == Wait::Never {
@@ -176,7 +176,7 @@ impl Store for Scripted {
         let operation = step.call();
         if is_toy(&operation) {
             return self.ask(|server| {
-                let (key, now) = (key(bucket), server.effective_now(now));
+                let (key, now) = (key(bucket), server.effective_now(now.wall));
                 let mut answer = Answer::default();
                 let write = step.run(server.state(&key), now, &mut answer);
                 server.write(&key, write);
@@ -192,7 +192,7 @@ impl Store for Scripted {
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
-        now: Timestamp,
+        now: Now,
         _clock: &impl Clock,
         wait: Wait,
     ) -> Result<Answers, StoreError> {
@@ -202,11 +202,11 @@ impl Store for Scripted {
         let operations = batch.calls();
         if operations.iter().any(is_toy) {
             return self.ask(|server| {
-                let now = server.effective_now(now);
+                let now = server.effective_now(now.wall);
                 let keys: Vec<Key> = buckets.iter().map(|&bucket| key(bucket)).collect();
                 let states: Vec<_> = keys.iter().map(|key| server.state(key)).collect();
                 let mut writes = vec![Write::Keep; buckets.len()];
-                let answer = batch.apply(&states, &[], now, &mut writes);
+                let answer = batch.apply(&states, &[], now.into(), &mut writes);
                 keys.iter().zip(writes).for_each(|(key, write)| server.write(key, write));
                 answer
             });
@@ -226,7 +226,7 @@ impl Store for Scripted {
         })
     }
 
-    fn stats(&self, _now: Timestamp) -> Result<Stats, StoreError> {
+    fn stats(&self, _now: Now) -> Result<Stats, StoreError> {
         self.ask(|server| {
             let buckets = Some(server.buckets.len() as u64);
             Stats { buckets, forgotten: Some(server.forgotten), ..Stats::default() }
@@ -241,7 +241,7 @@ fn decide(ops: &[RemoteOp], states: &[Option<State>], now: Timestamp) -> Vec<Ste
     match *members {
         [Member { operation, kind: Kind::Spend, .. }] => steps.push(operation.step(states[0], now)),
         _ => {
-            batch::steps(&members, states, now, &mut steps);
+            batch::steps(&members, states, now.into(), &mut steps);
         }
     }
     steps

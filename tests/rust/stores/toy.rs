@@ -5,7 +5,7 @@ use penstock::engine::batch::Kind;
 use penstock::engine::cost::Cost;
 use penstock::engine::limit::Limit;
 use penstock::engine::state::{Lifetime, State};
-use penstock::engine::time::Timestamp;
+use penstock::engine::time::{Now, Timestamp};
 use penstock::engine::verb::Verb;
 use penstock::store::remote::RemoteOp;
 use penstock::store::{Answers, Batch, StoreStep, Write};
@@ -77,10 +77,10 @@ impl Batch for Toys {
         &self,
         states: &[Option<State>],
         full: &[Option<Timestamp>],
-        now: Timestamp,
+        now: Now,
         writes: &mut [Write],
     ) -> Answers {
-        let mut answers = Answers::new();
+        let (mut answers, now) = (Answers::new(), now.steady);
         for (index, toy) in self.0.iter().enumerate() {
             let (_, write) = toy.apply(states[index], now);
             writes[index] = write;

@@ -1,6 +1,6 @@
 //! A store with a deliberate bug: it decides at the caller's clock reading, however old it is.
 
-use penstock::engine::time::Timestamp;
+use penstock::engine::time::Now;
 use penstock::store::memory::MemoryStore;
 use penstock::store::{Bucket, Write};
 
@@ -11,13 +11,7 @@ use super::wrapped::{Around, Decide, Wrapped};
 pub struct NoFloor;
 
 impl Around for NoFloor {
-    fn decide(
-        &self,
-        _: &[Bucket<'_>],
-        _: Timestamp,
-        asked: Timestamp,
-        decide: &mut Decide<'_>,
-    ) -> Vec<Write> {
+    fn decide(&self, _: &[Bucket<'_>], _: Now, asked: Now, decide: &mut Decide<'_>) -> Vec<Write> {
         decide(asked)
     }
 }

@@ -7,13 +7,13 @@ use penstock::clock::Clock;
 use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::answer::Answer;
 use penstock::engine::state::{Lifetime, State};
-use penstock::engine::time::Timestamp;
+use penstock::engine::time::{Now, Timestamp};
 use penstock::store::memory::MemoryStore;
 use penstock::store::remote::RemoteOp;
 use penstock::store::{Answers, Batch, Bucket, Keyspace, Stats, Store, StoreStep, Wait, Write};
 
 /// Runs a step or a batch at an instant, and returns its writes.
-pub type Decide<'a> = dyn FnMut(Timestamp) -> Vec<Write> + 'a;
+pub type Decide<'a> = dyn FnMut(Now) -> Vec<Write> + 'a;
 
 /// The behavior of a wrapper.
 pub trait Around: Send + Sync {
@@ -27,8 +27,8 @@ pub trait Around: Send + Sync {
     fn decide(
         &self,
         _buckets: &[Bucket<'_>],
-        now: Timestamp,
-        _asked: Timestamp,
+        now: Now,
+        _asked: Now,
         decide: &mut Decide<'_>,
     ) -> Vec<Write> {
         decide(now)
@@ -45,18 +45,18 @@ struct Inside<'a, S, A> {
     inner: &'a S,
     around: &'a A,
     buckets: &'a [Bucket<'a>],
-    asked: Timestamp,
+    asked: Now,
 }
 
 impl<S: StoreStep, A: Around> StoreStep for Inside<'_, S, A> {
     fn apply(&self, state: Option<State>, now: Timestamp) -> (bool, Write) {
         let mut allowed = false;
-        let mut run = |now| {
-            let (is_allowed, write) = self.inner.apply(state, now);
+        let mut run = |now: Now| {
+            let (is_allowed, write) = self.inner.apply(state, now.steady);
             allowed = is_allowed;
             vec![write]
         };
-        let write = self.around.decide(self.buckets, now, self.asked, &mut run)[0];
+        let write = self.around.decide(self.buckets, now.into(), self.asked, &mut run)[0];
         (allowed, write)
     }
 
@@ -70,7 +70,7 @@ impl<B: Batch, A: Around> Batch for Inside<'_, B, A> {
         &self,
         states: &[Option<State>],
         full: &[Option<Timestamp>],
-        now: Timestamp,
+        now: Now,
         writes: &mut [Write],
     ) -> Answers {
         let mut answers = None;
@@ -103,7 +103,7 @@ impl<A: Around> Store for Wrapped<A> {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
         wait: Wait,
     ) -> Result<Answer, Infallible> {
         let step = Inside { inner: step, around: &self.around, buckets: &[bucket], asked: now };
@@ -114,7 +114,7 @@ impl<A: Around> Store for Wrapped<A> {
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
-        now: Timestamp,
+        now: Now,
         clock: &impl Clock,
         wait: Wait,
     ) -> Result<Answers, Infallible> {
@@ -130,19 +130,19 @@ impl<A: Around> Store for Wrapped<A> {
         self.store.clear()
     }
 
-    fn tidy(&self, now: Timestamp) {
+    fn tidy(&self, now: Now) {
         self.store.tidy(now);
     }
 
     fn raise_lifetimes(
         &self,
-        now: Timestamp,
+        now: Now,
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), Infallible> {
         self.store.raise_lifetimes(now, lifetime)
     }
 
-    fn stats(&self, now: Timestamp) -> Result<Stats, Infallible> {
+    fn stats(&self, now: Now) -> Result<Stats, Infallible> {
         self.store.stats(now)
     }
 }
