@@ -293,6 +293,11 @@ def test_lists_of_addresses_are_asked_about(log: Any, line: str) -> None:
     assert Trace.from_log(path, hops=1).clients == ["10.0.0.1"]
 
 
+def test_words_before_pairs_are_left_out(log: Any) -> None:
+    line = "web  | time=2026-11-20T10:00:00Z level=INFO client_ip={} path=/x"
+    assert Trace.from_log(log(line)).clients == CLIENTS
+
+
 def test_a_list_of_addresses_is_asked_about_in_any_field(log: Any) -> None:
     line = '{{"time": "2026-11-20T10:00:00Z", "ip": "10.0.0.1", "via": "{}, 10.0.0.1"}}'
     with pytest.raises(LogError, match="lists of addresses"):

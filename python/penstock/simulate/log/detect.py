@@ -36,18 +36,22 @@ _MIN_PAIRS: Final = 3
 # The fields of Docker's json-file.
 _DOCKER: Final = {"attrs", "log", "stream", "time"}
 _W3C: Final = "#Fields:"
+# Characters that text does not have.
+_CONTROL: Final = bytes({*range(32)} - {*b"\t\n\r\x1b"})
 
 
 class Detected(NamedTuple):
     """A format and how to parse it.
 
     Attributes:
-        name: The name of the format.
+        name: The name of the format, with what is before its lines.
+        format: The name of the format alone.
         fields: The field that is used for each option.
         make: Makes a new parser.
     """
 
     name: str
+    format: str
     fields: dict[str, str]
     make: Callable[[], LogParser]
 
@@ -73,7 +77,13 @@ class _Shape(NamedTuple):
 
 
 def detect_format(
-    format_name: str, head: bytes, name: str, wanted: FieldSelection, options: Options
+    format_name: str,
+    head: bytes,
+    name: str,
+    wanted: FieldSelection,
+    options: Options,
+    *,
+    likely: str = "",
 ) -> Detected:
     """Find out how to parse a log; `"auto"` detects the format from its beginning.
 
@@ -83,6 +93,7 @@ def detect_format(
         name: The name of the log for messages.
         wanted: The fields to read.
         options: The other options of the core's parser.
+        likely: A format that is tried first, such as that of another file.
 
     Raises:
         LogError: The format or a field does not exist, or the format is not known.
@@ -92,7 +103,7 @@ def detect_format(
     if format_name == "auto":
         _check_text(lines, head, name)
         inner = _unwrapped(lines)
-        shape = _auto(inner or lines, name)
+        shape = _auto(inner or lines, name, likely)
     elif format_name in _SHAPES:
         found = _SHAPES[format_name](lines)
         if found is None:
@@ -120,18 +131,25 @@ def detect_format(
     after = f", after {pluralize(prefix, 'word')}" if prefix else ""
     return Detected(
         f"{shape.name}{after}{', in json-file' if inner is not None else ''}",
+        shape.name,
         selected.used,
         lambda: shape.parser(selected.slots, selected.options),
     )
 
 
-def _auto(lines: list[str], name: str) -> _Shape:
+def _auto(lines: list[str], name: str, likely: str) -> _Shape:
     if (shape := _w3c(lines)) is not None:
         return shape
     if (shape := _json(lines)) is not None and _size(shape) * 2 > len(lines):
         return shape
-    best = max((_lines_of(layout, lines) for layout in FORMATS.values()), key=_size)
-    if _size(best) * 2 > len(lines):
+    best: _Shape | None = None
+    for layout in sorted(FORMATS.values(), key=lambda layout: layout.name != likely):
+        shape = _lines_of(layout, lines)
+        if _size(shape) * 2 > len(lines) and (best is None or _size(shape) > _size(best)):
+            best = shape
+        if _size(shape) == len(lines):
+            break
+    if best is not None:
         return best
     if (shape := _logfmt(lines)) is not None and _size(shape) * 2 > len(lines):
         return shape
@@ -169,7 +187,7 @@ def _check_text(lines: list[str], head: bytes, name: str) -> None:
     if not lines:
         raise LogError(f"{name} is empty", file=name)
     sample = head.lstrip(b"\0")[:4096]
-    odd = sum(byte < 32 and byte not in b"\t\n\r\x1b" for byte in sample)  # noqa: PLR2004  ASCII's
+    odd = len(sample) - len(sample.translate(None, _CONTROL))
     broken = sample.decode(errors="replace").count("\N{REPLACEMENT CHARACTER}")
     if (odd + broken) * 5 > len(sample):
         raise LogError(
@@ -258,7 +276,8 @@ def _logfmt(lines: list[str]) -> _Shape | None:
     known = [key for row in rows for key in row]
     if not rows:
         return None
-    has_time = not any("=" in line.partition(" ")[0] for line in lines)
+    first = {"=" in line.partition(" ")[0] for line in lines}
+    has_time = "time" not in known and True not in first
 
     def parser(slots: list[tuple[str, int]], options: Options) -> LogParser:
         # The core knows a first word that is not part of a pair by an empty name.

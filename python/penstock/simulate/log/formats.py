@@ -53,6 +53,8 @@ _NGINX_DIRECTIVE: Final = re.compile(
 _APACHE_DIRECTIVE: Final = re.compile(r'\s*LogFormat\s+"((?:[^"\\]|\\.)*)"(?:\s+\S+)?\s*')
 _QUOTED: Final = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 
+# A mark after a field, which the field does not contain.
+_MARK: Final = re.compile(r'[]"[]')
 # What a logger, syslog or a container writes before a line.
 _PREFIX: Final = r"((?:\S*[^\s,] +){0,8})"
 _IPV6: Final = r"(?=[\da-fA-F.:]*::|(?:[\da-fA-F]{1,4}:){6})[\da-fA-F:.]+(?:%\w+)?"
@@ -153,6 +155,8 @@ def _pattern(layout: LineFormat, client: str) -> re.Pattern[str]:
         elif client is _HOST and field.names[0] in _USERS:
             # With blanks, the words before it may be a prefix.
             text = r"\S*"
+        elif mark := _MARK.search(end):
+            text = rf"[^\{mark[0]}]*"
         else:
             text = ".*?" if end else ".*"
         pattern += f"{_literal(field.before)}({text})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -105,26 +106,29 @@ class _Table:
         added = parser.ids(len(codes) if self._is_mapped else len(self.clients))
         if self._find_client is None:
             _refuse_lists(added)
+        ids: list[str | None] = [*added]
+        if self._find_client is not None:
+            ids = [_with_client(id, self._fields, self._find_client) for id in added]
         if not self._is_mapped:
             self.clients.extend(added)
             return codes
-        return np.concatenate([codes, np.array([self._code(id) for id in added], np.int64)])
+        known = self._codes
+        new = [_WITHOUT_ID if id is None else known.setdefault(id, len(known)) for id in ids]
+        self.clients.extend(islice(known, len(self.clients), None))
+        return np.concatenate([codes, np.array(new, np.int64)])
 
-    def _code(self, id: str) -> int:
-        if self._find_client is not None:
-            *parts, forwarded = id.split("\t")
-            index = self._fields.ids.index(CLIENT)
-            # The last of a list is the peer of the proxy that wrote it.
-            peer, header = parts[index].rpartition(",")[2].strip(), forwarded.replace("\\t", "\t")
-            try:
-                parts[index] = self._find_client.of(peer, None if header in {"", "-"} else header)
-            except MissingId:
-                return _WITHOUT_ID
-            id = "\t".join(parts)
-        code = self._codes.setdefault(id, len(self.clients))
-        if code == len(self.clients):
-            self.clients.append(id)
-        return code
+
+def _with_client(id: str, fields: FieldSelection, find_client: ClientAddress) -> str | None:
+    """Return an id with the client in place of the address of a proxy; None if there is none."""
+    *parts, forwarded = id.split("\t")
+    index = fields.ids.index(CLIENT)
+    # The last of a list is the peer of the proxy that wrote it.
+    peer, header = parts[index].rpartition(",")[2].strip(), forwarded.replace("\\t", "\t")
+    try:
+        parts[index] = find_client.of(peer, None if header in {"", "-"} else header)
+    except MissingId:
+        return None
+    return "\t".join(parts)
 
 
 def _refuse_lists(ids: list[str]) -> None:
@@ -271,10 +275,11 @@ class LogReader:
         self._is_shared = len(sources) > 1
         self.table: Final = _Table(fields, find_client, is_shared=self._is_shared)
         self.clients: Final = self.table.clients
-        streams = []
+        streams: list[_Stream] = []
         for source in sources:
             head = source.head()
-            detected = detect_format(format, head, source.name, fields, options)
+            likely = streams[0].detected.format if streams else ""
+            detected = detect_format(format, head, source.name, fields, options, likely=likely)
             streams.append(_Stream(source, detected, self))
             if self._is_shared:
                 streams[-1].first_ns = _first_time(detected.make(), head)

@@ -301,10 +301,12 @@ class Head(NamedTuple):
             # The address of a proxy.
             return first
         doubtful = [name for name in found if any(_differ(row, first, name) for row in requests)]
-        for name in _FORWARDED:
-            differing = sum(_differ(row, first, name) for row in requests)
-            if name in self.known and differing * 2 > len(requests):
-                doubtful.append(name)
+        doubtful += [
+            name
+            for name in _FORWARDED
+            if name in self.known
+            and sum(_differ(row, first, name) for row in requests) * 2 > len(requests)
+        ]
         for row in requests:
             if any(_differ(row, first, name) for name in doubtful):
                 named = ((name, row.get(name, "")) for name in (first, *doubtful))

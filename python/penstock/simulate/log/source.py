@@ -31,7 +31,7 @@ LogPath: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 
 _BLOCK: Final = 4 << 20
 HEAD: Final = 64 << 10
-"""Bytes from which the format of a log is detected, or fewer if there are fewer."""
+"""Bytes from which the format of a log is detected."""
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 # The first bytes of files that are not text, and how to convert them.
 _UNSUPPORTED: Final = (
@@ -120,13 +120,13 @@ class Source:
         return None if stat.S_ISFIFO(found.st_mode) else found.st_size
 
     def head(self) -> bytes:
-        """Return the beginning of the text: at least 64 KiB, or all of it.
+        """Return the beginning of the text: 64 KiB, or all of it.
 
         Raises:
             LogError: The file is not text.
         """
         if self._held:
-            return b"".join(self._held)[:_BLOCK]
+            return b"".join(self._held)[:HEAD]
         stream = self._stream if self._stream is not None else self._bytes()
         head: list[bytes] = []
         while sum(map(len, head)) < HEAD and (block := next(stream, b"")):
@@ -135,7 +135,7 @@ class Source:
             self._held = head
         else:
             self.done = 0
-        return b"".join(head)[:_BLOCK]
+        return b"".join(head)[:HEAD]
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the text block by block.
@@ -182,12 +182,18 @@ class Source:
     def _decompressed(
         self, file: IO[bytes], what: str, opener: Callable[[Any], Any]
     ) -> Iterator[bytes]:
-        size = 0
+        size, parts, length = 0, list[bytes](), 0
         try:
             with opener(file) as stream:
-                while block := stream.read(_BLOCK):
-                    size += len(block)
-                    yield block
+                # `read` would lose what precedes the end of a file that is cut off.
+                while part := stream.read1(_BLOCK - length):
+                    size += len(part)
+                    length += len(part)
+                    parts.append(part)
+                    if length == _BLOCK:
+                        yield b"".join(parts)
+                        parts, length = [], 0
+            yield from parts and [b"".join(parts)]
         except LogError:
             raise
         except Exception as error:  # each library has its own errors
