@@ -151,7 +151,7 @@ docs-serve: $(VENV)/.dev ## show the site on http://127.0.0.1:8000, and again af
 	zensical serve --dev-addr 127.0.0.1:8000
 
 demo: $(VENV)/.extension ## start a server with example limits and show its responses
-	penstock demo
+	PYTHONPATH=examples python -m flask_app.demo
 
 bench: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run all benchmarks, or BENCH="peers served", and write the pages
 	python benches/python/all.py $(BENCH)

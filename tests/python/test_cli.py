@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.cli import demo
+from penstock.cli import check
 from penstock.cli import main as cli
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def test_help_lists_each_command_with_its_summary(command: Command) -> None:
     assert ended.value.code == 0
     text = " ".join(command.out.split())
     assert [c.name for c in cli.COMMANDS] == [
-        "check", "explain", "simulate", "replay", "store", "demo"
+        "check", "explain", "simulate", "replay", "store"
     ]  # fmt: skip
     for each in cli.COMMANDS:
         assert f"{each.name} {each.summary}" in text
@@ -158,24 +158,9 @@ def test_command_that_ends_early_has_the_status_of_its_cause(
     def run(_: object) -> int:
         raise raised
 
-    monkeypatch.setattr(demo, "run", run)
-    assert command.run("demo") == status
+    monkeypatch.setattr(check, "run", run)
+    assert command.run("check", "--limits", "limits.yaml") == status
     assert command.err == ("no file\n" if status == 2 else "")
-
-
-def test_demo_without_flask_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, command: Command
-) -> None:
-    monkeypatch.setattr(demo, "find_spec", lambda _: None)
-    assert command.run("demo") == 1
-    assert "pip install 'penstock[flask]'" in command.err
-
-
-def test_demo_runs_as_a_module_into_a_pipe() -> None:
-    program = [sys.executable, "-m", "penstock", "demo"]
-    done = subprocess.run(program, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    assert "429 TOO MANY REQUESTS" in done.stdout
 
 
 def test_closed_pipe_is_not_an_error(limits: str) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import runpy
-from pathlib import Path
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
 
 import pytest
+from flask_app import demo
 
 import penstock
-from penstock import demo
 
-PACKAGED = Path(demo.__file__).parent
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flask_app"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXAMPLE = demo.HERE
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +78,25 @@ def test_demo_is_coloured_on_a_terminal() -> None:
     assert "\x1b[31m429 TOO MANY REQUESTS\x1b[0m" in out.getvalue()
 
 
-def test_example_and_package_have_one_source() -> None:
-    names = {"app.py", "limits.yaml", "overrides.yaml"}
-    assert names <= {file.name for file in EXAMPLE.iterdir()}
-    for name in names:
-        assert (EXAMPLE / name).resolve() == (PACKAGED / name).resolve()
+def test_last_line_of_the_demo_works_as_typed(root: Path) -> None:
+    program = [sys.executable, "-m", "flask_app.demo"]
+    environ = {"PYTHONPATH": "examples", "PATH": os.defpath}
+    done = subprocess.run(
+        program, capture_output=True, text=True, check=True, cwd=root, env=environ
+    )
+    assert done.stderr == ""
+    assert "429 TOO MANY REQUESTS" in done.stdout
+    # The routes of the same application, without serving it.
+    *flask, last = shlex.split(done.stdout.splitlines()[-1])
+    assert last == "run"
+    routes = subprocess.run(
+        [*flask, "routes"], capture_output=True, text=True, check=True, cwd=root, env=environ
+    )
+    assert "/orders" in routes.stdout
 
 
 def test_files_of_the_example_have_no_faults() -> None:
-    limits = penstock.Limits.load(PACKAGED / "limits.yaml", PACKAGED / "overrides.yaml")
+    limits = penstock.Limits.load(EXAMPLE / "limits.yaml", EXAMPLE / "overrides.yaml")
     assert set(limits) == {"OrdersPerAddress", "LoginsPerAddress", "LoginsPerUser"}
 
 

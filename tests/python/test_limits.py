@@ -13,12 +13,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+import boulder
 import pytest
 import yaml
 
 import penstock
 from penstock import Limit, Limits
-from penstock.presets import boulder
 
 DATA = Path(__file__).parents[1] / "data"
 BUSTED = sorted(path.name for path in (DATA / "limits").glob("busted_*.yaml"))

@@ -10,12 +10,12 @@ import enum
 from pathlib import Path
 from typing import Self
 
+import boulder
 import pytest
 import yaml
 
 import penstock
 from penstock import Limit, Limits
-from penstock.presets import boulder
 
 FOLDER = Path(__file__).parents[1] / "data" / "boulder_configs"
 NONE = FOLDER.parent / "limits" / "working_none.yaml"

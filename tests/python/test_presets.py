@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import doctest
+from typing import TYPE_CHECKING, Any
 
+import boulder
 import pytest
+import sharkey
 
 import penstock
 from penstock import ConfigError, Limiter, Limits, ManualClock, Transaction
-from penstock.presets import boulder, sharkey
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 @pytest.mark.parametrize(
@@ -164,3 +169,10 @@ def test_override_requests_count_by_address(limits: Limits, limiter: Limiter) ->
 def test_number_of_identifiers_is_bounded(limits: Limits, number: int) -> None:
     with pytest.raises(ConfigError):
         boulder.new_order(limits, 1, ["example.com"] * number)
+
+
+@pytest.mark.parametrize("module", [boulder, sharkey])
+def test_examples_of_the_files_show_what_happens(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert found.failed == 0

@@ -57,7 +57,6 @@ COMMANDS: Final = (
     Command("simulate", "simulate a limit on synthetic traffic"),
     Command("replay", "simulate limits on the traffic of an access log"),
     Command("store", "inspect, watch or clear a store"),
-    Command("demo", "serve an example app and show its responses"),
 )
 """The commands, in the order of the list of commands."""
 

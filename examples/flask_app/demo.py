@@ -1,12 +1,13 @@
-"""The demonstration of the example app: `penstock demo`.
+"""The demonstration of the example app: `python -m flask_app.demo` in the folder `examples`.
 
 `app.py` is an ordinary Flask app. This module serves it over HTTP on the loopback interface, in one
-process or in several that share one store, sends requests as several clients, and prints the
-responses. Flask is imported only when the demo runs.
+process or, with `--workers`, in several that share one store, sends requests as several clients,
+and prints the responses.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import socket
@@ -18,15 +19,19 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 from urllib.parse import urlencode
 
+from flask_app import worker
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
+HERE: Final = Path(__file__).parent
 _WIDTH: Final = 100
 _SHOWN: Final = ("RateLimit-Policy", "RateLimit", "Retry-After", "Cache-Control", "Link")
 _SECONDS_TO_ANSWER: Final = 30
@@ -74,8 +79,6 @@ def serve(workers: int = 1) -> Iterator[int]:
 
 @contextmanager
 def _serve_here() -> Iterator[int]:
-    from penstock.demo import worker  # noqa: PLC0415  Flask is optional
-
     server = worker.make()
     thread = Thread(target=server.serve_forever, name="penstock demo", daemon=True)
     thread.start()
@@ -95,8 +98,9 @@ def _serve_in_processes(workers: int) -> Iterator[int]:
         environ = {**os.environ, "FLASK_PENSTOCK_STORE": f"shm://{folder}/store"}  # noqa: TID251  passed on
         fd = listener.fileno()
         processes = [
-            subprocess.Popen(  # noqa: S603  this package
-                [sys.executable, "-m", "penstock.demo.worker", str(fd), str(number)],
+            subprocess.Popen(  # noqa: S603  this folder
+                [sys.executable, "-m", "flask_app.worker", str(fd), str(number)],
+                cwd=HERE.parent,
                 env=environ,
                 pass_fds=[fd],
             )
@@ -168,7 +172,7 @@ def run(out: TextIO, workers: int = 1) -> None:
     with serve(workers) as port:
         served = "" if workers == 1 else f" by {workers} processes that share one store"
         page.line(
-            f"The example app (penstock/demo/app.py) is served on http://127.0.0.1:{port}/{served}."
+            f"The example app ({_shown(HERE)}/app.py) is served on http://127.0.0.1:{port}/{served}."
         )
         page.line(
             "It trusts X-Forwarded-For from proxies on this machine, and the demo acts as one."
@@ -181,8 +185,14 @@ def run(out: TextIO, workers: int = 1) -> None:
         _show_logins(page, Client(port, "203.0.113.99"))
         if workers > 1:
             _show_workers(page, Client(port, "203.0.113.42"))
-    page.heading("Done.")
-    page.paragraph("Next: flask --app penstock.demo.app run, and curl -i localhost:5000/orders.")
+    page.heading("Done. Next, serve it yourself, and try `curl -i localhost:5000/orders`:")
+    flask = Path(sys.executable).with_name("flask")
+    page.line(f"{_shown(flask)} --app {_shown(HERE)}/app run")
+
+
+def _shown(path: Path) -> str:
+    """Return a path as it is typed in the current folder."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _ask(page: _Page, client: Client, method: str, path: str, **form: str) -> Answer:
@@ -234,8 +244,8 @@ def _show_workers(page: _Page, client: Client) -> None:
     with ThreadPoolExecutor(_SEARCHES_AT_ONCE) as threads:
         answers = list(threads.map(lambda _: client.ask("GET", "/search"), range(_SEARCHES)))
     counts = Counter((answer.headers["X-Worker"], answer.status) for answer in answers)
-    for worker in sorted({worker for worker, _ in counts}, key=int):
-        page.line(f"  worker {worker}: {_allowed(counts[worker, 200], counts[worker, 429])}")
+    for number in sorted({number for number, _ in counts}, key=int):
+        page.line(f"  worker {number}: {_allowed(counts[number, 200], counts[number, 429])}")
     statuses = Counter(answer.status for answer in answers)
     page.line(f"  together: {_allowed(statuses[200], statuses[429])}")
 
@@ -247,3 +257,21 @@ def _allowed(allowed: int, refused: int) -> str:
 def _wait(seconds: int) -> None:
     # The only real wait, to show that a client is served after Retry-After.
     time.sleep(seconds)  # noqa: TID251  see above
+
+
+def main() -> None:
+    """Run the example app and print the responses to its clients."""
+    parser = argparse.ArgumentParser(description="serve an example app and show its responses")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        choices=range(1, 65),
+        default=1,
+        metavar="N",
+        help="serve the app by N processes that share one store, on Linux or macOS (default: 1)",
+    )
+    run(sys.stdout, parser.parse_args().workers)
+
+
+if __name__ == "__main__":
+    main()

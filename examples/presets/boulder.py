@@ -1,9 +1,9 @@
 """The limits of Boulder, the certificate authority software of Let's Encrypt.
 
-Its limits files load unchanged:
+With this file beside yours, its limits files load unchanged:
 
+    import boulder
     from penstock import Limits
-    from penstock.presets import boulder
 
     limits = Limits.load("defaults.yml", overrides="overrides.yml", names=boulder.LimitName)
 
@@ -16,14 +16,12 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from penstock._core import Limit
-from penstock.errors import ConfigError
-from penstock.types import Transaction
+from penstock import ConfigError, Limit, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock._core import Limits
+    from penstock import Limits
     from penstock.types import TransactionKind
 
     _Call: TypeAlias = "tuple[LimitName, str, TransactionKind]"
@@ -98,7 +96,8 @@ def new_account(limits: Limits, address: str) -> list[Transaction]:
         InvalidId: `address` is not an IP address.
 
     Examples:
-        >>> from penstock.presets import boulder
+        >>> import boulder
+        >>> import penstock
         >>> limits = penstock.Limits.parse(
         ...     "NewRegistrationsPerIPAddress: {count: 10, burst: 10, period: 3h}",
         ...     names=boulder.LimitName,

@@ -1,7 +1,7 @@
 """The limits of Sharkey, a server of the fediverse: its definitions load unchanged.
 
+    import sharkey
     from penstock import Limiter
-    from penstock.presets import sharkey
 
     limiter = Limiter(sharkey.limits({"notes/create": {"duration": 3600000, "max": 300}}))
 
@@ -11,12 +11,9 @@ Times are numbers of milliseconds. A definition with `type: bucket` has `size`, 
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock._core import Limit, Limits
-from penstock.errors import ConfigError
-from penstock.validation import is_number
+from penstock import ConfigError, Limit, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,7 +37,7 @@ def limit(definition: Mapping[str, Any]) -> Limit:
         LimitError: A number is out of range.
 
     Examples:
-        >>> from penstock.presets import sharkey
+        >>> import sharkey
         >>> sharkey.limit({"type": "bucket", "size": 10, "dripRate": 500})
         Limit.leaky_bucket(size=10, drip_rate='500ms', drip_size=1)
         >>> sharkey.limit({"duration": 3600000, "max": 300, "minInterval": 1000})
@@ -53,7 +50,7 @@ def limit(definition: Mapping[str, Any]) -> Limit:
             raise ConfigError(
                 f"a definition has no field {field!r}; known are {', '.join(sorted(known))}"
             )
-        if field not in ("type", "key") and not is_number(value, -math.inf, math.inf):
+        if field not in ("type", "key") and not _is_number(value):
             raise ConfigError(f"{field} must be a number, found {value!r}")
     if not is_bucket:
         if not definition.keys() - {"key"}:
@@ -101,12 +98,16 @@ def role_factor(factors: Iterable[float]) -> float:
     A factor of 0 lifts the limit, if no role has a larger one.
 
     Examples:
-        >>> from penstock.presets.sharkey import role_factor
-        >>> role_factor([0.5, 0.25]), role_factor([]), role_factor([0])
-        (0.5, 1, 0)
+        >>> import sharkey
+        >>> [sharkey.role_factor(factors) for factors in ([0.5, 0.25], [], [0])]
+        [0.5, 1, 0]
     """
     largest = max(factors, default=1)
     return largest if largest == 0 else max(largest, 1 / _MAX_FACTOR_DIVISOR)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -1,6 +1,6 @@
 """One worker of the demonstration: serves the example app on an open socket.
 
-`python -m penstock.demo.worker 3 1` is the worker number 1 on the socket with file descriptor 3.
+`python -m flask_app.worker 3 1` is the worker number 1 on the socket with file descriptor 3.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from flask_app.app import app
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
-
-from penstock.demo.app import app
 
 if TYPE_CHECKING:
     from flask import Response

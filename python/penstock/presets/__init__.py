@@ -1,1 +1,0 @@
-"""Limit names and numbers of known systems, for the `names` argument of `Limits.load`."""
