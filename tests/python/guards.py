@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.guard import EnvironRequest, Guard, admit, make_rule
+from penstock.adapter import EnvironRequest, Guard, admit, make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import penstock
-    from penstock.guard import Outcome
+    from penstock.adapter import Outcome
 
 PEER = "203.0.113.7"
 """The client's address."""

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock import explain
-from penstock.guard import EnvironRequest, Guard, Rule, admit, make_rule
+from penstock.adapter import EnvironRequest, Guard, Rule, admit, make_rule
 from penstock.identity import ClientAddress
 from penstock.messages import explain_limit
 from penstock.web import options, route_table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock.guard import Outcome
+    from penstock.adapter import Outcome
 
 
 def refused(**options: object) -> tuple[Guard, Outcome]:

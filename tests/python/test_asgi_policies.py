@@ -11,8 +11,8 @@ import pytest
 from guards import PEER, left
 
 import penstock
+from penstock.adapter import Guard
 from penstock.asgi import PenstockMiddleware, Response
-from penstock.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -11,7 +11,7 @@ from guards import asks, request
 import penstock
 import penstock.web.store_access
 from penstock import Limiter
-from penstock.guard import admit
+from penstock.adapter import admit
 from penstock.web.guard import Guard
 from penstock.web.rule import make_rule
 

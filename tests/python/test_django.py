@@ -20,8 +20,8 @@ from django.views import View
 from sites import ADDRESS, limit_fields, site_remaining
 
 import penstock
+from penstock.adapter import Outcome
 from penstock.django import exempt, limit
-from penstock.guard import Outcome
 from penstock.web.identity import by_user
 
 if TYPE_CHECKING:

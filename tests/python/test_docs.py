@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import flask
+import prometheus_client
 import pytest
 from sybil import Document, Example, Sybil
 from sybil.document import PythonDocStringDocument
@@ -209,6 +210,8 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, obje
     clock = penstock.ManualClock(start=1_700_000_000)
     defaults = {**flask.Flask.default_config, "PENSTOCK_CLOCK": clock}
     monkeypatch.setattr(flask.Flask, "default_config", defaults)
+    # A page may register a collector in each of its tabs, and runs twice.
+    monkeypatch.setattr(prometheus_client, "REGISTRY", prometheus_client.CollectorRegistry())
     return {"__name__": "__main__", "penstock": penstock}
 
 

@@ -292,7 +292,7 @@ def test_file_is_found_in_the_application_or_working_directory(
         app = flask.Flask(__name__, root_path=str(tmp_path / "app"))
         limits = Penstock(app, limits=file)
         with app.app_context():
-            assert list(limits.guard.limiter.limits) == [name]
+            assert list(limits.limiter.limits) == [name]
 
 
 def test_disabled_extension_still_checks_its_configuration(

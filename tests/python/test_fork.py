@@ -78,6 +78,7 @@ import os, signal, sys, threading
 
 import penstock
 from penstock.metrics import PrometheusCollector
+from prometheus_client import CollectorRegistry
 
 limiter = penstock.Limiter({"Orders": "5/day"})
 is_reading, is_over = threading.Event(), threading.Event()
@@ -91,7 +92,8 @@ class Source:
         return {}
 
 def scrape(source):
-    return sum(len(family.samples) for family in PrometheusCollector(source).collect())
+    collector = PrometheusCollector(source, registry=CollectorRegistry())
+    return sum(len(family.samples) for family in collector.collect())
 
 thread = threading.Thread(target=scrape, args=[Source()])
 thread.start()

@@ -10,7 +10,7 @@ from guards import PEER, asks, left, request
 
 import penstock
 from penstock import Limiter, Limits, ManualClock
-from penstock.guard import admit, replace_limits, reset_guards
+from penstock.adapter import admit, replace_limits, reset_guards
 from penstock.identity import by_header
 from penstock.messages import MALFORMED_COST, MISSING_ID
 from penstock.web.guard import Guard

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.guard import EnvironRequest, MissingId
+from penstock.adapter import EnvironRequest, MissingId
 from penstock.identity import ClientAddress, by_address, by_api_key, by_header, by_user, per_route
 from penstock.web.identity import IdSource, compile_id
 

@@ -24,9 +24,9 @@ import penstock.django
 import penstock.flask
 import penstock.wsgi
 from penstock import ConfigError, Limit, Limiter, ManualClock
+from penstock.adapter import Guard
 from penstock.django.drf import PenstockMixin, PenstockThrottle
 from penstock.fastapi import MessageLimit, Messages, install
-from penstock.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,11 +10,11 @@ import programs
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
-from penstock.guard import EnvironRequest, admit
+from penstock.adapter import EnvironRequest, admit
 from penstock.identity import by_header
 from penstock.metrics import PrometheusCollector, instrument
 from penstock.refresher import Refresher
@@ -211,7 +211,7 @@ def test_histogram_is_of_the_timed_calls(limiter: penstock.Limiter) -> None:
 
 
 def test_describe_names_the_metrics_of_collect_without_reading(limiter: penstock.Limiter) -> None:
-    collector = PrometheusCollector(limiter, top_denied=3)
+    collector = PrometheusCollector(limiter, top_denied=3, registry=CollectorRegistry())
     described = list(collector.describe())
     collected = list(collector.collect())
     assert [family.samples for family in described] == [[]] * len(described)
@@ -245,6 +245,15 @@ def test_two_collectors_of_one_registry_must_not_share_a_namespace(
         PrometheusCollector(limiter, registry=registry)
     PrometheusCollector(limiter, registry=registry, namespace="second")
     assert b"second_decisions_total" in generate_latest(registry)
+
+
+def test_collector_is_published_by_default(limiter: penstock.Limiter) -> None:
+    collector = PrometheusCollector(limiter)
+    try:
+        # What `start_http_server`, `make_wsgi_app` and `make_asgi_app` of the client serve.
+        assert b"penstock_decisions_total" in generate_latest()
+    finally:
+        REGISTRY.unregister(collector)
 
 
 def test_only_the_first_limits_get_their_own_label(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import penstock
-from penstock.guard import Guard, make_rule
+from penstock.adapter import Guard, make_rule
 from penstock.web.limit_names import view_scope
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.guard import EnvironRequest, Guard, admit, make_rule
+from penstock.adapter import EnvironRequest, Guard, admit, make_rule
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +127,7 @@ def test_refusals_at_once_start_one_block(blocks: list[int], clock: penstock.Man
 # Sends as many requests as a line of input states, and prints the waits of the refusals.
 ASK = """
 import sys
-from penstock.guard import EnvironRequest, Guard, admit, make_rule
+from penstock.adapter import EnvironRequest, Guard, admit, make_rule
 
 guard = Guard(limits={"Logins": "2/second"}, store=sys.argv[1])
 limits = guard.route_limits([make_rule(["Logins"], "logins", {"block_for": ["10m", "1h"]})])

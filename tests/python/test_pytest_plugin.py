@@ -16,8 +16,8 @@ import pytest
 
 import penstock
 from penstock import _core, pytest_plugin
+from penstock.adapter import Guard, force_enabled
 from penstock.flask import Penstock
-from penstock.guard import Guard, force_enabled
 from penstock.pytest_plugin import Response, assert_not_rate_limited, assert_rate_limited, exhaust
 from penstock.web.headers import STYLES, headers
 
@@ -541,7 +541,7 @@ def test_by_call():
     assert statuses(app) == [429, 429, 429]
     reset_limits()
     assert statuses(app) == statuses(other) == [200, 200, 429]
-    reset_limits(other.extensions["penstock"].guard.limiter)
+    reset_limits(other.extensions["penstock"].limiter)
     assert statuses(app) == [429, 429, 429]
     assert statuses(other) == [200, 200, 429]
 """

@@ -23,7 +23,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 import penstock
 import penstock.fastapi
 from penstock import ManualClock
-from penstock.guard import reset_guards
+from penstock.adapter import reset_guards
 
 if TYPE_CHECKING:
     from conftest import DjangoSite

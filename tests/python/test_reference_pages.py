@@ -16,10 +16,10 @@ import pytest
 
 import penstock
 from penstock import errors
+from penstock.adapter import Guard
 from penstock.asgi import PenstockMiddleware as AsgiMiddleware
 from penstock.django.conf import KEYS
 from penstock.fastapi import install
-from penstock.guard import Guard
 from penstock.web.options import GuardOptions
 from penstock.web.rule import LimitOptions, RuleOptions
 from penstock.wsgi import PenstockMiddleware as WsgiMiddleware

@@ -8,10 +8,10 @@ import pytest
 from guards import PEER, left, request
 
 from penstock import ConfigError, Limiter, ManualClock
-from penstock.guard import EnvironRequest, Guard, admit, make_rule
+from penstock.adapter import EnvironRequest, Guard, admit, make_rule
 
 if TYPE_CHECKING:
-    from penstock.guard import Outcome, RouteLimits, Rule
+    from penstock.adapter import Outcome, RouteLimits, Rule
 
 
 @pytest.fixture

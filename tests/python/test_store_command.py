@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock import Limiter, Limits, ManualClock
 from penstock._core import set_default_clock
-from penstock.guard import EnvironRequest
+from penstock.adapter import EnvironRequest
 from penstock.identity import ClientAddress
 
 if TYPE_CHECKING:

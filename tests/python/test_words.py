@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 
 from penstock import Limit, Limits, ManualClock
+from penstock.adapter import EnvironRequest, admit
 from penstock.errors import ConfigError
-from penstock.guard import EnvironRequest, admit
 from penstock.messages import (
     COST_TOO_HIGH,
     DENIED_FOR,

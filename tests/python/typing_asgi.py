@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 import penstock
+from penstock.adapter import Guard
 from penstock.asgi import PenstockMiddleware
 from penstock.asgi import Response as Head
 from penstock.fastapi import (
@@ -22,7 +23,6 @@ from penstock.fastapi import (
     install,
     rate_limited_responses,
 )
-from penstock.guard import Guard
 from penstock.identity import by_api_key, by_user, per_route
 from penstock.web.outcome import Outcome
 

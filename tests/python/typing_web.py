@@ -8,8 +8,8 @@ from flask import Blueprint, Flask, Response, request
 from flask.views import MethodView
 
 import penstock
+from penstock.adapter import Guard
 from penstock.flask import Penstock, RequestRefused
-from penstock.guard import Guard
 from penstock.headers import headers
 from penstock.identity import by_address, by_api_key, by_header, by_user, per_route
 from penstock.web.outcome import Outcome

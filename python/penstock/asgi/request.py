@@ -1,4 +1,4 @@
-"""An ASGI scope as a `penstock.guard.Request`."""
+"""An ASGI scope as a `penstock.adapter.Request`."""
 
 from __future__ import annotations
 

@@ -52,8 +52,17 @@ def current() -> DjangoLimits:
     return _current or _load()
 
 
+def get_guard() -> Guard:
+    """Return the guard that the settings describe, such as for its metrics.
+
+    Raises:
+        ConfigError: The setting `PENSTOCK` is wrong.
+    """
+    return current().guard
+
+
 def get_limiter() -> Limiter:
-    """Return the limiter that the settings describe, for use in your own code.
+    """Return the limiter of the guard, for use in your own code.
 
     Raises:
         ConfigError: The setting `PENSTOCK` is wrong.

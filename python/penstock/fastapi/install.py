@@ -112,7 +112,7 @@ def install(
         app: The application.
         limiter: A limiter, instead of the options `limits`, `overrides`, `store` and `clock`.
         openapi: Whether the OpenAPI document lists the refusals of limited routes.
-        options: The options of `penstock.guard.Guard`. `on_denied` may return a response, text, a
+        options: The options of `penstock.adapter.Guard`. `on_denied` may return a response, text, a
             dict or `None`.
 
     Returns:

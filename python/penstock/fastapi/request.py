@@ -1,4 +1,4 @@
-"""FastAPI's request as a `penstock.guard.Request`, and refusals as FastAPI's exceptions."""
+"""FastAPI's request as a `penstock.adapter.Request`, and refusals as FastAPI's exceptions."""
 
 from __future__ import annotations
 

@@ -54,6 +54,7 @@ class FlaskLimits(RouteTable):
 
     Attributes:
         guard: The guard of the application.
+        limiter: Its limiter.
         owner: The extension.
         defaults: The rules of all routes.
     """
@@ -70,6 +71,7 @@ class FlaskLimits(RouteTable):
     ) -> None:
         super().__init__(guard, defaults)
         self.owner: Final = owner
+        self.limiter: Final = guard.limiter
         self._app: Final = app
         self._routes: Final = routes
         self._decorated: Final = decorated

@@ -54,7 +54,7 @@ class Penstock:
         app: The application; without it, call `init_app`.
         limiter: A ready limiter, in place of the options `limits`, `overrides`, `store` and
             `clock`.
-        options: Those of `penstock.guard.Guard`. `on_denied` may return anything that a view may
+        options: Those of `penstock.adapter.Guard`. `on_denied` may return anything that a view may
             return.
 
     Raises:
@@ -154,6 +154,15 @@ class Penstock:
                 f"app.app_context()"
             )
         return guards[0]
+
+    @property
+    def limiter(self) -> Limiter:
+        """The limiter of `guard`, for use in your own code.
+
+        Raises:
+            ConfigError: As `guard`.
+        """
+        return self.guard.limiter
 
     def limit(
         self, *limits: str | Limit, **options: Unpack[RuleOptions]

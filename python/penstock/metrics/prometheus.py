@@ -36,7 +36,8 @@ class PrometheusCollector(Collector):
     Args:
         limiter: A limiter, a guard (which also counts degraded answers and requests refused with
             400), or a dict of names to them: each sample then has the label `limiter`.
-        registry: The registry to register with; `None` leaves that to the caller.
+        registry: The registry to register with. The default is `prometheus_client.REGISTRY`, which
+            is what its servers publish.
         namespace: Prefix of the metrics' names.
         max_limits: The number of limits with their own label, the first that are seen; the rest
             share `limit="other"`.
@@ -72,12 +73,11 @@ class PrometheusCollector(Collector):
         refreshers: Iterable[LoadsOverrides] = (),
     ) -> None:
         with Extra("prometheus"):
-            from prometheus_client import core  # noqa: PLC0415  optional
+            from prometheus_client import REGISTRY, core  # noqa: PLC0415  optional
         self._families: Final = core
         self._namespace: Final = checked_namespace(namespace)
         self._reader: Final = Reader(limiter, max_limits, top_denied, refreshers)
-        if registry is not None:
-            registry.register(self)
+        (REGISTRY if registry is None else registry).register(self)
 
     def describe(self) -> Iterator[Family]:
         """Yield the metrics without samples, which reads no counts."""

@@ -31,7 +31,7 @@ def used_share(decision: Decision) -> float:
     """Return the used share of a limit's quota, from 0 to 1; 0 if no limit applies.
 
     Examples:
-        >>> from penstock.guard import used_share
+        >>> from penstock.adapter import used_share
         >>> limiter = penstock.Limiter({"Orders": "5/minute"}, clock=penstock.ManualClock())
         >>> used_share(limiter.spend("Orders", "ada", 4))
         0.8

@@ -74,7 +74,7 @@ class Guard:
             instead.
 
     Examples:
-        >>> from penstock.guard import EnvironRequest, Guard, admit, make_rule
+        >>> from penstock.adapter import EnvironRequest, Guard, admit, make_rule
         >>> guard = Guard(limits={"PerAddress": "1/minute"}, clock=penstock.ManualClock())
         >>> orders = guard.route_limits([make_rule(["PerAddress"], "orders", {})])
         >>> request = EnvironRequest({"REMOTE_ADDR": "203.0.113.7"})
@@ -235,7 +235,7 @@ class Guard:
             MissingId: The request has no id, or a malformed one.
 
         Examples:
-            >>> from penstock.guard import EnvironRequest, Guard
+            >>> from penstock.adapter import EnvironRequest, Guard
             >>> guard = Guard(limits={"PerAddress": "1/minute"}, trusted_proxies="10.0.0.0/8")
             >>> environ = {"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": "203.0.113.7"}
             >>> guard.client_id(EnvironRequest(environ), "PerAddress")

@@ -292,7 +292,7 @@ class Outcome:
             if taken and not self.is_degraded:
                 reservations = self._settings.store.reservations
                 self._reservation = reservations.open(taken, decision.now_ns, self)
-            if any(limit.rule.is_settled_by_view for limit, _, _ in taken):
+            if any(limit.rule.settle for limit, _, _ in taken):
                 self._settle_by_view(None)
 
     def _settle_by_view(self, earlier: ViewCost | None) -> None:
@@ -355,7 +355,7 @@ class Outcome:
         for index, (limit, _, cost) in enumerate(self.entries):
             rule = limit.rule
             if limit.is_settled and not (self._is_refunded and rule.refund_on_error):
-                if used is not None and rule.is_settled_by_view:
+                if used is not None and rule.settle:
                     costs[index] = used
                 else:
                     costs[index] = rule.cost_of_response(response, cost)
@@ -372,7 +372,7 @@ class Outcome:
             charged = [
                 (self.entries[index], cost)
                 for index, _, cost in changes
-                if self.entries[index][0].rule.is_settled_by_view
+                if self.entries[index][0].rule.settle
             ]
             self._view_cost.charge(charged, is_degraded=self.is_degraded)
 

@@ -95,7 +95,7 @@ def force_enabled(enabled: bool | None) -> bool | None:
     `None` restores the value of each guard. Returns the previous argument.
 
     Examples:
-        >>> from penstock.guard import Guard, force_enabled
+        >>> from penstock.adapter import Guard, force_enabled
         >>> guard = Guard(clock=penstock.ManualClock())
         >>> before = force_enabled(False)
         >>> guard.enabled
@@ -114,7 +114,7 @@ def replace_limits(limits: Limits | None) -> bool:
     `None` restores the limits. Returns whether any guard had the previous argument's limits.
 
     Examples:
-        >>> from penstock.guard import Guard, replace_limits
+        >>> from penstock.adapter import Guard, replace_limits
         >>> guard = Guard(limits={"Orders": "9/minute", "Mails": "1/hour"})
         >>> replace_limits(penstock.Limits({"Orders": "1/minute"}))
         False

@@ -242,7 +242,6 @@ class Rule:
     tiers: Mapping[str, str | Limit | None] | None
     scope: str
     is_shared: bool
-    is_settled_by_view: bool
     methods: frozenset[str] | None = option(Phase.READ, _methods, counts=_is_counted)
     exempt_when: Callable[[Request], Any] | None = option(
         Phase.READ, _reader, counts=_is_not_exempt, skips=bool, is_callable=True, is_flag=True
@@ -265,6 +264,7 @@ class Rule:
         Phase.ANSWERED, _of_response, is_flag=True
     )
     reserve: bool = option(Phase.DECIDED, _flag, unset=True)
+    settle: bool = option(Phase.ANSWERED, _flag, unset=False, is_flag=True)
     refund_on_error: bool = option(Phase.FAILED, _flag, unset=False, is_flag=True)
     override_defaults: bool | None = option(Phase.COMPILED, _flag_or_none)
     on_store_error: StorePolicy | None = option(Phase.COMPILED, _policy)
@@ -281,7 +281,7 @@ class Rule:
     @property
     def is_settled(self) -> bool:
         """Whether the response or the view tells what is spent."""
-        return Phase.ANSWERED in self.acting.values() or self.is_settled_by_view
+        return Phase.ANSWERED in self.acting.values()
 
     @property
     def needs_response(self) -> bool:
@@ -369,8 +369,9 @@ class LimitOptions(TypedDict, Generic[_More], total=False):
             the difference is returned or charged.
         reserve: Whether the tokens of a limit with `deduct_when` or `cost_from_response` are taken
             before the view. If not, the limit is only checked then, so requests that run at the
-            same time can together exceed it. The default is `True`. `reserve=True` without these
-            two reserves `cost`, and the view calls `settle` of the decision with what it used.
+            same time can together exceed it. The default is `True`.
+        settle: Whether the view settles the cost: `cost` is taken before it, and it calls `settle`
+            of the decision with what it used. The default is `False`.
         refund_on_error: Whether the tokens of a request are returned if its view raises.
         mode: `"shadow"` decides and counts, but never refuses. The default is `"enforce"`.
         count_denied: Whether refused requests count, too.
@@ -389,6 +390,7 @@ class LimitOptions(TypedDict, Generic[_More], total=False):
     deduct_when: Callable[[Any], Any] | None
     cost_from_response: Callable[[Any], Any] | None
     reserve: bool
+    settle: bool
     refund_on_error: bool
     mode: Mode
     count_denied: bool
@@ -452,16 +454,19 @@ def make_rule(
         for name, declared in OPTIONS.items()
         for written in (_WRITTEN.get(name, name),)
     }
-    by_response = any(x.acts is Phase.ANSWERED and known[n] is not None for n, x in OPTIONS.items())
+    by_response = [n for n in ("deduct_when", "cost_from_response") if known[n] is not None]
     if not (known["reserve"] or by_response):
         raise ConfigError("reserve=False needs deduct_when or cost_from_response")
+    if known["settle"] and by_response:
+        raise ConfigError(
+            f"a cost is settled by the view or from the response, found settle and {by_response[0]}"
+        )
     return Rule(
         limits=tuple(_split(limits)),
         choose=choose,
         tiers=tiers,
         scope=scope,
         is_shared=is_shared,
-        is_settled_by_view="reserve" in options and not by_response,
         **known,
     )
 

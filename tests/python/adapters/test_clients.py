@@ -11,7 +11,7 @@ from adapters.drivers import InDjango, InFlask, only, with_refusals, with_routes
 from guards import PEER
 
 import penstock
-from penstock.guard import MissingId
+from penstock.adapter import MissingId
 from penstock.identity import by_address, by_api_key, by_header, per_route
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from adapters.case import Driver
     from adapters.conftest import Serve
 
-    from penstock.guard import Outcome
+    from penstock.adapter import Outcome
 
 LIMITED = Route("/", (limited("PerAddress"),))
 ORDERS = Route("/", (limited("Orders"),))

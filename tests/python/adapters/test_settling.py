@@ -134,7 +134,7 @@ def telling(request: Request) -> Reply:
 
 
 def test_view_may_settle_what_it_used(serve: Serve, limiter: penstock.Limiter) -> None:
-    app = serve(Route("/", (limited("Large", cost=10, reserve=True),), telling))
+    app = serve(Route("/", (limited("Large", cost=10, settle=True),), telling))
     assert app.ask(query={"used": 3}).header("RateLimit") == '"Large";r=97;t=1'
     assert app.ask(query={"used": 60}).header("RateLimit") == '"Large";r=37;t=1'
     # The last call counts; without one, the estimate does.
@@ -149,7 +149,7 @@ def test_view_may_settle_what_it_used(serve: Serve, limiter: penstock.Limiter) -
 def test_view_settles_the_limits_that_reserve_and_no_other(
     serve: Serve, limiter: penstock.Limiter
 ) -> None:
-    stack = (limited("PerUser"), limited("Large", cost=10, reserve=True))
+    stack = (limited("PerUser"), limited("Large", cost=10, settle=True))
     app = serve(Route("/", stack, telling))
     app.ask(query={"used": 4})
     assert (left(limiter, "PerUser"), left(limiter, "Large")) == (4, 96)
@@ -170,7 +170,7 @@ def test_settled_cost_must_be_valid(
         raised.append(error)
         return Reply()
 
-    app = serve(Route("/", (limited("Large", cost=10, reserve=True),), view))
+    app = serve(Route("/", (limited("Large", cost=10, settle=True),), view))
     assert app.ask().status == 200
     assert (raised, left(limiter, "Large")) == ([error], 90)
 
@@ -194,7 +194,7 @@ def test_view_may_settle_after_its_response_has_started(
         kept.append(request.decision)
         return Reply()
 
-    app = serve(Route("/", (limited("Large", cost=10, reserve=True),), view))
+    app = serve(Route("/", (limited("Large", cost=10, settle=True),), view))
     assert app.ask().header("RateLimit") == '"Large";r=90;t=1'
     kept[0].settle(25)
     assert left(limiter, "Large") == 75

@@ -10,7 +10,7 @@ from adapters.case import Route, limited
 from adapters.drivers import InDjango, InRestFramework, only, with_routes
 
 import penstock
-from penstock.guard import Outcome
+from penstock.adapter import Outcome
 from penstock.identity import per_route
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from adapters.drivers import only, with_routes
 from redis_servers import Server
 
 import penstock
-from penstock.guard import force_enabled
+from penstock.adapter import force_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def kind(body: bytes) -> str:
     return body.decode().partition(" ")[0]
 
 
-RESERVED = (limited("Tokens", cost=20, reserve=True),)
+RESERVED = (limited("Tokens", cost=20, settle=True),)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ RESERVED = (limited("Tokens", cost=20, reserve=True),)
     [
         RESERVED,
         (limited("Tokens"),),
-        (limited("Tokens", "Requests", cost=20, reserve=True),),
+        (limited("Tokens", "Requests", cost=20, settle=True),),
         (limited("Tokens", deduct_when=lambda response: response.status_code == 401),),
     ],
     ids=["reserve", "plain", "two", "deduct_when"],
@@ -74,8 +74,8 @@ RESERVED = (limited("Tokens", cost=20, reserve=True),)
 def test_views_run_while_the_store_is_down(
     serve: Serve, unreachable: penstock.Limiter, stack: Any, policy: str
 ) -> None:
-    # As in normal operation, only a limit with `reserve=True` lets a view settle.
-    settles = policy == "allow" or "reserve" in stack[0][1]
+    # As in normal operation, only a limit with `settle=True` lets a view settle.
+    settles = policy == "allow" or "settle" in stack[0][1]
     view = spend if settles else show
     app = serve(Route("/", stack, view), limiter=unreachable, on_store_error=policy)
     answers = [app.ask() for _ in range(2)]
@@ -99,13 +99,13 @@ def test_local_decision_is_settled_in_the_process(
 
 
 def test_disabled_limits_show_an_unlimited_decision(serve: Serve) -> None:
-    app = serve(Route("/", (limited("PerUser", reserve=True),), spend), enabled=False)
+    app = serve(Route("/", (limited("PerUser", settle=True),), spend), enabled=False)
     answer = app.ask()
     assert (answer.status, kind(answer.body)) == (200, "unlimited")
 
 
 def test_limits_disabled_by_a_test_show_an_unlimited_decision(serve: Serve) -> None:
-    app = serve(Route("/", (limited("PerUser", reserve=True),), spend))
+    app = serve(Route("/", (limited("PerUser", settle=True),), spend))
     force_enabled(False)
     try:
         answer = app.ask()
@@ -117,19 +117,19 @@ def test_limits_disabled_by_a_test_show_an_unlimited_decision(serve: Serve) -> N
 
 def test_tier_without_a_limit_shows_an_unlimited_decision(serve: Serve) -> None:
     tiers = {"free": "9/hour", "staff": None}
-    stack = (limited(tiers=tiers, tier=lambda request: request.query["tier"], reserve=True),)
+    stack = (limited(tiers=tiers, tier=lambda request: request.query["tier"], settle=True),)
     app = serve(Route("/", stack, spend))
     found = [kind(app.ask(query={"tier": tier}).body) for tier in tiers]
     assert found == ["decided", "unlimited"]
 
 
 def test_request_that_is_exempt_shows_an_unlimited_decision(serve: Serve) -> None:
-    stack = (limited("PerUser", exempt_when=lambda _: True, reserve=True),)
+    stack = (limited("PerUser", exempt_when=lambda _: True, settle=True),)
     assert kind(serve(Route("/", stack, spend)).ask().body) == "unlimited"
 
 
 def test_method_that_is_not_counted_shows_an_unlimited_decision(serve: Serve) -> None:
-    stack = (limited("PerUser", methods="POST", reserve=True),)
+    stack = (limited("PerUser", methods="POST", settle=True),)
     assert kind(serve(Route("/", stack, spend)).ask().body) == "unlimited"
 
 

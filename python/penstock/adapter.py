@@ -1,4 +1,4 @@
-"""Guards: what every framework's integration is built on, for people who write an adapter.
+"""What every framework's integration is built on, for people who write an adapter.
 
 docs/adapters.md has the duties of an adapter, and an example.
 """
