@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::bindings::decision::{Decision, DecisionPart};
 use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::once::Once;
 use crate::bindings::taken::{Parts, ReservedPart, Taken};
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
@@ -19,6 +20,8 @@ use crate::sync::{Condvar, Mutex};
 
 /// For how long a thread sleeps without looking for signals, such as Ctrl-C.
 const SLICE: Duration = Duration::from_millis(100);
+
+static GREEN_EVENT: Once<Py<PyAny>> = Once::new();
 
 /// A call that waits.
 #[derive(Debug)]
@@ -272,18 +275,25 @@ impl QueueMember {
     }
 }
 
-/// Wakes one caller: a thread that sleeps here, or a task through a function.
+/// Wakes one caller: a thread or greenlet that sleeps here, or a task through a function.
 #[derive(Debug)]
 pub(crate) struct Wakeup {
     /// May be called from any thread.
     function: Option<Py<PyAny>>,
-    is_notified: Mutex<bool>,
+    sleep: Mutex<Sleep>,
     changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Sleep {
+    is_notified: bool,
+    /// What a greenlet of gevent waits for, so that the others, which share its thread, run meanwhile.
+    event: Option<Py<PyAny>>,
 }
 
 impl Wakeup {
     pub(crate) fn new(function: Option<Py<PyAny>>) -> Wakeup {
-        Wakeup { function, is_notified: Mutex::new(false), changed: Condvar::default() }
+        Wakeup { function, sleep: Mutex::new(Sleep::default()), changed: Condvar::default() }
     }
 
     /// Calls the function, or wakes the thread; its next `wait` may also return immediately.
@@ -294,25 +304,33 @@ impl Wakeup {
         if let Some(function) = &self.function {
             return function.call0(py).map(drop);
         }
-        *self.is_notified.lock() = true;
+        let event = {
+            let mut sleep = self.sleep.lock();
+            sleep.is_notified = true;
+            sleep.event.take()
+        };
         self.changed.notify_one();
-        Ok(())
+        event.map_or(Ok(()), |event| event.call_method0(py, "set").map(drop))
     }
 
-    /// Blocks this thread until it is notified, or for `seconds`; `None` means no limit.
+    /// Blocks this thread or greenlet until it is notified, or for `seconds`; `None` means no limit.
     // Not `threading.Event`: when the interpreter ends, CPython unwinds the daemon threads that wait in
     // it. Unwinding through Rust ends the process with an abort. A thread that PyO3 attaches again is
     // stopped instead.
     pub(crate) fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
+        let event = GREEN_EVENT.import(py, "penstock.wait_queue", "green_event")?.call0()?;
+        if !event.is_none() {
+            return self.wait_in_greenlet(&event, seconds);
+        }
         let mut left = seconds.and_then(|left| Duration::try_from_secs_f64(left).ok());
         loop {
             let slice = left.map_or(SLICE, |left| left.min(SLICE));
             let is_notified = py.detach(|| {
-                let mut is_notified = self.is_notified.lock();
-                if !*is_notified {
-                    self.changed.wait_for(&mut is_notified, slice);
+                let mut sleep = self.sleep.lock();
+                if !sleep.is_notified {
+                    self.changed.wait_for(&mut sleep, slice);
                 }
-                std::mem::take(&mut *is_notified)
+                std::mem::take(&mut sleep.is_notified)
             });
             py.check_signals()?;
             left = left.map(|left| left - slice);
@@ -320,5 +338,19 @@ impl Wakeup {
                 return Ok(());
             }
         }
+    }
+
+    fn wait_in_greenlet(&self, event: &Bound<'_, PyAny>, seconds: Option<f64>) -> PyResult<()> {
+        let previous = {
+            let mut sleep = self.sleep.lock();
+            if std::mem::take(&mut sleep.is_notified) {
+                return Ok(());
+            }
+            sleep.event.replace(event.clone().unbind())
+        };
+        drop(previous);
+        event.call_method1("wait", (seconds,))?;
+        self.sleep.lock().is_notified = false;
+        Ok(())
     }
 }
