@@ -1,7 +1,15 @@
 """Client ids: the ready-made ones, and the client address behind trusted proxies."""
 
 from penstock.web.address import ClientAddress, client_address
-from penstock.web.identity import by_address, by_api_key, by_header, by_user, per_route
+from penstock.web.identity import (
+    by_address,
+    by_api_key,
+    by_header,
+    by_user,
+    everyone,
+    per_route,
+    shared,
+)
 
 __all__ = [
     "ClientAddress",
@@ -10,5 +18,7 @@ __all__ = [
     "by_header",
     "by_user",
     "client_address",
+    "everyone",
     "per_route",
+    "shared",
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, Unpack, cast
 
 from penstock.web.decide import NOTHING
 from penstock.web.guard import Guard
+from penstock.web.identity import everyone, shared
 from penstock.web.options import (
     GuardOptions,
     check_on_denied,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.web.outcome import Outcome
     from penstock.web.wsgi_visit import Application, Start
 
-__all__ = ["PenstockMiddleware", "Response"]
+__all__ = ["PenstockMiddleware", "Response", "everyone", "shared"]
 
 
 class _Options(LimitOptions[Never], GuardOptions, total=False):

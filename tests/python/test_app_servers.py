@@ -33,7 +33,7 @@ Messages: {burst: 2, count: 1, period: 1h, id: ipAddress}
 FLASK = """
 from flask import Flask, request
 from penstock.flask import Penstock
-from penstock.wsgi import PenstockMiddleware
+from penstock.wsgi import PenstockMiddleware, shared
 
 app = Flask(__name__)
 limits = Penstock(app, limits="limits.yaml", trusted_proxies=["127.0.0.1"])
@@ -48,14 +48,14 @@ def orders():
 def stream():
     return (f"{number}\\n" for number in range(3))
 
-outside = PenstockMiddleware(app, limit="1000/hour", id="all", headers="github")
+outside = PenstockMiddleware(app, limit="1000/hour", id=shared("all"), headers="github")
 """
 FASTAPI = """
 from contextlib import asynccontextmanager
 from typing import Annotated
 from fastapi import Depends, FastAPI, Request, WebSocket
 from fastapi.responses import StreamingResponse
-from penstock.asgi import PenstockMiddleware
+from penstock.asgi import PenstockMiddleware, shared
 from penstock.fastapi import MessageLimit, Messages, RateLimit, install
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def chat(
         refused = await messages.ask()
         await websocket.send_text("echo" if refused is None else "slowly")
 
-outside = PenstockMiddleware(app, limit="1000/hour", id="all", headers="github")
+outside = PenstockMiddleware(app, limit="1000/hour", id=shared("all"), headers="github")
 """
 
 

@@ -11,6 +11,7 @@ from guards import PEER, left
 
 import penstock
 from penstock.asgi import PenstockMiddleware
+from penstock.identity import shared
 from penstock.web.guard import Guard
 from penstock.web.identity import by_user
 
@@ -183,7 +184,7 @@ def test_user_is_that_of_the_scope(limiter: penstock.Limiter, user: object, id: 
 
 def test_middlewares_of_one_guard_write_one_set_of_headers(limiter: penstock.Limiter) -> None:
     guard = Guard(limiter)
-    inner = PenstockMiddleware(plain, guard, limit="PerUser", id="ada")
+    inner = PenstockMiddleware(plain, guard, limit="PerUser", id=shared("ada"))
     outer = PenstockMiddleware(inner, limiter, limit="PerAddress")
     answer = Answer(outer)
     assert answer.headers == {
@@ -209,7 +210,7 @@ def test_middlewares_of_two_limiters_write_their_own(
     limiter: penstock.Limiter, make_limiter: MakeLimiter
 ) -> None:
     other = make_limiter({"Other": "9/minute", "Third": "7/minute"})
-    app = PenstockMiddleware(plain, limiter, limit="PerUser", id="ada")
+    app = PenstockMiddleware(plain, limiter, limit="PerUser", id=shared("ada"))
     app = PenstockMiddleware(app, other, limit="Third")
     app = PenstockMiddleware(app, limiter, limit="PerAddress")
     app = PenstockMiddleware(app, other, limit="Other")
@@ -240,6 +241,6 @@ def test_on_denied_can_be_awaited(limiter: penstock.Limiter) -> None:
 
 def test_invalid_option_is_an_error_at_startup(limiter: penstock.Limiter) -> None:
     with pytest.raises(penstock.ConfigError, match="limit"):
-        PenstockMiddleware(plain, limiter, id="ada")
+        PenstockMiddleware(plain, limiter, id=shared("ada"))
     with pytest.raises(penstock.ConfigError, match="hops"):
         PenstockMiddleware(plain, Guard(limiter), limit="PerAddress", hops=1)

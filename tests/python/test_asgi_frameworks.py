@@ -21,6 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 from penstock.asgi import PenstockMiddleware
+from penstock.identity import shared
 from penstock.web.guard import Guard
 from penstock.web.identity import by_user
 
@@ -80,7 +81,7 @@ def test_request_that_raises_after_starlette_has_responded_is_refunded(
     limiter: penstock.Limiter,
 ) -> None:
     around = PenstockMiddleware(
-        starlette(), limiter, limit="PerUser", id="ada", refund_on_error=True
+        starlette(), limiter, limit="PerUser", id=shared("ada"), refund_on_error=True
     )
     (response,) = get(around, "/fail")
     assert response.status_code == 500
@@ -92,7 +93,7 @@ def test_request_that_raises_after_starlette_has_responded_is_refunded(
 def test_starlette_limits_one_route_or_one_mount(limiter: penstock.Limiter) -> None:
     guard = Guard(limiter)
     search = [Middleware(PenstockMiddleware, guard, limit="PerAddress")]
-    mounted = [Middleware(PenstockMiddleware, guard, limit="PerUser", id="all")]
+    mounted = [Middleware(PenstockMiddleware, guard, limit="PerUser", id=shared("all"))]
     app = Starlette(
         routes=[
             Route("/search", hello, middleware=search),

@@ -13,6 +13,7 @@ from fastapi import Depends, FastAPI
 
 from penstock.asgi import PenstockMiddleware
 from penstock.fastapi import RateLimit, install
+from penstock.identity import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,7 @@ def awaiting(clock: penstock.ManualClock) -> Any:
 def fastapi(clock: penstock.ManualClock) -> Any:
     app = FastAPI()
     install(app, limits={"PerAddress": f"{BURST}/minute", "Large": "1000/minute"}, clock=clock)
-    both = [Depends(RateLimit("Large", id="all")), Depends(RateLimit("PerAddress"))]
+    both = [Depends(RateLimit("Large", id=shared("all"))), Depends(RateLimit("PerAddress"))]
 
     @app.get("/", dependencies=both)
     async def view() -> str:

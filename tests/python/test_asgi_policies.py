@@ -13,6 +13,7 @@ from guards import PEER, left
 import penstock
 from penstock.adapter import Guard
 from penstock.asgi import PenstockMiddleware, Response
+from penstock.identity import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -204,7 +205,7 @@ def test_response_that_a_middleware_holds_back_is_settled(
 
     for status, remaining in ((200, 5), (401, 4)):
         inner = PenstockMiddleware(
-            answering(status), limiter, limit="PerUser", id="ada", deduct_when=failed
+            answering(status), limiter, limit="PerUser", id=shared("ada"), deduct_when=failed
         )
         start, _ = ask(PenstockMiddleware(holding(inner), limiter, **outer))
         assert b'"PerUser";r=%d' % remaining in dict(start["headers"])[b"ratelimit"]
@@ -218,7 +219,7 @@ def test_disconnect_within_nested_middleware_leaves_no_objects(
 
     def limited(app: App) -> App:
         inner = PenstockMiddleware(
-            app, guard, limit="PerUser", id="ada", deduct_when=lambda _: True
+            app, guard, limit="PerUser", id=shared("ada"), deduct_when=lambda _: True
         )
         return PenstockMiddleware(inner, guard, limit="Large")
 
@@ -258,10 +259,10 @@ def test_id_and_cost_can_be_awaited(limiter: penstock.Limiter) -> None:
 def test_awaited_id_that_is_missing_is_a_bad_request(limiter: penstock.Limiter, id: object) -> None:
     limited = PenstockMiddleware(answering(200), limiter, limit="PerUser", id=user)
     assert ask(limited, user=id)[0]["status"] == 400
-    shared = PenstockMiddleware(
-        answering(200), limiter, limit="PerUser", id=user, on_missing_id="unknown"
+    lenient = PenstockMiddleware(
+        answering(200), limiter, limit="PerUser", id=user, on_missing_id=shared("unknown")
     )
-    assert ask(shared, user=id)[0]["status"] == 200
+    assert ask(lenient, user=id)[0]["status"] == 200
     assert left(limiter, "PerUser", "unknown") == 4
 
 

@@ -17,6 +17,7 @@ from sites import site_remaining
 
 from penstock.django import limit
 from penstock.django.signals import limit_denied
+from penstock.identity import shared
 from penstock.web.identity import by_user, per_route
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def test_receivers_and_refusals_may_query_the_database(site: DjangoSite, ada: Us
         return f"one of {User.objects.count()} users"
 
     site.set(PENSTOCK={"LIMITER": current().guard.limiter, "ON_DENIED": refuse})
-    site.route("", limit("PerUser", id="all", cost=5, deduct_when=deduct)(view))
+    site.route("", limit("PerUser", id=shared("all"), cost=5, deduct_when=deduct)(view))
     limit_denied.connect(receive)
     try:
         responses = [send(ada) for _ in range(2)]

@@ -16,6 +16,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from penstock.django import limit
+from penstock.identity import shared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +119,9 @@ def test_show_lists_limits_and_views(site: DjangoSite) -> None:
     class Decorated(View):
         pass
 
-    site.route("orders/", limit("PerAddress", id="192.0.2.7", cost=2, methods=["POST"])(hello))
+    site.route(
+        "orders/", limit("PerAddress", id=shared("192.0.2.7"), cost=2, methods=["POST"])(hello)
+    )
     site.route("api/", Api.as_view())
     site.route("decorated/", Decorated.as_view())
     site.route("free/", hello)
@@ -133,7 +136,7 @@ def test_show_lists_limits_and_views(site: DjangoSite) -> None:
         "hello               5 per minute",
         "",
         "/orders/",
-        "    PerAddress: 2 per minute, '192.0.2.7', POST, cost 2",
+        "    PerAddress: 2 per minute, shared('192.0.2.7'), POST, cost 2",
         "",
         "/api/",
         "    Api: 20 per hour, by_user",

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from penstock.asgi import PenstockMiddleware
 from penstock.fastapi import MessageLimit, Messages, RateLimit, RequestRefused, install
+from penstock.identity import shared
 from penstock.web.identity import per_route
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def app(limiter: penstock.Limiter) -> FastAPI:
     return app
 
 
-async def account(_: Annotated[None, limited("PerUser", id="ada")]) -> str:
+async def account(_: Annotated[None, limited("PerUser", id=shared("ada"))]) -> str:
     return "ada"
 
 
@@ -39,7 +40,7 @@ async def account(_: Annotated[None, limited("PerUser", id="ada")]) -> str:
 
 
 def test_limits_are_decided_together_wherever_they_are(limiter: penstock.Limiter) -> None:
-    app = FastAPI(dependencies=[limited("Large", id="all")])
+    app = FastAPI(dependencies=[limited("Large", id=shared("all"))])
     install(app, limiter)
 
     @app.get("/", dependencies=[limited("PerAddress")])
@@ -68,12 +69,12 @@ def test_repeated_limit_counts_once(app: FastAPI, limiter: penstock.Limiter) -> 
 def test_routers_limit_their_routes_and_those_of_routers_inside(
     app: FastAPI, limiter: penstock.Limiter
 ) -> None:
-    inner = APIRouter(prefix="/inner", dependencies=[limited("PerUser", id="ada")])
+    inner = APIRouter(prefix="/inner", dependencies=[limited("PerUser", id=shared("ada"))])
     inner.get("/{number}", dependencies=[limited("PerAddress")])(hello)
-    outer = APIRouter(prefix="/outer", dependencies=[limited("Large", id="all")])
+    outer = APIRouter(prefix="/outer", dependencies=[limited("Large", id=shared("all"))])
     outer.get("/")(hello)
     outer.include_router(inner)
-    app.include_router(outer, dependencies=[limited("Other", id="all")])
+    app.include_router(outer, dependencies=[limited("Other", id=shared("all"))])
     assert (
         get(app, "/outer/inner/7").headers["ratelimit"]
         == '"Other";r=8;t=7, "Large";r=99;t=1, "PerUser";r=4;t=720, "PerAddress";r=1;t=30'
@@ -156,7 +157,7 @@ class Broken(Exception):
     ("path", "status"), [("/value", 200), ("/value?number=many", 422), ("/handled", 418)]
 )
 def test_every_response_has_headers(app: FastAPI, path: str, status: int) -> None:
-    @app.get("/{how}", dependencies=[limited("Large", id="all")])
+    @app.get("/{how}", dependencies=[limited("Large", id=shared("all"))])
     async def view(how: str, response: Response, number: int = 0) -> str:
         response.headers["X-Mine"] = f"{number}"
         if how == "handled":
@@ -198,7 +199,8 @@ def test_callables_take_the_request_or_nothing_and_can_be_awaited(
 
 
 def test_route_is_known_with_all_its_prefixes(app: FastAPI, limiter: penstock.Limiter) -> None:
-    inner = APIRouter(prefix="/shop", dependencies=[limited("PerUser", id=per_route("all"))])
+    everywhere = limited("PerUser", id=per_route(shared("all")))
+    inner = APIRouter(prefix="/shop", dependencies=[everywhere])
     inner.get("/orders/{number}")(hello)
     app.include_router(inner, prefix="/v1")
     assert get(app, "/v1/shop/orders/7").status_code == 200
@@ -213,7 +215,7 @@ def test_route_is_known_with_the_path_of_its_mounted_application(
         inside = FastAPI()
         if installs:
             install(inside, limiter)
-        inside.get("/orders", dependencies=[limited("PerUser", id=per_route("all"))])(hello)
+        inside.get("/orders", dependencies=[limited("PerUser", id=per_route(shared("all")))])(hello)
         around = FastAPI()
         around.mount("/v1", inside)
         app.mount(path, around)
@@ -273,7 +275,7 @@ def test_middleware_outside_joins_the_routes_limits(
 
 def test_limit_can_be_replaced(app: FastAPI, limiter: penstock.Limiter) -> None:
     per_address = RateLimit("PerAddress")
-    app.get("/", dependencies=[Depends(per_address), limited("PerUser", id="ada")])(hello)
+    app.get("/", dependencies=[Depends(per_address), limited("PerUser", id=shared("ada"))])(hello)
     app.dependency_overrides[per_address] = lambda: None
     assert get(app).headers["ratelimit"] == '"PerUser";r=4;t=720'
     app.dependency_overrides[per_address] = RateLimit("Other")

@@ -15,6 +15,7 @@ from starlette.websockets import WebSocketDisconnect
 
 import penstock
 from penstock.fastapi import install
+from penstock.identity import shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,11 @@ class Accounts:
 def test_id_can_be_a_dependency_of_the_route(app: FastAPI, limiter: penstock.Limiter) -> None:
     account = Accounts()
     known = Depends(account)
-    limits = [limited("PerAddress"), limited("PerUser", id=known), limited("Large", id="all")]
+    limits = [
+        limited("PerAddress"),
+        limited("PerUser", id=known),
+        limited("Large", id=shared("all")),
+    ]
     app.get("/", dependencies=[known, *limits])(hello)
     first = get(app, Account="ada")
     assert (
@@ -64,7 +69,7 @@ def test_cost_can_be_a_dependency(app: FastAPI, limiter: penstock.Limiter) -> No
     def pages(number: Annotated[int, Query(ge=1)] = 1) -> int:
         return number
 
-    app.get("/", dependencies=[limited("PerUser", id="ada", cost=Depends(pages))])(hello)
+    app.get("/", dependencies=[limited("PerUser", id=shared("ada"), cost=Depends(pages))])(hello)
     assert get(app, "/?number=3").status_code == 200
     assert left(limiter, "PerUser", "ada") == 2
     # A request that FastAPI rejects is not counted: its cost is not known.

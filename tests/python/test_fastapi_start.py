@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 import penstock
 from penstock.fastapi import MessageLimit, RateLimit, install, rate_limited_responses
+from penstock.identity import shared
 from penstock.web.guard import Guard
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def test_document_lists_the_refusals_of_limited_routes(limiter: penstock.Limiter
         assert list(refusal["content"]) == ["application/problem+json"]
     assert "429" not in operation(app, "/free")["responses"]
     # A route that is added later is included.
-    app.get("/later", dependencies=[Depends(RateLimit("PerUser", id="ada"))])(hello)
+    app.get("/later", dependencies=[Depends(RateLimit("PerUser", id=shared("ada")))])(hello)
     assert "429" in operation(app, "/later")["responses"]
 
 

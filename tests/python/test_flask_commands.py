@@ -17,7 +17,7 @@ from flask.views import MethodView
 import penstock
 from penstock.flask import Penstock
 from penstock.flask.commands import commands
-from penstock.identity import by_user
+from penstock.identity import by_user, shared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def app(limiter: penstock.Limiter) -> flask.Flask:
         def get(self) -> str:
             return ""
 
-        @limits.limit("PerAddress", cost=lambda: 3, id="192.0.2.7")
+        @limits.limit("PerAddress", cost=lambda: 3, id=shared("192.0.2.7"))
         def post(self) -> str:
             return ""
 
@@ -79,7 +79,7 @@ def test_show_lists_routes_with_their_limits(app: flask.Flask) -> None:
         "/mails  GET  (mails)\n"
         "    no limits\n"
         "/mails  POST  (mails)\n"
-        "    PerAddress: 5 per minute, '192.0.2.7', cost by request\n"
+        "    PerAddress: 5 per minute, shared('192.0.2.7'), cost by request\n"
         "/orders  GET  (orders)\n"
         "    PerUser: 100 per hour, by_user, shadow\n"
         "/orders  POST  (orders)\n"
@@ -133,7 +133,7 @@ def test_limits_around_another_decorator_are_shown_too(limiter: penstock.Limiter
     def view() -> str:
         return ""
 
-    wrapped = limits.limit("PerUser", id="ada")(view)
+    wrapped = limits.limit("PerUser", id=shared("ada"))(view)
     between = limits.limit("PerAddress")(_login_required(wrapped))
     app.get("/")(between)
     shown = run(app, "show").output

@@ -11,7 +11,7 @@ from guards import PEER, asks, left, request
 import penstock
 from penstock import Limiter, Limits, ManualClock
 from penstock.adapter import admit, replace_limits, reset_guards
-from penstock.identity import by_header
+from penstock.identity import by_header, shared
 from penstock.messages import MALFORMED_COST, MISSING_ID
 from penstock.web.guard import Guard
 from penstock.web.rule import make_rule
@@ -135,7 +135,7 @@ def test_unlimited_client_gets_no_headers(clock: ManualClock) -> None:
         "Orders: {burst: 1, count: 1, period: 1m}",
         "- Partners: {burst: 1, count: 1, period: 1m, ids: [grace]}",
     )
-    ask = asks(Guard(Limiter(limits, clock=clock)), "Partners", id="ada")
+    ask = asks(Guard(Limiter(limits, clock=clock)), "Partners", id=shared("ada"))
     assert ask(request()).headers() == []
 
 

@@ -11,7 +11,7 @@ from programs import run
 import penstock
 from penstock import ConfigError, Limiter, Limits, ManualClock
 from penstock.flask import Penstock
-from penstock.identity import by_user, per_route
+from penstock.identity import by_user, everyone, per_route, shared
 from penstock.web.guard import Guard
 from penstock.web.options import GuardOptions
 from penstock.web.rule import RuleOptions
@@ -104,8 +104,8 @@ def test_error_of_a_later_rule_defines_no_earlier_text(guard: Guard, limiter: Li
     [
         (by_user, "address:192.0.2.1"),
         (per_route(), "/ 192.0.2.1"),
-        ("everyone", "everyone"),
-        (by_user(missing="unknown"), "unknown"),
+        (everyone, "everyone"),
+        (by_user(missing=shared("unknown")), "unknown"),
     ],
 )
 def test_ids_that_can_never_fit_are_an_error_at_startup(

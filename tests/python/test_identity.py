@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.adapter import EnvironRequest, MissingId
-from penstock.identity import ClientAddress, by_address, by_api_key, by_header, by_user, per_route
+from penstock.adapter import EnvironRequest, MissingId, make_rule
+from penstock.identity import (
+    ClientAddress,
+    by_address,
+    by_api_key,
+    by_header,
+    by_user,
+    everyone,
+    per_route,
+    shared,
+)
 from penstock.web.identity import IdSource, compile_id
 
 if TYPE_CHECKING:
@@ -47,14 +56,14 @@ NO_USER = by_user(missing="refuse")
         # An anonymous user cannot be taken for a user.
         (by_user, {}, f"address:{ADDRESS}"),
         (by_user, {"REMOTE_USER": ADDRESS}, f"user:{ADDRESS}"),
-        (by_user(missing="unknown"), {}, "unknown"),
+        (by_user(missing=shared("unknown")), {}, "unknown"),
         (NO_USER, {"REMOTE_USER": "ada"}, "ada"),
         (TENANT, {"HTTP_X_TENANT": " blue "}, "blue"),
         (by_header("Content-Type"), {"CONTENT_TYPE": "text/csv"}, "text/csv"),
         # A server passes UTF-8 on byte by byte.
         (TENANT, {"HTTP_X_TENANT": "Zoë".encode().decode("latin-1")}, "Zoë"),
         (TENANT, {"HTTP_X_TENANT": "Zoë"}, "Zoë"),
-        (by_header("X-Tenant", missing="none"), {}, "none"),
+        (by_header("X-Tenant", missing=shared("none")), {}, "none"),
         (by_header("X-Tenant", missing="address"), {}, f"address:{ADDRESS}"),
         (by_api_key, {}, f"address:{ADDRESS}"),
         (by_api_key, {"HTTP_AUTHORIZATION": "Basic YTpi"}, f"address:{ADDRESS}"),
@@ -72,10 +81,10 @@ NO_USER = by_user(missing="refuse")
         # A default value binds something to a closure; it does not ask for the request.
         (lambda kept="mine": kept, {}, "mine"),
         (functools.partial(lambda kept, environ: kept + environ["user"], "a"), {"user": "b"}, "ab"),
-        ("everyone", {}, "everyone"),
-        (7, {}, 7),
-        (b"bytes", {}, b"bytes"),
-        (IPv4Address(ADDRESS), {}, IPv4Address(ADDRESS)),
+        (everyone, {}, "everyone"),
+        (shared(7), {}, 7),
+        (shared(b"bytes"), {}, b"bytes"),
+        (shared(IPv4Address(ADDRESS)), {}, IPv4Address(ADDRESS)),
     ],
 )
 def test_request_has_its_id(source: IdSource, environ: dict[str, object], id: object) -> None:
@@ -167,7 +176,56 @@ def test_invalid_id_is_an_error_at_startup(source: Any) -> None:
         compile_id(source, ClientAddress())
 
 
-@pytest.mark.parametrize("ready", [by_user, by_api_key])
-def test_missing_must_not_be_empty(ready: Callable[..., object]) -> None:
-    with pytest.raises(penstock.ConfigError, match="missing must be"):
-        ready(missing="")
+@pytest.mark.parametrize(
+    ("given", "instead"),
+    [
+        ("ip", "id=by_address"),
+        ("ipAddress", "id=by_address"),
+        ("remote_addr", "id=by_address"),
+        ("by_address", "id=by_address"),
+        ("adress", "id=by_address"),
+        ("user", "id=by_user"),
+        ("user_or_ip", "id=by_user"),
+        ("api_key", "id=by_api_key"),
+        ("header:x-key", r"id=by_header\('x-key'\)"),
+        ("all", "id=everyone"),
+        ("everyone", "id=everyone"),
+        ("reports", r"id=shared\('reports'\)"),
+        (7, r"id=shared\(7\)"),
+        (b"reports", "id=shared"),
+        ("", "id=by_address"),
+        (None, "id=by_address"),
+        (True, "id=by_address"),
+        (by_header, r"id=by_header\("),
+        (per_route, r"id=per_route\(\)"),
+        (shared, r"id=shared\("),
+    ],
+)
+def test_id_that_would_be_one_bucket_is_an_error(given: Any, instead: str) -> None:
+    for rule in (lambda: given, lambda: per_route(given)):
+        with pytest.raises(penstock.ConfigError, match=instead):
+            make_rule(["PerAddress"], "", {"id": rule()})
+
+
+@pytest.mark.parametrize("ready", [by_user, by_api_key, functools.partial(by_header, "X-Tenant")])
+@pytest.mark.parametrize(
+    ("given", "instead"),
+    [
+        ("adress", "use 'address'"),
+        ("ip", "use 'address'"),
+        ("deny", "use 'refuse'"),
+        ("visitors", r"use shared\('visitors'\)"),
+        ("", "everyone or shared"),
+        (None, "everyone or shared"),
+        (7, "everyone or shared"),
+    ],
+)
+def test_missing_is_a_word_or_a_shared_bucket(ready: Any, given: Any, instead: str) -> None:
+    with pytest.raises(penstock.ConfigError, match=instead):
+        ready(missing=given)
+
+
+@pytest.mark.parametrize("given", ["", b"", None, True, 1.5])
+def test_shared_bucket_has_a_name(given: Any) -> None:
+    with pytest.raises(penstock.ConfigError, match="name of a bucket"):
+        shared(given)

@@ -26,7 +26,7 @@ PARTS = 40
 LIMITS = "Exports: {algorithm: in-flight, count: 2, lease: 2s}"
 # Streams wait for nothing but their client, so what a client has not read is not sent.
 WSGI = f"""
-from penstock.wsgi import PenstockMiddleware
+from penstock.wsgi import PenstockMiddleware, shared
 
 PART, PARTS = b"x" * {PART}, {PARTS}
 
@@ -46,7 +46,7 @@ def parts(path):
         yield PART
 
 limited = PenstockMiddleware(
-    serve, limits="limits.yaml", store="shm://FOLDER/table", limit="Exports", id="all"
+    serve, limits="limits.yaml", store="shm://FOLDER/table", limit="Exports", id=shared("all")
 )
 
 def app(environ, start_response):
@@ -54,7 +54,7 @@ def app(environ, start_response):
 """
 ASGI = f"""
 import asyncio
-from penstock.asgi import PenstockMiddleware
+from penstock.asgi import PenstockMiddleware, shared
 
 PART, PARTS = b"x" * {PART}, {PARTS}
 
@@ -78,7 +78,7 @@ async def serve(scope, receive, send):
         await asyncio.sleep(3600)
 
 limited = PenstockMiddleware(
-    serve, limits="limits.yaml", store="shm://FOLDER/table", limit="Exports", id="all"
+    serve, limits="limits.yaml", store="shm://FOLDER/table", limit="Exports", id=shared("all")
 )
 
 async def app(scope, receive, send):

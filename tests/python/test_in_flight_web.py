@@ -27,6 +27,7 @@ from penstock import ConfigError, Limit, Limiter, ManualClock
 from penstock.adapter import Guard
 from penstock.django.drf import PenstockMixin, PenstockThrottle
 from penstock.fastapi import MessageLimit, Messages, install
+from penstock.identity import shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +58,9 @@ def test_server_gets_its_own_object_for_a_file(limiter: Limiter) -> None:
         start_response("200 OK", [])
         return environ["wsgi.file_wrapper"](file)
 
-    body = served(penstock.wsgi.PenstockMiddleware(send, limiter, limit="Exports", id="all"))
+    body = served(
+        penstock.wsgi.PenstockMiddleware(send, limiter, limit="Exports", id=shared("all"))
+    )
     assert type(body) is FileWrapper
     assert held(limiter) == 1
     assert b"".join(body) == b"a large file"
@@ -72,7 +75,7 @@ def app(limiter: Limiter) -> flask.Flask:
     limits = penstock.flask.Penstock(app, limiter)
 
     @app.get("/")
-    @limits.limit("Exports", id="all")
+    @limits.limit("Exports", id=shared("all"))
     def export() -> flask.Response:
         return flask.send_file(io.BytesIO(b"a large file"), "text/plain")
 
@@ -92,7 +95,9 @@ def test_slot_of_a_response_that_is_dropped_is_free_and_a_fault(limiter: Limiter
         start_response("200 OK", [])
         return [b"hello"]
 
-    body = served(penstock.wsgi.PenstockMiddleware(send, limiter, limit="Exports", id="all"))
+    body = served(
+        penstock.wsgi.PenstockMiddleware(send, limiter, limit="Exports", id=shared("all"))
+    )
     assert held(limiter) == 1
     with pytest.warns(ResourceWarning, match="Exports all: 1, open> was dropped"):
         del body
@@ -113,7 +118,7 @@ def test_slot_of_a_websocket_is_held_until_the_application_returns(
     async def send(_: object) -> None:
         pass
 
-    limited = penstock.asgi.PenstockMiddleware(chat, limiter, limit="Exports", id="all")
+    limited = penstock.asgi.PenstockMiddleware(chat, limiter, limit="Exports", id=shared("all"))
     scope = {"type": "websocket", "path": "/", "headers": []}
     asyncio.run(limited(scope, None, send))
     assert (seen, held(limiter)) == ([1], 0)
@@ -121,7 +126,7 @@ def test_slot_of_a_websocket_is_held_until_the_application_returns(
 
 class Throttle(PenstockThrottle):
     limit = "Exports"
-    id = "all"
+    id = shared("all")
 
 
 class View(APIView):
@@ -155,7 +160,7 @@ REFUSED = "Exports limits requests in flight, whose slots nothing would return h
 def chat_app(given: str | Limit) -> fastapi.FastAPI:
     """Return an application whose messages have a limit."""
     app = fastapi.FastAPI()
-    limit = fastapi.Depends(MessageLimit(given, id="all"))
+    limit = fastapi.Depends(MessageLimit(given, id=shared("all")))
 
     @app.websocket("/chat")
     async def chat(websocket: fastapi.WebSocket, messages: Messages = limit) -> None:
@@ -192,5 +197,5 @@ def test_messages_cannot_hold_slots_after_a_reload(limiter: Limiter) -> None:
 
 def test_request_without_an_adapter_cannot_hold_slots(limiter: Limiter) -> None:
     with pytest.raises(ConfigError, match=REFUSED):
-        asks(Guard(limiter), "Exports", id="all")(request())
+        asks(Guard(limiter), "Exports", id=shared("all"))(request())
     assert held(limiter) == 0

@@ -15,6 +15,7 @@ from werkzeug.test import Client
 
 import penstock
 from penstock.flask import Penstock
+from penstock.identity import shared
 from penstock.wsgi import PenstockMiddleware
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def test_response_that_never_starts_is_settled(
         return (app if environ["PATH_INFO"] == "/broken" else plain)(environ, start_response)
 
     limited = PenstockMiddleware(
-        serve, limiter, limit="PerUser", id="ada", deduct_when=lambda _: True
+        serve, limiter, limit="PerUser", id=shared("ada"), deduct_when=lambda _: True
     )
     Answer(limited, PATH_INFO="/broken")
     # Reservations that nothing has settled are released after ten minutes.
@@ -191,9 +192,9 @@ def test_response_that_never_starts_is_settled(
 @pytest.mark.parametrize("text", ["10/minute", "1 in flight"])
 def test_two_middlewares_with_one_limiter_charge_a_bucket_once(text: str) -> None:
     limiter = penstock.Limiter({"A": text, "B": "9/minute"}, clock=penstock.ManualClock())
-    inner = PenstockMiddleware(hello_wsgi, limiter, limit=["A", "B"], id="all")
-    other = PenstockMiddleware(inner, limits={"Other": "5/minute"}, limit="Other", id="all")
-    client = Client(PenstockMiddleware(other, limiter, limit="A", id="all"))
+    inner = PenstockMiddleware(hello_wsgi, limiter, limit=["A", "B"], id=shared("all"))
+    other = PenstockMiddleware(inner, limits={"Other": "5/minute"}, limit="Other", id=shared("all"))
+    client = Client(PenstockMiddleware(other, limiter, limit="A", id=shared("all")))
     for count in range(1, 4):
         response = client.get("/", buffered=True)
         fields = response.headers.getlist("RateLimit")
@@ -206,8 +207,8 @@ def test_two_middlewares_with_one_limiter_charge_a_bucket_once(text: str) -> Non
 
 def test_inner_middleware_that_refuses_leaves_the_outer_its_charge() -> None:
     limiter = penstock.Limiter({"A": "9/minute", "B": "1/minute"}, clock=penstock.ManualClock())
-    inner = PenstockMiddleware(hello_wsgi, limiter, limit="B", id="all")
-    client = Client(PenstockMiddleware(inner, limiter, limit="A", id="all"))
+    inner = PenstockMiddleware(hello_wsgi, limiter, limit="B", id=shared("all"))
+    client = Client(PenstockMiddleware(inner, limiter, limit="A", id=shared("all")))
     assert [client.get("/").status_code for _ in range(2)] == [200, 429]
     assert limiter.peek("A", "all").remaining == 7
     assert client.get("/").headers.getlist("RateLimit") == ['"A";r=6;t=7, "B";r=0;t=60']
@@ -219,9 +220,9 @@ def test_flask_within_a_middleware_with_its_limiter_charges_a_bucket_once(text: 
     limiter = penstock.Limiter(limits, clock=penstock.ManualClock())
     app = flask.Flask("shop")
     extension = Penstock(app, limiter)
-    extension.default("C", id="all")
-    app.get("/")(extension.limit("A", "B", id="all")(lambda: "hello"))
-    app.wsgi_app = PenstockMiddleware(app.wsgi_app, limiter, limit="A", id="all")  # type: ignore[method-assign]
+    extension.default("C", id=shared("all"))
+    app.get("/")(extension.limit("A", "B", id=shared("all"))(lambda: "hello"))
+    app.wsgi_app = PenstockMiddleware(app.wsgi_app, limiter, limit="A", id=shared("all"))  # type: ignore[method-assign]
     for count in range(1, 4):
         response = app.test_client().get("/", buffered=True)
         assert response.status_code == 200

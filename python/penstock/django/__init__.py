@@ -4,10 +4,20 @@ Settings modules may import this: it needs neither settings nor loaded apps.
 """
 
 from penstock.extras import Extra
+from penstock.web.identity import everyone, shared
 
 with Extra("django"):
     from penstock.django.conf import client_id, get_guard, get_limiter
     from penstock.django.decorators import exempt, limit
     from penstock.django.middleware import PenstockMiddleware
 
-__all__ = ["PenstockMiddleware", "client_id", "exempt", "get_guard", "get_limiter", "limit"]
+__all__ = [
+    "PenstockMiddleware",
+    "client_id",
+    "everyone",
+    "exempt",
+    "get_guard",
+    "get_limiter",
+    "limit",
+    "shared",
+]

@@ -19,7 +19,7 @@ from penstock.errors import ConfigError, LimitError, RateLimited
 from penstock.extras import Extra
 from penstock.web.address import ClientAddress
 from penstock.web.headers import seconds, wait_ns
-from penstock.web.identity import by_user, compile_id
+from penstock.web.identity import by_user, compile_id, everyone, shared
 from penstock.web.limit_names import view_scope
 from penstock.web.rule import CHOICES, LIMIT_HINTS, Rule, RuleOptions, make_rule
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 else:
     _View = object
 
-__all__ = ["PenstockMixin", "PenstockThrottle"]
+__all__ = ["PenstockMixin", "PenstockThrottle", "everyone", "shared"]
 
 _SECOND_NS: Final = 1_000_000_000
 

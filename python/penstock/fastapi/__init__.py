@@ -1,6 +1,7 @@
 """Rate limits for FastAPI: dependencies of routes, routers and applications."""
 
 from penstock.extras import Extra
+from penstock.web.identity import everyone, shared
 
 with Extra("fastapi"):
     from penstock.fastapi.install import install
@@ -15,7 +16,9 @@ __all__ = [
     "RateLimit",
     "RequestRefused",
     "client_id",
+    "everyone",
     "exempt",
     "install",
     "rate_limited_responses",
+    "shared",
 ]

@@ -292,7 +292,7 @@ class ClientAddress:
             hint = "no proxy added an address"
         else:
             hint = "trusted_proxies='unix' trusts a proxy on a Unix socket"
-        return _missing(f"{found}; {hint}, or let on_missing_id name a bucket for such requests")
+        return _missing(f"{found}; {hint}, or let on_missing_id be a bucket for such requests")
 
     def _end_of(self, nodes: Iterator[str]) -> str:
         """Return the client's node, counted from the right; an empty string if there is no node."""

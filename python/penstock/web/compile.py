@@ -12,9 +12,18 @@ from penstock.errors import ConfigError, InvalidId, LimitError
 from penstock.locks import fork_safe
 from penstock.messages import describe_limit
 from penstock.types import Id
-from penstock.validation import did_you_mean, has_slots, is_name, slots_error
+from penstock.validation import did_you_mean, has_slots, slots_error
 from penstock.web.compiled_limit import CompiledLimit
-from penstock.web.identity import ByAddress, IdSource, OptionalId, ReadyId, compile_id
+from penstock.web.identity import (
+    ByAddress,
+    IdSource,
+    OnMissing,
+    OptionalId,
+    ReadyId,
+    SharedId,
+    check_missing,
+    compile_id,
+)
 from penstock.web.limit_names import LimitNames
 from penstock.web.penalty import Penalty, define_blocks
 from penstock.web.per_request import PerRequestLimit, tier_name, tiers_of
@@ -41,20 +50,17 @@ class ClientIds:
     Args:
         limiter: The limiter of the guard.
         address: Finds the client's address.
-        on_missing_id: `"refuse"`, or the name of a bucket that requests without an id share.
+        on_missing_id: `"refuse"`, or the bucket that requests without an id share.
 
     Raises:
-        ConfigError: `on_missing_id` is not a name.
+        ConfigError: `on_missing_id` is something else.
     """
 
-    def __init__(self, limiter: Limiter, address: ClientAddress, on_missing_id: str) -> None:
-        if not is_name(on_missing_id):
-            raise ConfigError(
-                f"on_missing_id must be 'refuse' or the name of a bucket, found {on_missing_id!r}"
-            )
+    def __init__(self, limiter: Limiter, address: ClientAddress, on_missing_id: OnMissing) -> None:
+        missing = check_missing("on_missing_id", on_missing_id, ("refuse",))
         self._limiter: Final = limiter
         self._address: Final = address
-        self._shared_bucket: Final = None if on_missing_id == "refuse" else on_missing_id
+        self._shared_bucket: Final = missing.id if isinstance(missing, SharedId) else None
 
     def finder(self, source: IdSource, bound: BoundLimit | None = None) -> Callable[[Request], Id]:
         """Return the function that finds an id, under a limit if one is given.
@@ -104,7 +110,7 @@ class ClientIds:
             with suppress(InvalidId):
                 self._limiter.limits.resolve(name, rule.id.ipv6_sample)
                 return True
-        typical = rule.id.sample() if isinstance(rule.id, ReadyId) else rule.id
+        typical = rule.id.sample() if isinstance(rule.id, ReadyId) else None
         for sample in (typical, self._shared_bucket):
             try:
                 if isinstance(sample, Id):

@@ -18,7 +18,7 @@ from penstock.web.compile import ClientIds, Compiler
 from penstock.web.decide import RouteLimits
 from penstock.web.events import Observers
 from penstock.web.headers import Writer, compile_style
-from penstock.web.identity import IdSource, by_address
+from penstock.web.identity import IdSource, OnMissing, by_address
 from penstock.web.options import (
     LimitsOption,
     make_limiter,
@@ -54,8 +54,8 @@ class Guard:
         enabled: Whether limits are applied. They are checked at startup in any case.
         trusted_proxies: See `ClientAddress`, also for `hops`, `ipv6_prefix` and
             `forwarded_header`.
-        on_missing_id: `"refuse"` (400), or the name of a bucket that requests without a client id
-            share.
+        on_missing_id: `"refuse"` (400), or a bucket that requests without a client id share, such
+            as `everyone` or `shared("unknown")`.
         on_store_error: What to do if the store fails, for all limits or by limit name.
         expected_processes: How many processes share the limits, for `on_store_error="local"`.
         on_denied: Returns the response of a refusal from its outcome, or `None` for the usual one.
@@ -118,7 +118,7 @@ class Guard:
         hops: int = 0,
         ipv6_prefix: int = IPV6_PREFIX,
         forwarded_header: ForwardedHeader = "auto",
-        on_missing_id: str = "refuse",
+        on_missing_id: OnMissing = "refuse",
         on_store_error: StorePolicy | Mapping[str, StorePolicy] = "allow",
         expected_processes: int = 1,
         on_denied: Callable[[Outcome], Any] | None = None,

@@ -7,19 +7,22 @@ import inspect
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from difflib import get_close_matches
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 from penstock._core import canonical_address
 from penstock.errors import ConfigError
 from penstock.types import Id
-from penstock.validation import is_coroutine_function, is_whole
+from penstock.validation import is_coroutine_function, is_name, is_whole
 from penstock.web.address import ADDRESS_MARK
 from penstock.web.findings import OBSERVED, report
 from penstock.web.request import MissingId, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.web.address import ClientAddress
 
 
@@ -33,6 +36,11 @@ class ReadyId:
 
     needs_route = False
     needs_user = False
+
+    @property
+    def shared_id(self) -> Id | None:
+        """The id of the bucket that clients share because the application asks for it."""
+        return None
 
     def sample(self) -> Id | None:
         """Return a typical id, to be checked at startup; `None` if there is no typical one."""
@@ -51,11 +59,19 @@ class RequestValue:
         raise NotImplementedError
 
 
-IdSource: TypeAlias = Id | ReadyId | Callable[[], Id | None] | Callable[[Any], Id | None]
-"""A ready-made id, a callable that takes the request or nothing, or one id for all requests."""
+IdSource: TypeAlias = ReadyId | Callable[[], Id | None] | Callable[[Any], Id | None]
+"""A ready-made id, or a callable that takes the request or nothing."""
 
+
+Missing: TypeAlias = "Literal['refuse', 'address'] | SharedId"
+"""What to do with a request without an id: refuse it, count its address, or use a bucket."""
+
+OnMissing: TypeAlias = "Literal['refuse'] | SharedId"
+"""What an application does with requests without an id."""
 
 _SAMPLE_ADDRESS: Final = "192.0.2.1"
+# From this ratio on, a text is taken for a misspelled word.
+_SIMILARITY: Final = 0.8
 # As long as the shortest digest of this module.
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -97,6 +113,72 @@ class ByAddress(ReadyId):
         return "by_address" if self.prefix is None else f"by_address(prefix={self.prefix})"
 
 
+def _is_id(source: object) -> bool:
+    return isinstance(source, Id) and not isinstance(source, bool)
+
+
+class SharedId(ReadyId):
+    """One bucket for all requests.
+
+    Attributes:
+        id: Its id.
+    """
+
+    def __init__(self, id: Id) -> None:
+        if not _is_id(id) or id in ("", b""):
+            raise ConfigError(f"shared needs the name of a bucket, such as 'reports', found {id!r}")
+        self.id: Final = id
+
+    @property
+    def shared_id(self) -> Id | None:
+        """The id of the bucket."""
+        return self.id
+
+    def sample(self) -> Id | None:
+        """Return the id of the bucket."""
+        return self.id
+
+    def bind(self, address: ClientAddress) -> Callable[[Request], Id]:  # noqa: ARG002  the interface of ids
+        """Return the function that returns the id of the bucket."""
+        return lambda _: self.id
+
+    def __call__(self) -> SharedId:
+        """Return the same id, so that `everyone()` is `everyone`."""
+        return self
+
+    def __repr__(self) -> str:
+        return "everyone" if self.id == "everyone" else f"shared({self.id!r})"
+
+
+# Other words for them, which a user may guess.
+_MEANT: Final = {
+    **dict.fromkeys(("block", "deny", "error", "none", "raise", "reject"), "refuse"),
+    **dict.fromkeys(("ip", "by_address", "remote_addr"), "address"),
+}
+
+
+def check_missing(option: str, given: object, known: Sequence[str]) -> Any:
+    """Return what to do without an id, as the user wrote it.
+
+    Args:
+        option: The name of the option, for the error message.
+        given: What the user wrote.
+        known: The words that it may be.
+
+    Raises:
+        ConfigError: It is neither a known word nor a `SharedId`.
+    """
+    if isinstance(given, SharedId) or (isinstance(given, str) and given in known):
+        return given
+    text = given if isinstance(given, str) else ""
+    near = get_close_matches(_MEANT.get(text.lower(), text), known, 1)
+    instead = repr(near[0]) if near else f"shared({text or 'visitors'!r}) of penstock.identity"
+    listed = ", ".join(map(repr, known))
+    raise ConfigError(
+        f"{option} must be {listed}, everyone or shared(...), found {given!r}; use {instead}"
+    )
+
+
 # What the ids of this module begin with, so that a client cannot choose the id of another one.
 _KEY: Final = "key:"
 _USER: Final = "user:"
@@ -108,15 +190,17 @@ _MARKS: Final = (ADDRESS_MARK, _KEY, _USER, "/", "* ")
 class OptionalId(ReadyId):
     """An id that may be missing: then refuse, use the address, or use one bucket."""
 
-    def __init__(self, missing: str) -> None:
-        if not missing:
-            message = "missing must be 'refuse', 'address' or the name of a bucket, found ''"
-            raise ConfigError(message)
-        self.missing = missing
+    def __init__(self, missing: Missing) -> None:
+        self.missing: Final = check_missing("missing", missing, ("refuse", "address"))
 
     def read(self, request: Request) -> Id | None:
         """Return the id; `None` if it is missing."""
         raise NotImplementedError
+
+    @property
+    def shared_id(self) -> Id | None:
+        """The id of the bucket of requests without an id; `None` if there is none."""
+        return self.missing.id if isinstance(self.missing, SharedId) else None
 
     def search(self, _address: ClientAddress) -> _UserSearch:
         """Return what looks at the ids of the first requests of an application."""
@@ -126,7 +210,7 @@ class OptionalId(ReadyId):
         """Return a typical id of a request without one."""
         if self.missing == "address":
             return f"{ADDRESS_MARK}{_SAMPLE_ADDRESS}"
-        return None if self.missing == "refuse" else self.missing
+        return self.shared_id
 
     def bind(self, address: ClientAddress, *, is_text: bool = True) -> Callable[[Request], Id]:
         """Return the function that finds the id.
@@ -137,6 +221,7 @@ class OptionalId(ReadyId):
                 one of the ids of this module, is marked.
         """
         read, missing, find_address = self.read, self.missing, address.finder()
+        bucket = self.shared_id
         known, learn = address.marked_peers.ids, address.marked_peers.learn
         marks = is_text and not isinstance(self, _ByApiKey)
         search = self.search(address)
@@ -151,10 +236,10 @@ class OptionalId(ReadyId):
                 peer = request.peer
                 marked = known[peer] if peer in known else learn(peer)
                 return f"{ADDRESS_MARK}{find_address(request)}" if marked is None else marked
-            if missing == "refuse":
+            if bucket is None:
                 message = f"{self!r} found none"
                 raise MissingId(message)
-            return missing
+            return bucket
 
         return find
 
@@ -196,7 +281,7 @@ class _ByUser(OptionalId):
 
     In Flask, the user of Flask-Login, `g.user` or `REMOTE_USER`; in Django, `request.user`; in
     ASGI, `scope["user"]`; in WSGI, `REMOTE_USER`. `by_user(missing="refuse")` refuses anonymous
-    requests; any other text is a bucket that they share.
+    requests; with `missing=everyone`, or `shared("visitors")`, they share a bucket.
     """
 
     needs_user = True
@@ -208,7 +293,7 @@ class _ByUser(OptionalId):
         # Without a user, `missing="refuse"` refuses a request, which shows at once.
         return _CLOSED if self.missing == "refuse" else _SEARCHES.setdefault(address, _UserSearch())
 
-    def __call__(self, *, missing: str = "address") -> _ByUser:
+    def __call__(self, *, missing: Missing = "address") -> _ByUser:
         """Return the same id with another treatment of anonymous requests."""
         return _ByUser(missing)
 
@@ -217,9 +302,9 @@ class _ByUser(OptionalId):
 
 
 class _ByHeader(OptionalId):
-    def __init__(self, name: str, missing: str) -> None:
+    def __init__(self, name: str, missing: Missing) -> None:
         super().__init__(missing)
-        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+        if not (is_name(name) and re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name)):
             raise ConfigError(f"a header name has letters, digits and hyphens, found {name!r}")
         self.name = name
 
@@ -243,9 +328,9 @@ class _ByApiKey(OptionalId):
     refused; `by_api_key(header="Authorization")` reads one of them.
     """
 
-    def __init__(self, missing: str, header: str | None = None) -> None:
+    def __init__(self, missing: Missing, header: str | None = None) -> None:
         super().__init__(missing)
-        known = [name for name in _KEY_HEADERS if header is None or name.lower() == header.lower()]
+        known = [n for n in _KEY_HEADERS if header is None or n.lower() == str(header).lower()]
         if not known:
             raise ConfigError(f"header must be one of {', '.join(_KEY_HEADERS)}, found {header!r}")
         self._headers: Final = known
@@ -268,7 +353,7 @@ class _ByApiKey(OptionalId):
         # A digest: the key is a secret, and ids appear in messages, metrics and logs.
         return f"{_KEY}{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
-    def __call__(self, *, missing: str = "address", header: str | None = None) -> _ByApiKey:
+    def __call__(self, *, missing: Missing = "address", header: str | None = None) -> _ByApiKey:
         """Return the same id with another treatment of requests without a key.
 
         Args:
@@ -298,8 +383,13 @@ class _PerRoute(ReadyId):
     needs_route = True
 
     def __init__(self, inner: IdSource) -> None:
+        check_id(inner)
         self.inner = inner
         self.needs_user = inner.needs_user if isinstance(inner, ReadyId) else callable(inner)
+
+    @property
+    def shared_id(self) -> Id | None:
+        return self.inner.shared_id if isinstance(self.inner, ReadyId) else None
 
     def sample(self) -> Id | None:
         return f"/ {_SAMPLE_ADDRESS}"
@@ -354,6 +444,29 @@ def _text(id: Id) -> str:
         raise MissingId(message) from error
 
 
+everyone: Final = SharedId("everyone")
+"""One bucket for all requests."""
+
+
+def shared(name: Id) -> SharedId:
+    """Return an id that is one bucket for all requests, next to other ones.
+
+    Args:
+        name: The id of the bucket, as overrides name it.
+
+    Raises:
+        ConfigError: The name is empty, or not an id.
+
+    Examples:
+        >>> from penstock.web.identity import by_user, shared
+        >>> shared("reports")
+        shared('reports')
+        >>> by_user(missing=shared("visitors"))
+        by_user
+    """
+    return SharedId(name)
+
+
 by_address: Final = ByAddress(None)
 """The client's address, behind the proxies that the guard trusts; IPv6 by its prefix.
 
@@ -365,7 +478,7 @@ by_user: Final = _ByUser("address")
 
 In Flask, the user of Flask-Login, `g.user` or `REMOTE_USER`; in Django, `request.user`; in ASGI,
 `scope["user"]`; in WSGI, `REMOTE_USER`. `by_user(missing="refuse")` refuses anonymous requests;
-any other text is a bucket that they share.
+with `missing=everyone`, or `shared("visitors")`, they share a bucket.
 """
 
 by_api_key: Final = _ByApiKey("address")
@@ -376,15 +489,15 @@ in the two headers is refused; `by_api_key(header="Authorization")` reads one of
 """
 
 
-def by_header(name: str, *, missing: str = "refuse") -> ReadyId:
+def by_header(name: str, *, missing: Missing = "refuse") -> ReadyId:
     """Return an id that is the value of a header.
 
     Clients can send any header: use one that your own proxy sets, or that you verify elsewhere.
 
     Args:
         name: The name of the header.
-        missing: What to do without it: `"refuse"`, `"address"`, or the name of a bucket that such
-            requests share.
+        missing: What to do without it: `"refuse"`, `"address"`, or a bucket that such requests
+            share, such as `everyone` or `shared("visitors")`.
 
     Raises:
         ConfigError: The name is not valid for a header.
@@ -408,20 +521,64 @@ def per_route(inner: IdSource = by_address) -> ReadyId:
     return _PerRoute(inner)
 
 
+# Words with which other packages, or limits files, name a client, and what to write here.
+_WORDS: Final = {
+    "by_address": "address client clientip clientaddress host ip ipaddress ipaddr peer remoteaddr",
+    "by_user": "account login user userid username useroraddress userorip",
+    "by_api_key": "apikey key token",
+    "everyone": "* all any anyone anybody everyone global shared site",
+    "by_header('X-Tenant')": "header headers",
+}
+_INSTEAD: Final = {word: name for name, words in _WORDS.items() for word in words.split()}
+
+
+def _instead_of(text: str) -> str:
+    """Return what to write in place of a text as an id."""
+    kind, _, name = text.partition(":")
+    if kind.lower() == "header" and name:
+        return f"by_header({name.strip()!r})"
+    plain = text.lower().replace("_", "").replace("-", "").replace(" ", "").removeprefix("by")
+    near = get_close_matches(plain, _INSTEAD, 1, _SIMILARITY)
+    return _INSTEAD[near[0]] if near else f"shared({text!r})"
+
+
+def check_id(source: object) -> None:
+    """Check an id as the user wrote it.
+
+    Raises:
+        ConfigError: It is not an id; the message says what to write instead.
+    """
+    if source is by_header or source is shared:
+        call = "by_header('X-Tenant')" if source is by_header else "shared('reports')"
+        raise ConfigError(f"id: call it, such as id={call}")
+    if source is per_route:
+        raise ConfigError("id: call it, such as id=per_route()")
+    if isinstance(source, ReadyId) or callable(source):
+        return
+    if isinstance(source, str) and source:
+        instead = _instead_of(source)
+    elif _is_id(source) and source:
+        instead = f"shared({source!r})"
+    else:
+        instead = "by_address"
+    if instead.startswith("shared("):
+        instead += " for one bucket of all clients"
+    raise ConfigError(
+        f"id must be one of penstock.identity or a function, found {source!r}; use id={instead}"
+    )
+
+
 def compile_id(source: IdSource, address: ClientAddress) -> Callable[[Request], Id]:
     """Return the function that finds an id, and raises `MissingId` if there is none.
 
     Raises:
         ConfigError: `source` is not an id.
     """
+    check_id(source)
     if isinstance(source, ReadyId):
         return source.bind(address)
-    if callable(source):
-        read = compile_reader(source, "id")
-        return lambda request: found_id(read(request))
-    if not _is_id(source) or source in ("", b""):
-        raise ConfigError(f"id must be a ready-made id, a callable or one id, found {source!r}")
-    return lambda _: source
+    read = compile_reader(source, "id")
+    return lambda request: found_id(read(request))
 
 
 def found_id(found: object) -> Id:
@@ -442,10 +599,6 @@ def found_id(found: object) -> Id:
         kind = type(found).__name__
         raise MissingId(f"the id callable must return a str, int, bytes or address, found a {kind}")
     return cast("Id", found)
-
-
-def _is_id(source: object) -> bool:
-    return isinstance(source, Id) and not isinstance(source, bool)
 
 
 def compile_reader(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.messages import Translations
     from penstock.types import StorePolicy
     from penstock.web.address import ForwardedHeader
+    from penstock.web.identity import OnMissing
     from penstock.web.outcome import Outcome
     from penstock.web.rule import Rule
 
@@ -35,7 +36,7 @@ _DEFAULTS: Final = (
 )
 # Keywords of similar packages, and what to write here.
 _GUARD_HINTS: Final = {
-    "application_limits": "use the adapter's default limits with id='everyone'",
+    "application_limits": "use the adapter's default limits with id=everyone",
     "auto_check": "limits are always checked; enabled=False turns them off",
     "config_filename": "pass the options here, or as settings of the application",
     "default": _DEFAULTS,
@@ -76,7 +77,7 @@ class GuardOptions(TypedDict, total=False):
     hops: int
     ipv6_prefix: int
     forwarded_header: ForwardedHeader
-    on_missing_id: str
+    on_missing_id: OnMissing
     on_store_error: StorePolicy | Mapping[str, StorePolicy]
     expected_processes: int
     on_denied: Callable[[Outcome], Any] | None

@@ -30,7 +30,14 @@ from penstock.validation import (
     is_whole,
     takes,
 )
-from penstock.web.identity import IdSource, ReadyId, RequestValue, by_address, compile_reader
+from penstock.web.identity import (
+    IdSource,
+    ReadyId,
+    RequestValue,
+    by_address,
+    check_id,
+    compile_reader,
+)
 from penstock.web.penalty import block_limits
 
 if TYPE_CHECKING:
@@ -160,6 +167,7 @@ def _flag_or_none(name: str, flag: Any) -> Any:
 
 
 def _id(_name: str, id: Any) -> Any:
+    check_id(id)
     return id
 
 

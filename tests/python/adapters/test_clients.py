@@ -12,7 +12,7 @@ from guards import PEER
 
 import penstock
 from penstock.adapter import MissingId
-from penstock.identity import by_address, by_api_key, by_header, per_route
+from penstock.identity import by_address, by_api_key, by_header, everyone, per_route, shared
 
 if TYPE_CHECKING:
     from adapters.case import Driver
@@ -69,8 +69,8 @@ def test_request_without_an_address_is_refused_or_shares_one_bucket(
     route = Route("/", (limited("PerUser"),))
     answer = serve(route).ask(peer=None)
     assert (answer.status, answer.limit_fields) == (400, {"cache-control": "no-store"})
-    shared = serve(Route("/shared", route.stack), on_missing_id="unknown")
-    assert shared.ask("/shared", peer=None).status == 200
+    lenient = serve(Route("/shared", route.stack), on_missing_id=shared("unknown"))
+    assert lenient.ask("/shared", peer=None).status == 200
     assert limiter.check("PerUser", "unknown", 0).remaining == 4
 
 
@@ -83,7 +83,7 @@ def test_id_may_be_a_header_or_follow_from_the_request(
     app = serve(
         Route("/header", (limited("PerUser", id=by_header("X-Account")),)),
         Route("/query", (limited("PerUser", id=account),)),
-        Route("/everyone", (limited("PerUser", id="everyone"),)),
+        Route("/everyone", (limited("PerUser", id=everyone),)),
     )
     assert app.ask("/header", headers={"X-Account": "ada"}).status == 200
     assert app.ask("/query", query={"account": "ada"}).status == 200

@@ -15,6 +15,7 @@ from adapters.drivers import InLitestar, only, with_routes
 from guards import left
 
 import penstock
+from penstock.identity import shared
 
 if TYPE_CHECKING:
     from adapters.case import Driver
@@ -351,7 +352,7 @@ def test_reload_without_a_limit_of_a_route_keeps_the_old_one(
     app = serve(
         Route("/", (limited("PerAddress"),)),
         Route("/both", (limited("Large", "PerUser"),)),
-        Route("/later", (limited("PerUser", id="ada"),)),
+        Route("/later", (limited("PerUser", id=shared("ada")),)),
     )
     assert app.statuses(1) == [200]
     limiter.reload(penstock.Limits({"Large": "90/minute"}))

@@ -19,6 +19,7 @@ from sites import ADDRESS, limit_fields, remaining
 import penstock
 import penstock.django
 import penstock.flask
+from penstock.identity import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,7 +208,10 @@ def test_limit_below_another_decorator_is_evaluated_below_it(
 
 
 def test_limited_function_denies_when_a_view_calls_it(app: Any, limiter: penstock.Limiter) -> None:
-    search, mail = app.limit("PerAddress")(app.view()), app.limit("PerUser", id="ada")(app.view())
+    search, mail = (
+        app.limit("PerAddress")(app.view()),
+        app.limit("PerUser", id=shared("ada"))(app.view()),
+    )
 
     def both(request: Any) -> Any:
         return [app.call(view, request) for view in (search, search, mail, mail)][-1]

@@ -9,7 +9,7 @@ from adapters.case import Route, limited
 from adapters.drivers import only
 from guards import PEER
 
-from penstock.identity import by_header
+from penstock.identity import by_header, everyone
 
 if TYPE_CHECKING:
     import pytest
@@ -79,7 +79,7 @@ def test_log_of_refusals_is_limited_itself(
     serve: Serve, caplog: pytest.LogCaptureFixture, clock: penstock.ManualClock
 ) -> None:
     caplog.set_level(logging.INFO, "penstock.refusals")
-    app = serve(Route("/", (limited("Large", id="everyone", cost=100),)))
+    app = serve(Route("/", (limited("Large", id=everyone, cost=100),)))
     assert app.ask().status == 200
     app.statuses(103)
     assert len(refusals(caplog)) == 100

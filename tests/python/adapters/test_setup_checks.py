@@ -29,7 +29,7 @@ from starlette.testclient import TestClient
 import penstock
 from penstock.asgi import PenstockMiddleware
 from penstock.flask import Penstock
-from penstock.identity import by_user
+from penstock.identity import by_user, shared
 
 if TYPE_CHECKING:
     from adapters.conftest import Serve
@@ -175,7 +175,7 @@ def test_server_with_several_processes_is_reported_once(
     ("id", "logged_in", "expected"),
     [
         (by_user, 0, 1),
-        (by_user(missing="visitors"), 0, 1),
+        (by_user(missing=shared("visitors")), 0, 1),
         (by_user, 1, 0),
         (by_user(missing="refuse"), 0, 0),
     ],

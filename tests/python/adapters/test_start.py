@@ -11,7 +11,7 @@ from adapters.drivers import InDjango, InRestFramework, only, with_routes
 
 import penstock
 from penstock.adapter import Outcome
-from penstock.identity import per_route
+from penstock.identity import per_route, shared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,7 +184,7 @@ def test_adapter_takes_the_url_of_a_shared_store(
 ) -> None:
     limits, store = {"A": "2/minute"}, f"shm://{tmp_path}/store?capacity=100"
     options: dict[str, Any] = {"limits": limits, "store": store, "clock": clock}
-    route = Route("/", (limited("A", id="ada"),))
+    route = Route("/", (limited("A", id=shared("ada")),))
     # Like two worker processes and another program.
     assert serve(route, limiter=None, **options).statuses(1) == [200]
     with penstock.Limiter(limits, store=store, clock=clock) as limiter:
