@@ -17,6 +17,7 @@ pub mod limiter;
 pub mod log;
 pub(crate) mod prefetch;
 pub mod rate_limit_fields;
+pub mod renewer;
 pub mod simulate;
 pub mod store;
 mod sync;

@@ -730,14 +730,6 @@ class Reservation:
     ) -> Ready[None]: ...
     def __reduce__(self) -> Never: ...
 
-@final
-class Renewal:
-    """Renews the slots of a limiter while it exists."""
-
-    def due_in(self) -> float | None:
-        """Return the seconds until slots are due; `None` if none are held, and the renewal ends."""
-    def __call__(self) -> None: ...
-
 def check_transaction(transaction: Transaction) -> None:
     """Raise an error if an argument of a transaction is invalid under every limit."""
 
@@ -1485,7 +1477,10 @@ class Limiter:
             [{'bucket_key': 'Orders:ada', 'name': 'Orders', 'id': 'ada', 'denied': 3, 'error': 0}]
         """
     def close(self) -> None:
-        """Close the store; later calls raise `StoreError`."""
+        """Return all slots that are held, and close the store; later calls raise `StoreError`.
+
+        Slots that the store does not take back are logged, and expire.
+        """
     def __len__(self) -> int: ...
     def __enter__(self) -> Self: ...
     def __exit__(

@@ -11,6 +11,7 @@ use crate::bindings::limit_entry::{ActiveLimit, DecisionClock, LimitEntry};
 use crate::bindings::wait_queues::WaitQueues;
 use crate::clock::AnyClock;
 use crate::limiter::{self, Call, Limiter, OpenSlots};
+use crate::renewer::RENEWER;
 use crate::store::any::AnyStore;
 #[cfg(all(feature = "redis", not(Py_GIL_DISABLED)))]
 use crate::store::redis::Relay;
@@ -30,8 +31,6 @@ pub(crate) struct LimiterHandle {
     pub(crate) waiting: WaitQueues,
     /// The slots that this process holds.
     pub(crate) slots: Arc<OpenSlots>,
-    /// Lets the thread that renews them look again.
-    pub(crate) wake_renewal: Mutex<Option<Py<PyAny>>>,
     /// The timer that renews them on a manual clock.
     pub(crate) renewal_timer: Mutex<Option<(i64, u64)>>,
     /// The store's URL without its password.
@@ -53,14 +52,18 @@ impl LimiterHandle {
     pub(crate) fn new(core: AnyLimiter, clock: &Bound<'_, PyAny>, url: String) -> LimiterHandle {
         let (closed, clock) = (AtomicBool::new(false), clock.clone().unbind());
         let (waiting, slots) = (WaitQueues::new(), Arc::default());
-        let (wake_renewal, renewal_timer) = (Mutex::new(None), Mutex::new(None));
-        LimiterHandle { core, closed, clock, waiting, slots, wake_renewal, renewal_timer, url }
+        let renewal_timer = Mutex::new(None);
+        LimiterHandle { core, closed, clock, waiting, slots, renewal_timer, url }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        // Relaxed: the flag orders no other access.
+        self.closed.load(Ordering::Relaxed)
     }
 
     /// Returns an error if the limiter is closed.
     pub(crate) fn check_open(&self) -> PyResult<()> {
-        // Relaxed: the flag orders no other access.
-        if self.closed.load(Ordering::Relaxed) { Err(StoreError::Closed.into()) } else { Ok(()) }
+        if self.is_closed() { Err(StoreError::Closed.into()) } else { Ok(()) }
     }
 
     /// Closes the store, without notifying waiters.
@@ -134,6 +137,13 @@ impl LimiterHandle {
             }
         }
         let _ = py;
+    }
+}
+
+impl Drop for LimiterHandle {
+    fn drop(&mut self) {
+        // The thread that renews slots ends with the last limiter that it knows.
+        RENEWER.forget(self);
     }
 }
 

@@ -94,8 +94,6 @@ mod _core {
     #[pymodule_export]
     use super::simulator::{RouteSimulator, Simulator, load_routes};
     #[pymodule_export]
-    use super::slot_leases::Renewal;
-    #[pymodule_export]
     use super::spend_each::arrow;
     #[pymodule_export]
     use super::totals::Totals;

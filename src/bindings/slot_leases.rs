@@ -3,28 +3,32 @@
 use std::sync::{Arc, Weak};
 
 use pyo3::prelude::*;
+use pyo3::types::{PyCFunction, PyDict, PyTuple};
 use smallvec::smallvec;
 
-use crate::bindings::arguments::seconds;
 use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::DecisionPart;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::taken::{Parts, ReservedPart, Taken};
-use crate::clock::Clock;
+use crate::clock::{AnyClock, Clock, Stopwatch};
 use crate::engine::answer::Outcome;
 use crate::engine::batch::Kind;
 use crate::engine::state::Lease;
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
 use crate::limiter::{
     self, AddedSlot, Answered, AnsweredAll, CallError, Ending, Endings, HeldSlotKey, Transaction,
     count_endings,
 };
+use crate::renewer::{RENEWER, Renewed};
 use crate::store::{Store, StoreError};
 use crate::sync::Mutex;
 
 /// How often a call that must not wait tries to get a lock of another process.
 const TRIES: usize = 100;
+
+/// How long the end of a limiter waits for a renewal that is under way.
+const MAX_WAIT: Nanos = Nanos::SECOND;
 
 impl LimiterHandle {
     /// Holds slots that were taken, and renews them until they are given back.
@@ -67,31 +71,85 @@ impl LimiterHandle {
         parts
     }
 
-    /// Starts the renewal of slots that were added, if it has not begun.
+    /// Plans the renewal of slots that were added, if it has to look at them earlier than planned.
     pub(crate) fn renew_added(self: &Arc<Self>, py: Python<'_>, slot: AddedSlot) -> HeldSlotKey {
-        if slot.starts_renewal {
-            self.start_renewal(py);
+        if slot.is_earlier {
+            self.plan_renewal(py);
         }
         slot.key
     }
 
-    /// Starts the thread that renews slots or, on a manual clock, the timer.
+    /// Plans the next renewal: by the thread of this process or, on a manual clock, by its timer.
     #[cold]
-    fn start_renewal(self: &Arc<Self>, py: Python<'_>) {
-        let start = || -> PyResult<()> {
-            let renewal = Bound::new(py, Renewal { handle: Arc::downgrade(self) })?;
-            if let Ok(clock) = self.clock.bind(py).cast::<ManualClock>() {
-                return renewal.get().set_timer(&renewal, clock.get());
-            }
-            let wake = py.import("penstock.leases")?.call_method1("start", (renewal,))?;
-            let before = self.wake_renewal.lock().replace(wake.unbind());
-            drop(before);
-            Ok(())
+    pub(crate) fn plan_renewal(self: &Arc<Self>, py: Python<'_>) {
+        let planned = match self.clock.bind(py).cast::<ManualClock>() {
+            Ok(clock) => self.set_timer(clock),
+            Err(_) => self.plan_renewal_in_thread(),
         };
-        if let Err(error) = start() {
+        if let Err(error) = planned {
             // The slots were taken, and are given back in any case.
             error.write_unraisable(py, None);
         }
+    }
+
+    fn plan_renewal_in_thread(self: &Arc<Self>) -> PyResult<()> {
+        let now = self.core.clock().now();
+        let Some(next) = self.slots.next_due(now) else { return Ok(()) };
+        let this: Weak<LimiterHandle> = Arc::downgrade(self);
+        let this: Weak<dyn Renewed> = this;
+        Ok(RENEWER.plan(&this, Nanos::clamped(next.get() - now.get()))?)
+    }
+
+    /// Sets the timer for the slots that are due next, in place of the previous one.
+    fn set_timer(self: &Arc<Self>, clock: &Bound<'_, ManualClock>) -> PyResult<()> {
+        let (py, clock) = (clock.py(), clock.get());
+        let timer = match self.slots.next_due(clock.instant()) {
+            None => None,
+            Some(next) => {
+                let this = Arc::downgrade(self);
+                let renew = move |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+                    let Some(handle) = this.upgrade() else { return Ok(()) };
+                    handle.renew_by_timer(arguments.py())
+                };
+                let renew = PyCFunction::new_closure(py, None, None, renew)?;
+                Some(clock.set_timer(next.get(), renew.into_any().unbind()))
+            }
+        };
+        let before = std::mem::replace(&mut *self.renewal_timer.lock(), timer);
+        before.into_iter().for_each(|timer| clock.drop_timer(timer));
+        Ok(())
+    }
+
+    fn renew_by_timer(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+        if self.check_open().is_err() {
+            return Ok(());
+        }
+        let slots = Arc::clone(&self.slots);
+        self.run(py, |core| core.renew(&slots));
+        self.set_timer(self.clock.bind(py).cast()?)
+    }
+
+    /// Returns all slots that are held, for good; logs how many the store has not taken back.
+    pub(crate) fn return_slots(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+        RENEWER.forget(&**self);
+        let slots = Arc::clone(&self.slots);
+        let lost = self.run(py, |core| {
+            let (stopwatch, mut lost) = (Stopwatch::start(), 0);
+            loop {
+                let returned = core.return_all(&slots);
+                lost += returned.lost;
+                if returned.is_complete || stopwatch.elapsed() > MAX_WAIT {
+                    return lost;
+                }
+                std::thread::yield_now();
+            }
+        });
+        if lost > 0 {
+            let logger = py.import("logging")?.call_method1("getLogger", ("penstock",))?;
+            let message = "%s: %d slots could not be returned, and expire after at most two leases";
+            logger.call_method1("warning", (message, &self.url, lost))?;
+        }
+        Ok(())
     }
 
     /// Executes the ends of a reservation. Without `waits`, never blocks: what cannot be executed now is
@@ -117,7 +175,7 @@ impl LimiterHandle {
             && let CallError::Store(error) = &**error
         {
             self.slots.retry(endings.into(), error, self.core.clock().now());
-            self.ensure_renewal(py);
+            self.plan_renewal(py);
         }
         ended
     }
@@ -135,19 +193,8 @@ impl LimiterHandle {
         }
         // Another process holds the lock for long; it may be stopped.
         self.slots.retry_later(endings.into(), self.core.clock().now());
-        self.ensure_renewal(py);
+        self.plan_renewal(py);
         Ok(())
-    }
-
-    /// Starts the renewal, or lets its thread look again.
-    fn ensure_renewal(self: &Arc<Self>, py: Python<'_>) {
-        if self.slots.starts_renewal() || self.clock.bind(py).is_instance_of::<ManualClock>() {
-            return self.start_renewal(py);
-        }
-        let wake = self.wake_renewal.lock().as_ref().map(|wake| wake.clone_ref(py));
-        if let Some(Err(error)) = wake.map(|wake| wake.call0(py)) {
-            error.write_unraisable(py, None);
-        }
     }
 
     /// Applies the leases of new limits to the slots that are held.
@@ -157,12 +204,16 @@ impl LimiterHandle {
         }
         let slots = Arc::clone(&self.slots);
         self.run(py, |core| core.renew_after_reload(&slots));
-        self.ensure_renewal(py);
+        self.plan_renewal(py);
     }
 
     /// Sends endings to the server. Its replies are counted on a thread of the store, which then calls
     /// `then`; it is called immediately if there is nothing to send.
-    pub(crate) fn submit_endings(&self, endings: Endings, then: impl FnOnce() + Send + 'static) {
+    pub(crate) fn submit_endings(
+        self: &Arc<Self>,
+        endings: Endings,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let then = Arc::new(OnDrop(Mutex::new(Some(then))));
         let Some(store) = self.core.store().remote() else { return };
         let Ok(call) = self.core.submission_of_endings(&endings) else { return };
@@ -177,11 +228,19 @@ impl LimiterHandle {
         };
         for (call, endings) in calls {
             let (slots, now) = (Arc::clone(&self.slots), self.core.clock().now());
-            let then = Arc::clone(&then);
+            let (then, handle) = (Arc::clone(&then), Arc::downgrade(self));
             let done = move |replies: Result<Vec<_>, StoreError>| {
                 match replies {
                     Ok(answers) => count_endings(&endings, &answers),
-                    Err(error) => slots.retry(endings, &error, now),
+                    Err(error) => {
+                        slots.retry(endings, &error, now);
+                        if let Some(handle) = handle.upgrade()
+                            && !matches!(handle.core.clock(), AnyClock::Manual(_))
+                        {
+                            // Without a thread, what failed is executed with the next renewal.
+                            let _ = handle.plan_renewal_in_thread();
+                        }
+                    }
                 }
                 drop(then);
             };
@@ -203,49 +262,13 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
     }
 }
 
-#[doc = doc!(Renewal)]
-#[pyclass(frozen, module = "penstock._core")]
-#[derive(Debug)]
-pub(crate) struct Renewal {
-    handle: Weak<LimiterHandle>,
-}
-
-impl Renewal {
-    /// Sets the timer for the slots that are due next, in place of the previous one.
-    fn set_timer(&self, renewal: &Bound<'_, Renewal>, clock: &ManualClock) -> PyResult<()> {
-        let Some(handle) = self.handle.upgrade() else { return Ok(()) };
-        let next = handle.slots.next_due(clock.instant());
-        let call = renewal.getattr("__call__")?.unbind();
-        let timer = next.map(|next| clock.set_timer(next.get(), call));
-        let before = std::mem::replace(&mut *handle.renewal_timer.lock(), timer);
-        before.into_iter().for_each(|timer| clock.drop_timer(timer));
-        Ok(())
-    }
-}
-
-#[pymethods]
-impl Renewal {
-    #[doc = doc!(Renewal.due_in)]
-    fn due_in(&self) -> Option<f64> {
-        let handle = self.handle.upgrade()?;
-        handle.check_open().ok()?;
-        let now = handle.core.clock().now();
-        let next = handle.slots.next_due(now)?;
-        Some(seconds((next.get() - now.get()).max(0)))
-    }
-
-    /// Renew the slots that are due.
-    fn __call__(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let py = slf.py();
-        let Some(handle) = slf.get().handle.upgrade() else { return Ok(()) };
-        if handle.check_open().is_err() {
-            return Ok(());
+impl Renewed for LimiterHandle {
+    fn renew(&self) -> Option<Nanos> {
+        // No Python here: the interpreter may be held by other code for long.
+        if self.is_closed() {
+            return None;
         }
-        let slots = Arc::clone(&handle.slots);
-        handle.run(py, |core| core.renew(&slots));
-        match handle.clock.bind(py).cast::<ManualClock>() {
-            Ok(clock) => slf.get().set_timer(slf, clock.get()),
-            Err(_) => Ok(()),
-        }
+        let next = self.core.renew(&self.slots)?;
+        Some(Nanos::clamped(next.get() - self.core.clock().now().get()))
     }
 }

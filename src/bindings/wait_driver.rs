@@ -99,8 +99,11 @@ impl LimiterHandle {
         }
     }
 
-    /// Closes the store. All waiters raise an error.
+    /// Returns what is held, and closes the store. All waiters raise an error.
     pub(crate) fn close(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+        if !self.is_closed() {
+            self.return_slots(py)?;
+        }
         self.close_store();
         let mut driver = Driver::new(py, self);
         for queue in self.waiting.all() {

@@ -26,7 +26,7 @@ pub use counters::{Counts, DeniedBucket, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
 pub use queue::{Demand, Estimate, Pace, Placing, QueueStep, Rejected, Ticket, WaitQueue};
 pub use settle::{Progress, Stage};
-pub use slots::{AddedSlot, Ending, Endings, HeldSlotKey, OpenSlots, count_endings};
+pub use slots::{AddedSlot, Ending, Endings, HeldSlotKey, OpenSlots, Returned, count_endings};
 pub use spend_each::IdList;
 pub use submit::{Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};

@@ -47,6 +47,13 @@ pub(crate) struct TryLock<T> {
 // SAFETY: only the thread that has set `holder` uses the value.
 unsafe impl<T: Send> Sync for TryLock<T> {}
 
+impl<T> TryLock<T> {
+    /// Creates a lock of a value that is no constant of a default.
+    pub(crate) const fn new(value: T) -> TryLock<T> {
+        TryLock { holder: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+}
+
 impl<T: Default> TryLock<T> {
     /// Returns the value as soon as no other thread is using it, which must be soon.
     pub(crate) fn lock(&self) -> TryLockGuard<'_, T> {

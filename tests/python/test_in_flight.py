@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import os
 import random
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +23,6 @@ from penstock import AsyncLimiter, AsyncReservation, Limiter, ManualClock, Trans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from redis_servers import Server
 
@@ -690,14 +693,102 @@ def test_after_a_fork_the_waiters_for_slots_are_in_the_parent(
     assert queue.taken() == [("a", "served")]
 
 
-def test_no_thread_is_left_when_nothing_is_held() -> None:
-    limiter = Limiter({"Calls": "2 in flight, lease 2s"})
-    # Limiters of other tests may still have one.
-    others = threading.enumerate()
-    with limiter.reserve("Calls", "ada"):
-        (renewal,) = {*threading.enumerate()} - {*others}
-        assert renewal.name == "penstock-leases"
-        with limiter.reserve("Calls", "ada"):
-            assert {*threading.enumerate()} - {*others} == {renewal}
-    renewal.join()
-    assert limiter.reserve("Calls", "ada", 2).release()
+def renewal_threads() -> int:
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return names.count("penstock-slots\n")
+
+
+def has_renewal_threads(number: int) -> bool:
+    """Return whether there are as many soon: a thread takes a moment to start and to end."""
+    never = threading.Event()
+    return any(renewal_threads() == number or never.wait(0.001) for _ in range(5000))
+
+
+LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+
+
+@LINUX_ONLY
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "dropped"])
+def test_one_thread_renews_for_all_limiters_and_ends_with_them(*, is_closed: bool) -> None:
+    limiters = [Limiter({"Calls": "2 in flight, lease 24h"}) for _ in range(20)]
+    for limiter in limiters:
+        with limiter.reserve("Calls", "ada"), limiter.reserve("Calls", "ada"):
+            pass
+    assert has_renewal_threads(1)
+    if is_closed:
+        for limiter in limiters:
+            limiter.close()
+    limiters.clear()
+    del limiter
+    gc.collect()
+    assert has_renewal_threads(0)
+
+
+@LINUX_ONLY
+@pytest.mark.slow
+def test_a_call_that_holds_the_interpreter_loses_no_slot(tmp_path: Path) -> None:
+    store, limits = f"shm://{tmp_path}/table", {"Calls": "2 in flight, lease 2s"}
+    with Limiter(limits, store) as limiter, Limiter(limits, store) as other:
+        held = limiter.reserve("Calls", "ada")
+        # A function of `PyDLL` keeps the interpreter: two leases, and more than two epochs.
+        ctypes.PyDLL(None).sleep(5)
+        assert left(other, "Calls") == [1]
+        assert held.release()
+        assert left(other, "Calls") == [2]
+
+
+def test_a_reload_to_a_rate_and_back_keeps_what_is_held(
+    limiter: Limiter, clock: ManualClock
+) -> None:
+    slots = limiter.limits
+    first, second = limiter.reserve("Calls", "ada"), limiter.reserve("Calls", "ada")
+    limiter.reload(slots | {"Calls": "5/minute"})
+    clock.advance(3600)
+    assert first.release()
+    limiter.reload(slots)
+    assert left(limiter, "Calls") == [1]
+    clock.advance(3600)
+    assert left(limiter, "Calls") == [1]
+    assert second.release()
+    assert left(limiter, "Calls") == [2]
+    assert limiter.counts()["Calls"]["expired"] == 0
+
+
+def test_a_slot_is_renewed_until_its_longest_time(limiter: Limiter, clock: ManualClock) -> None:
+    limiter.reload({"Calls": "2 in flight, lease 30s, max hold 5m"})
+    slow = limiter.reserve("Calls", "ada")
+    clock.advance(290)
+    quick = limiter.reserve("Calls", "ada")
+    assert left(limiter, "Calls") == [0]
+    # Two epochs after its last renewal, the slot of the slow client is free.
+    clock.advance(90)
+    assert left(limiter, "Calls") == [1]
+    slow.release()
+    assert limiter.counts()["Calls"]["expired"] == 1
+    assert quick.release()
+    assert left(limiter, "Calls") == [2]
+
+
+def test_a_slot_with_a_short_lease_is_renewed_beside_a_long_one(
+    limiter: Limiter, clock: ManualClock
+) -> None:
+    limiter.reload({"Calls": "2 in flight, lease 24h", "Short": "2 in flight, lease 2s"})
+    with limiter.reserve("Calls", "ada"), limiter.reserve("Short", "ada"):
+        clock.advance(60)
+        assert left(limiter, "Calls", "Short") == [1, 1]
+
+
+def test_close_returns_what_is_held(limiter: Limiter, clock: ManualClock) -> None:
+    if not limiter.is_shared:
+        pytest.skip("no other process uses the store")
+    with Limiter(limiter.limits, limiter.store, clock) as other:
+        held = [other.reserve("Calls", "ada"), other.reserve("Calls", "ada")]
+        with other.reserve_all([("Requests", "grace"), ("Calls", "grace")]):
+            other.close()
+            assert left(limiter, "Calls") == [2]
+            assert limiter.reserve("Calls", "grace", 2).release()
+        taken = limiter.reserve("Calls", "ada")
+        for reservation in held:
+            reservation.release()
+        assert left(limiter, "Calls") == [1]
+        assert taken.release()

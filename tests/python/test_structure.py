@@ -13,7 +13,6 @@ import sys
 import tempfile
 import tomllib
 from typing import TYPE_CHECKING
-from unittest import mock
 
 import pytest
 from programs import run
@@ -40,13 +39,6 @@ def existing_store() -> object:
         return _core.open_existing(f"shm://{folder}/table", LIMITS)
 
 
-def renewal() -> object:
-    """Return what renews the slots of a limiter."""
-    with mock.patch("penstock.leases.start") as start:
-        penstock.Limiter({"Calls": "1 in flight"}).reserve("Calls", "a").release()
-    return start.call_args.args[0]
-
-
 EXAMPLES: dict[type, Callable[[], object]] = {
     _core.BoundLimit: lambda: LIMITER.limit("Orders"),
     _core.Decision: lambda: LIMITER.check("Orders", "a"),
@@ -63,7 +55,6 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.Waiter: lambda: _core.waiter(LIMITER.limit("Orders"), "a", 1, None, int),
     _core.LogParser: lambda: _core.LogParser.of_objects([], Options()),
     _core.Totals: lambda: _core.Totals([], [1]),
-    _core.Renewal: renewal,
 }
 
 IMPORT = """

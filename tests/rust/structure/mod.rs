@@ -30,6 +30,7 @@ const PARTS: &[&str] = &[
     "limiter",
     "log",
     "prefetch",
+    "renewer",
     "simulate",
     "sync",
 ];
@@ -53,6 +54,11 @@ const LAYERS: &[Layer] = &[
     },
     Layer { path: "hash.rs", internal: &["sync::counting"], external: &["siphasher"] },
     Layer { path: "rate_limit_fields.rs", internal: &["engine"], external: &[] },
+    Layer {
+        path: "renewer.rs",
+        internal: &["clock::Clock", "clock::SystemClock", "engine::time", "sync"],
+        external: &["std::io", "std::panic", "std::thread", "std::time::Duration"],
+    },
     Layer { path: "prefetch.rs", internal: &[], external: &["std::arch"] },
     Layer {
         path: "sync.rs",

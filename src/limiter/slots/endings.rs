@@ -1,0 +1,168 @@
+//! The ends of reservations: releases of slots, refunds and charges.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::clock::Clock;
+use crate::engine::answer::Answer;
+use crate::engine::batch::{Kind, Member};
+use crate::engine::cost::Cost;
+use crate::engine::factor::Adjustment;
+use crate::engine::time::Timeline;
+use crate::engine::verb::Verb;
+use crate::limiter::batch::BatchVec;
+use crate::limiter::bound::Resolved;
+use crate::limiter::error::store_failed;
+use crate::limiter::store_ops::Members;
+use crate::limiter::{BoundLimit, Call, CallError, Failure, Limiter, Snapshot};
+use crate::store::remote::RemoteCall;
+use crate::store::{Answers, Batch, Bucket, Store, StoreError, Wait};
+
+/// An operation that ends a part of a reservation, independent of the others.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// The limit at the time of the reservation.
+    pub limit: Arc<BoundLimit>,
+    /// The client's id.
+    pub id: Box<str>,
+    /// What the call changes in its limit.
+    pub adjustment: Option<Adjustment>,
+    /// A release, a refund or a partial charge.
+    pub verb: Verb,
+    /// Tokens or slots.
+    pub cost: i64,
+}
+
+impl Ending {
+    /// Returns what is executed: slots are returned and renewed under the active limit, if it still has
+    /// slots for the client; else under that of the reservation, because a reload to a rate must not
+    /// lose what is held.
+    pub(super) fn resolve_active<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+    ) -> Result<Resolved<'a>, Failure> {
+        if matches!(self.verb, Verb::Release(_) | Verb::Renew(_))
+            && let Ok(active) = snapshot.limit(self.limit.entry().name().as_str())
+            && let Ok(resolved) = self.resolve(active)
+            && resolved.limit().slots().is_some()
+        {
+            return Ok(resolved);
+        }
+        self.resolve(&self.limit)
+    }
+
+    // Inlined into every end of a slot: what it returns is large.
+    #[inline(always)]
+    fn resolve<'a>(&'a self, bound: &'a BoundLimit) -> Result<Resolved<'a>, Failure> {
+        let Ending { id, adjustment, verb, cost, .. } = self;
+        let call = Call { verb: *verb, id, cost: 0, adjustment: adjustment.as_ref() };
+        let mut resolved = bound.resolve(call)?;
+        resolved.cost = match verb {
+            Verb::ChargePartial => resolved.limit().cost_in_parts(*cost),
+            // More than a lower limit allows since a reload.
+            _ => Cost::new(*cost, i64::MAX).unwrap_or(Cost::ZERO),
+        };
+        Ok(resolved)
+    }
+}
+
+/// The endings of a reservation, which almost always has one part.
+pub type Endings = SmallVec<[Ending; 1]>;
+
+/// Counts endings that a store has executed.
+pub fn count_endings(endings: &[Ending], answers: &[Answer]) {
+    for (ending, answer) in endings.iter().zip(answers) {
+        if matches!(ending.verb, Verb::Release(_)) && !answer.allowed() {
+            ending.limit.counters.count_expired();
+        }
+    }
+}
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    fn with_endings<T>(
+        &self,
+        endings: &[Ending],
+        then: impl FnOnce(&[Bucket<'_>], &[Member<'_>]) -> T,
+    ) -> Result<T, Failure> {
+        let snapshot = self.snapshot();
+        let resolved = endings.iter().map(|ending| ending.resolve_active(&snapshot));
+        let resolved: BatchVec<Resolved<'_>> = resolved.collect::<Result<_, Failure>>()?;
+        let (mut buckets, mut members) = (BatchVec::new(), BatchVec::new());
+        for (ending, one) in endings.iter().zip(&resolved) {
+            let Some((bucket, operation)) = one.operation(ending.verb) else { continue };
+            members.push(Member { operation, kind: Kind::Spend, shadow: false });
+            buckets.push(bucket);
+        }
+        Ok(then(&buckets, &members))
+    }
+
+    /// Executes the ends of a reservation in one call. May wait.
+    ///
+    /// # Errors
+    /// [`CallError::Store`].
+    pub fn end_all(&self, endings: &[Ending]) -> Result<(), Failure> {
+        self.end_all_within(endings, Wait::Allowed)
+    }
+
+    /// Does the same as [`Limiter::end_all`] if the store can answer without waiting. Otherwise writes
+    /// nothing and returns false.
+    ///
+    /// # Errors
+    /// As [`Limiter::end_all`].
+    pub fn try_end_all(&self, endings: &[Ending]) -> Result<bool, Failure> {
+        match self.end_all_within(endings, Wait::Never) {
+            Err(error) if *error == CallError::Store(StoreError::WouldWait) => Ok(false),
+            ended => ended.map(|()| true),
+        }
+    }
+
+    fn end_all_within(&self, endings: &[Ending], wait: Wait) -> Result<(), Failure> {
+        if let [ending] = endings {
+            return self.end_one(ending, wait);
+        }
+        let answers = self.with_endings(endings, |buckets, members| {
+            let now = self.clock().read(Timeline::Wall);
+            match buckets {
+                [] => Ok(Answers::new()),
+                _ => self.store().update_all(buckets, &Members(members), now, self.clock(), wait),
+            }
+        })?;
+        let answers: Answers = answers.map_err(|error: S::Error| store_failed(error))?;
+        if answers.len() == endings.len() {
+            count_endings(endings, &answers);
+        }
+        Ok(())
+    }
+
+    /// Executes the end of a reservation on one bucket, as almost all are.
+    fn end_one(&self, ending: &Ending, wait: Wait) -> Result<(), Failure> {
+        // Few limits are replaced while slots are held; the others need no look-up.
+        let is_active = ending.limit.generation == self.generation();
+        let snapshot = (!is_active).then(|| self.snapshot());
+        let resolved = match &snapshot {
+            None => ending.resolve(&ending.limit),
+            Some(snapshot) => ending.resolve_active(snapshot),
+        }?;
+        if let Some((bucket, operation)) = resolved.operation(ending.verb) {
+            let now = self.clock().read(bucket.timeline);
+            let answer = self.store().update(bucket, &operation, now, wait);
+            let answer = answer.map_err(store_failed)?;
+            count_endings(std::slice::from_ref(ending), &[answer]);
+        }
+        Ok(())
+    }
+
+    /// Prepares the ends of a reservation for a server.
+    ///
+    /// # Errors
+    /// [`CallError`] if an id is invalid since a reload.
+    pub fn submission_of_endings(&self, endings: &[Ending]) -> Result<RemoteCall, Failure> {
+        let ops = self.with_endings(endings, |buckets, members| {
+            let texts = buckets.iter().map(|bucket| (bucket.keyspace.text(), bucket.id));
+            let ops = texts.zip(Members(members).calls());
+            ops.map(|((text, id), op)| (text.into(), id.into(), op)).collect()
+        })?;
+        Ok(RemoteCall { ops, now: Some(self.clock().read(Timeline::Wall).wall) })
+    }
+}

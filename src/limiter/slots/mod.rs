@@ -1,0 +1,338 @@
+//! The slots that this process holds: taken, renewed until they are returned, and returned.
+
+mod endings;
+mod renewal;
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::clock::Clock;
+use crate::engine::algorithm::in_flight::InFlight;
+use crate::engine::state::Lease;
+use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
+use crate::limiter::error::store_failed;
+use crate::limiter::{Answered, BoundLimit, Call, Failure, Limiter, Snapshot};
+use crate::store::{Store, StoreError, Wait};
+use crate::sync::{TryLock, TryLockGuard, forks};
+
+pub use endings::{Ending, Endings, count_endings};
+pub use renewal::Returned;
+
+/// The first pause after a store has not answered a renewal, which doubles up to the longest.
+const FIRST_PAUSE: Nanos = Nanos::from_millis(100);
+const MAX_PAUSE: Nanos = Nanos::from_millis(1000);
+
+/// Slots of one bucket that this process holds.
+#[derive(Debug)]
+struct HeldSlot {
+    limit: Arc<BoundLimit>,
+    id: Box<str>,
+    cost: i64,
+    lease: Lease,
+    /// When they were taken, on the limiter's clock.
+    taken: Timestamp,
+    /// When they were taken or renewed.
+    since: Timestamp,
+    terms: Terms,
+    /// Whether a renewal is under way. The release then follows it, under the new lease.
+    is_renewing: bool,
+    is_ended: bool,
+}
+
+/// What a limit says about the renewal of its slots.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    /// Half the lease: the age at which they are renewed.
+    renewed_every: Nanos,
+    /// The time from which they are not renewed any more.
+    max_hold: Nanos,
+}
+
+impl Terms {
+    fn of(slots: Option<&InFlight>) -> Terms {
+        let lease = slots.map_or(InFlight::MIN_LEASE, InFlight::lease);
+        let max_hold = slots.and_then(InFlight::max_hold).unwrap_or(Nanos::MAX);
+        Terms { renewed_every: Nanos::clamped(lease.get() / 2), max_hold }
+    }
+
+    /// Returns the terms of a client's slots.
+    fn for_client(limit: &BoundLimit, id: &str) -> Terms {
+        Terms::of(limit.entry().rule_for(id).limit.slots())
+    }
+}
+
+/// The place of held slots in the list. It is never that of others, in this process or its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldSlotKey {
+    index: usize,
+    turn: u64,
+}
+
+impl HeldSlot {
+    /// Returns when they are renewed; [`Timestamp::MAX`] for never.
+    fn due(&self) -> Timestamp {
+        let due = self.since.saturating_add(self.terms.renewed_every);
+        let until = self.taken.saturating_add(self.terms.max_hold);
+        if due < until { due } else { Timestamp::MAX }
+    }
+
+    #[inline(always)]
+    fn release(self) -> Ending {
+        let HeldSlot { limit, id, cost, lease, .. } = self;
+        Ending { limit, id, adjustment: None, verb: Verb::Release(lease), cost }
+    }
+}
+
+/// Endings that a store has not executed, to be tried again until an instant.
+type Failed = Vec<(Timestamp, Endings)>;
+
+/// The slots that a limiter of this process holds.
+#[derive(Debug, Default)]
+pub struct OpenSlots {
+    open: TryLock<SlotList>,
+    failed: TryLock<Failed>,
+}
+
+/// Slots that were added to the list.
+#[derive(Clone, Copy, Debug)]
+pub struct AddedSlot {
+    /// Their place in the list.
+    pub key: HeldSlotKey,
+    /// Whether the renewal must look at them earlier than it has planned.
+    pub is_earlier: bool,
+}
+
+/// Held slots, each with the turn of its key. A place without slots is in `free`.
+#[derive(Debug, Default)]
+struct SlotList {
+    places: Vec<(u64, Option<HeldSlot>)>,
+    free: Vec<usize>,
+    /// The turn of the next key.
+    next_turn: u64,
+    /// The forks of the process that holds them. Those of a parent are not this process's.
+    forks: u32,
+    /// When the renewal looks at them next; `None` if it has not begun.
+    planned: Option<Timestamp>,
+    /// The pause since the store has not answered; zero if it has.
+    pause: Nanos,
+    /// The end of the pause.
+    paused_until: Timestamp,
+    /// The number of renewals so far.
+    rounds: usize,
+    is_closed: bool,
+}
+
+impl SlotList {
+    #[inline(always)]
+    fn insert(&mut self, slot: HeldSlot) -> AddedSlot {
+        let is_earlier = self.plan(slot.due());
+        let turn = self.next_turn;
+        self.next_turn += 1;
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.places[index] = (turn, Some(slot));
+                index
+            }
+            None => {
+                self.places.push((turn, Some(slot)));
+                self.places.len() - 1
+            }
+        };
+        AddedSlot { key: HeldSlotKey { index, turn }, is_earlier }
+    }
+
+    /// Plans to look at the slots by an instant. Returns whether that is earlier than planned.
+    #[inline(always)]
+    fn plan(&mut self, by: Timestamp) -> bool {
+        let is_earlier = self.planned.is_none_or(|planned| by < planned);
+        if is_earlier {
+            self.planned = Some(by);
+        }
+        is_earlier
+    }
+
+    fn place(&mut self, key: HeldSlotKey) -> Option<&mut Option<HeldSlot>> {
+        let (turn, slot) = self.places.get_mut(key.index)?;
+        (*turn == key.turn).then_some(slot)
+    }
+
+    fn remove(&mut self, key: HeldSlotKey) -> Option<HeldSlot> {
+        let slot = self.place(key)?.take()?;
+        self.free.push(key.index);
+        Some(slot)
+    }
+
+    /// Returns the slots that were not given back.
+    fn iter(&self) -> impl Iterator<Item = (HeldSlotKey, &HeldSlot)> {
+        let places = self.places.iter().enumerate();
+        places.filter_map(|(index, (turn, slot))| {
+            let slot = slot.as_ref().filter(|slot| !slot.is_ended)?;
+            Some((HeldSlotKey { index, turn: *turn }, slot))
+        })
+    }
+}
+
+impl OpenSlots {
+    /// Adds slots that were taken at `now`.
+    pub fn add(
+        &self,
+        limit: &Arc<BoundLimit>,
+        id: &str,
+        cost: i64,
+        lease: Lease,
+        now: Timestamp,
+    ) -> AddedSlot {
+        self.insert(limit, id, cost, lease, now, Terms::for_client(limit, id))
+    }
+
+    #[inline]
+    fn insert(
+        &self,
+        limit: &Arc<BoundLimit>,
+        id: &str,
+        cost: i64,
+        lease: Lease,
+        taken: Timestamp,
+        terms: Terms,
+    ) -> AddedSlot {
+        let (limit, id) = (Arc::clone(limit), id.into());
+        let (is_renewing, is_ended) = (false, false);
+        self.open().insert(HeldSlot {
+            limit,
+            id,
+            cost,
+            lease,
+            taken,
+            since: taken,
+            terms,
+            is_renewing,
+            is_ended,
+        })
+    }
+
+    fn open(&self) -> TryLockGuard<'_, SlotList> {
+        let mut open = self.open.lock();
+        let forks = forks();
+        if open.forks != forks {
+            let next_turn = open.next_turn;
+            *open = SlotList { forks, next_turn, ..SlotList::default() };
+            self.failed.lock().clear();
+        }
+        open
+    }
+
+    /// Ends the holding of slots. Returns the release to execute; `None` if they were given back, belong to
+    /// another process, or are being renewed and are released after that.
+    #[inline(always)]
+    pub fn end(&self, key: HeldSlotKey) -> Option<Ending> {
+        let mut open = self.open();
+        let place = open.place(key)?;
+        if let Some(slot) = place
+            && slot.is_renewing
+        {
+            slot.is_ended = true;
+            return None;
+        }
+        let slot = place.take()?;
+        open.free.push(key.index);
+        drop(open);
+        Some(slot.release())
+    }
+
+    /// Forgets slots without giving them back, as a process that is killed does. A renewal that is under
+    /// way does not release them either.
+    pub fn abandon(&self, key: HeldSlotKey) {
+        let slot = self.open().remove(key);
+        drop(slot);
+    }
+
+    /// Tries `endings` again with the next renewal, unless they may have been executed.
+    pub fn retry(&self, endings: Endings, error: &StoreError, now: Timestamp) {
+        if error.is_outcome_unknown() || *error == StoreError::Closed {
+            return;
+        }
+        self.retry_later(endings, now);
+    }
+
+    /// Tries `endings` with a renewal that follows soon.
+    pub fn retry_later(&self, endings: Endings, now: Timestamp) {
+        let lasts = endings.iter().filter_map(|ending| {
+            ending.limit.entry().rule_for(&ending.id).limit.slots().map(|slots| slots.lease())
+        });
+        let until = now.saturating_add(lasts.max().unwrap_or(Nanos::from_millis(30_000)));
+        self.failed.lock().push((until, endings));
+        self.open().plan(now.saturating_add(FIRST_PAUSE));
+    }
+
+    /// Applies the leases of new limits.
+    fn on_reload(&self, snapshot: &Snapshot) {
+        for slot in self.open().places.iter_mut().filter_map(|(_, slot)| slot.as_mut()) {
+            if let Ok(limit) = snapshot.limit(slot.limit.entry().name().as_str())
+                && limit.entry().rule_for(&slot.id).limit.slots().is_some()
+            {
+                slot.terms = Terms::for_client(limit, &slot.id);
+            }
+        }
+    }
+
+    /// Returns when the next slots are due, or endings are to be tried again; `None`, and the renewal ends,
+    /// if there are none.
+    pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
+        let mut open = self.open();
+        let has_failed = !self.failed.lock().is_empty();
+        let retry = has_failed.then(|| now.saturating_add(FIRST_PAUSE));
+        let due = open.iter().map(|(_, slot)| slot.due()).filter(|&due| due < Timestamp::MAX);
+        // A clock may have been set back.
+        let paused_until = open.paused_until.min(now.saturating_add(MAX_PAUSE));
+        open.planned = due.chain(retry).min().map(|next| next.max(paused_until));
+        open.planned
+    }
+
+    /// Returns the number of slots that are held under each limit.
+    pub fn held(&self) -> Vec<(String, i64)> {
+        let mut held: HashMap<String, i64> = HashMap::new();
+        for (_, slot) in self.open().iter() {
+            *held.entry(slot.limit.entry().name().to_string()).or_default() += slot.cost;
+        }
+        let mut held: Vec<_> = held.into_iter().collect();
+        held.sort_unstable();
+        held
+    }
+}
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// Takes tokens before the cost is known, or slots, which are added to `slots` and returned.
+    ///
+    /// Writes to `answered`, because moving an answer costs as much as deciding.
+    ///
+    /// # Errors
+    /// As [`Limiter::answer`]; [`StoreError::WouldWait`] if `wait` does not allow it.
+    #[inline(always)]
+    pub fn reserve(
+        &self,
+        bound: &Arc<BoundLimit>,
+        call: Call<'_>,
+        slots: &OpenSlots,
+        wait: Wait,
+        answered: &mut Answered,
+    ) -> Result<Option<AddedSlot>, Failure> {
+        let cost = call.cost;
+        let call = bound.prepare(call)?;
+        // Due by the limiter's clock, which may differ from the store's.
+        let now = self.clock().now();
+        let answer = self.ask_within(&call, wait).map_err(|error| match wait {
+            Wait::Allowed => bound.store_failed(error),
+            // An error is counted by the call that follows and may wait.
+            Wait::Never => store_failed(error),
+        })?;
+        let lease = call.operation().and_then(|(_, operation)| operation.lease(&answer));
+        let slot = lease.map(|lease| {
+            let terms = Terms::of(call.resolved.limit().slots());
+            slots.insert(bound, &call.resolved.id, cost, lease, now, terms)
+        });
+        self.conclude(call, answer, answered);
+        Ok(slot)
+    }
+}
