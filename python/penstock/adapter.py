@@ -9,7 +9,7 @@ from penstock.web.guard import Guard
 from penstock.web.lifecycle import Visit, admit, refund_failed
 from penstock.web.options import GuardOptions, check_on_denied, check_options
 from penstock.web.outcome import Outcome
-from penstock.web.replacements import force_enabled, replace_limits, reset_guards
+from penstock.web.replacements import force_enabled, reset_guards
 from penstock.web.request import EnvironRequest, MissingId, Request, Response
 from penstock.web.route_table import (
     EXEMPT,
@@ -52,7 +52,6 @@ __all__ = [
     "make_rule",
     "nested_limits",
     "refund_failed",
-    "replace_limits",
     "reset_guards",
     "scope_of",
     "used_share",

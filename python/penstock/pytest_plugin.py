@@ -12,12 +12,11 @@ import re
 import sys
 import time
 from functools import partial, wraps
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pytest
 
-from penstock._core import Limiter, Limits, ManualClock, SystemClock, set_default_clock
+from penstock._core import Limiter, ManualClock, SystemClock, set_default_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -73,9 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "penstock(enabled=..., limits=...): "
-        "whether limits are applied in this test, and the limits of applications and of "
-        "penstock_limiter in it",
+        "penstock(enabled=...): whether limits are applied in this test",
     )
     # If a conftest file loads the plugin, the hook above is not called.
     _begin(config)
@@ -127,16 +124,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Apply the marker's `enabled`, including the setup and teardown of fixtures."""
-    marked = _marked(item)
-    enabled = marked.get("enabled")
+    # The closest marker takes precedence.
+    marked = (mark.kwargs.get("enabled") for mark in item.iter_markers("penstock"))
+    enabled = next((given for given in marked if given is not None), None)
     before = _force_enabled(enabled) if isinstance(enabled, bool) else None
     try:
         return (yield)
     finally:
         if isinstance(enabled, bool):
             _force_enabled(before)
-        if "limits" in marked:
-            _replace_limits(None)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -148,58 +144,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         latest_ns = max(clock.now_ns(), clock.steady_ns())
         clock.set_wall_ns(clock.steady_ns())
         clock.set_ns((-(-latest_ns // _DAY_NS) + 1) * _DAY_NS)
-    if "limits" in _marked(item):
-        _replace_limits(_marked_limits(item))
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Refuse limits of a marker that no application and no `penstock_limiter` had."""
-    if "limits" not in _marked(item) or _replace_limits(None):
-        return
-    limits = _marked_limits(item)
-    if limits and "penstock_limiter" not in getattr(item, "fixturenames", ()):
-        pytest.fail(
-            f"no application has all limits of the marker, {', '.join(limits)}, "
-            "and the test does not use penstock_limiter",
-            pytrace=False,
-        )
 
 
 def _check_markers(item: pytest.Item) -> None:
     for mark in item.iter_markers("penstock"):
-        unknown = [*map(repr, mark.args), *(mark.kwargs.keys() - {"enabled", "limits"})]
+        unknown = [*map(repr, mark.args), *(mark.kwargs.keys() - {"enabled"})]
         if unknown:
             raise pytest.UsageError(
-                f"{item.nodeid}: the marker penstock takes enabled= and limits=, "
-                f"found {', '.join(unknown)}"
+                f"{item.nodeid}: the marker penstock takes enabled=, found {', '.join(unknown)}"
             )
         enabled = mark.kwargs.get("enabled")
         if not isinstance(enabled, bool | None):
             raise pytest.UsageError(
                 f"{item.nodeid}: enabled must be True or False, found {enabled!r}"
             )
-
-
-def _marked(item: pytest.Item) -> dict[str, Any]:
-    """Merge a test's markers; the closest takes precedence."""
-    merged: dict[str, Any] = {}
-    for mark in item.iter_markers("penstock"):
-        merged = {**mark.kwargs, **merged}
-    return merged
-
-
-def _marked_limits(item: pytest.Item) -> Limits:
-    limits = _marked(item).get("limits", {})
-    if isinstance(limits, str | PathLike):
-        return Limits.load(item.config.rootpath / limits)
-    return limits if isinstance(limits, Limits) else Limits(limits)
-
-
-def _replace_limits(limits: Limits | None) -> bool:
-    from penstock.web.replacements import replace_limits  # noqa: PLC0415  most suites never need it
-
-    return replace_limits(limits)
 
 
 def _force_enabled(enabled: bool | None) -> bool | None:
@@ -257,13 +215,9 @@ def _forget_django() -> None:
 
 
 @pytest.fixture
-def penstock_limiter(request: pytest.FixtureRequest, penstock_clock: ManualClock) -> Limiter:
-    """Limiter with full buckets and the marker's `limits`, on `penstock_clock`.
-
-    The limits are those that `Limiter` accepts, or the path of a limits file. Without a marker,
-    add some with `define`.
-    """
-    return Limiter(_marked_limits(request.node), clock=penstock_clock)
+def penstock_limiter(penstock_clock: ManualClock) -> Limiter:
+    """Limiter without limits on `penstock_clock`; add limits with `define` or `reload`."""
+    return Limiter({}, clock=penstock_clock)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from guards import PEER, asks, left, request
 
 import penstock
 from penstock import Limiter, Limits, ManualClock
-from penstock.adapter import admit, replace_limits, reset_guards
+from penstock.adapter import admit, reset_guards
 from penstock.identity import by_header, shared
 from penstock.messages import MALFORMED_COST, MISSING_ID
 from penstock.web.guard import Guard
@@ -256,10 +256,6 @@ def test_tests_skip_guards_whose_limiter_is_closed() -> None:
     used.limiter.spend("Orders", "ada", 9)
     reset_guards()
     assert used.limiter.check("Orders", "ada", 0).remaining == 9
-    replace_limits(Limits({"Orders": "1/minute"}))
-    assert used.limiter.limits["Orders"].count == 1
-    used.limiter.close()
-    assert replace_limits(None)
 
 
 def test_tests_skip_guards_of_applications_that_are_garbage(tmp_path: Path) -> None:
@@ -275,20 +271,3 @@ def test_tests_skip_guards_of_applications_that_are_garbage(tmp_path: Path) -> N
     del application
     reset_guards()
     assert used.limiter.check("Orders", "ada", 0).remaining == 9
-
-
-def test_tests_replace_limits_beside_those_of_routes() -> None:
-    guard = Guard(limits={"Orders": "9/hour"})
-    guard.route_limits([make_rule(["5/minute"], "views.orders", {})])
-    replace_limits(Limits({"Orders": "1/minute"}))
-    try:
-        assert guard.limiter.limits["Orders"].count == 1
-        guard.route_limits([make_rule(["7/minute"], "views.mails", {})])
-    finally:
-        assert replace_limits(None)
-    limits = guard.limiter.limits
-    assert {name: limits[name].count for name in limits} == {
-        "Orders": 9,
-        "views.orders": 5,
-        "views.mails": 7,
-    }

@@ -130,7 +130,7 @@ def test_suite_without_the_plugin_is_unaffected(
 def test_options_marker_and_fixtures_are_listed(run: Runner) -> None:
     options = ["*penstock_enabled (bool):*", "*penstock_clock (string):*"]
     run.in_process("--help").stdout.fnmatch_lines(options)
-    marker = ["@pytest.mark.penstock(enabled=..., limits=...): *"]
+    marker = ["@pytest.mark.penstock(enabled=...): *"]
     run.in_process("--markers").stdout.fnmatch_lines(marker)
     fixtures = ["penstock_clock -- *", "penstock_limiter -- *", "penstock_disabled -- *"]
     run.in_process("--fixtures").stdout.fnmatch_lines_random(fixtures)
@@ -327,15 +327,12 @@ DJANGO = """
         assert isinstance(get_limiter().clock, SystemClock)
         assert statuses(3) == [200, 200, 429]
 
-    @pytest.mark.penstock(limits={"PerAddress": "1/minute"})
-    def test_other_limits(penstock_clock):
-        assert statuses(2) == [200, 429]
     """
 
 
 @pytest.mark.parametrize("eager", [True, False])
 def test_clock_reaches_the_limits_of_djangos_settings(run: Runner, eager: bool) -> None:
-    run(DJANGO.replace("EAGER", str(eager))).assert_outcomes(passed=4)
+    run(DJANGO.replace("EAGER", str(eager))).assert_outcomes(passed=3)
 
 
 def test_workers_of_xdist_have_a_clock_and_a_switch_each_and_report_markers(run: Runner) -> None:
@@ -420,16 +417,14 @@ SWITCH = """
     def test_fixture_overrides_the_marker(penstock_disabled):
         assert both() == [{off}, {off}]
 
-    @pytest.mark.penstock(enabled=True, limits={{"Orders": "1/minute"}})
+    @pytest.mark.penstock(enabled=True)
     class TestShop:
-        def test_class(self, penstock_limiter):
+        def test_class(self):
             assert statuses(create_app()) == {on}
-            assert list(penstock_limiter.limits) == ["Orders"]
 
         @pytest.mark.penstock(enabled=False)
-        def test_closest_setting_applies(self, penstock_limiter):
+        def test_closest_setting_applies(self):
             assert statuses(create_app()) == {off}
-            assert list(penstock_limiter.limits) == ["Orders"]
 
     class Shop(unittest.TestCase):
         def test_unmarked(self):
@@ -462,8 +457,8 @@ def test_limits_are_on_or_off_as_option_marker_and_fixture_say(
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
-        ("(True)", "the marker penstock takes enabled= and limits=, found True"),
-        ("(enable=True)", "the marker penstock takes enabled= and limits=, found enable"),
+        ("(True)", "the marker penstock takes enabled=, found True"),
+        ("(enable=True)", "the marker penstock takes enabled=, found enable"),
         ("(enabled='no')", "enabled must be True or False, found 'no'"),
     ],
 )
@@ -488,38 +483,15 @@ def test_invalid_option_is_refused(run: Runner, name: str, message: str) -> None
 
 
 LIMITER = """
-from pathlib import Path
-import pytest
-from penstock import Limits
 from penstock.pytest_plugin import exhaust
 
-def in_turn(limiter):
-    return [limiter.spend("Orders", "ada").allowed for _ in range(2)]
-
-@pytest.mark.parametrize("turn", range(2))
-@pytest.mark.penstock(limits={"Orders": "1/minute"})
-def test_mapping(penstock_limiter, penstock_clock, turn):
+def test_limiter(penstock_limiter, penstock_clock):
     assert penstock_limiter.clock is penstock_clock
-    assert in_turn(penstock_limiter) == [True, False]
-    penstock_clock.advance(60)
-    assert in_turn(penstock_limiter) == [True, False]
-
-@pytest.mark.penstock(limits=Limits({"Orders": "1/minute"}))
-def test_limits(penstock_limiter):
-    assert in_turn(penstock_limiter) == [True, False]
-
-@pytest.mark.penstock(limits="limits.yaml")
-def test_file(penstock_limiter, monkeypatch, tmp_path):
-    assert in_turn(penstock_limiter) == [True, False]
-
-@pytest.mark.penstock(limits=Path("limits.yaml"))
-def test_path(penstock_limiter):
-    assert in_turn(penstock_limiter) == [True, False]
-
-def test_none(penstock_limiter):
     assert list(penstock_limiter.limits) == []
     penstock_limiter.define("Orders", "1/minute")
     assert exhaust(penstock_limiter, "Orders", "ada").retry_after == 60
+    penstock_clock.advance(60)
+    assert penstock_limiter.spend("Orders", "ada")
 """
 
 
@@ -544,35 +516,6 @@ def test_by_call():
     reset_limits(other.extensions["penstock"].limiter)
     assert statuses(app) == [429, 429, 429]
     assert statuses(other) == [200, 200, 429]
-"""
-
-
-MARKER = """
-import pytest
-from app import app, statuses, create_app
-
-@pytest.mark.penstock(limits={"PerAddress": "1/minute"})
-def test_application_of_the_module(penstock_reset):
-    assert statuses(app) == [200, 429, 429]
-
-def test_its_own_limits_come_back(penstock_reset):
-    assert statuses(app) == [200, 200, 429]
-
-@pytest.fixture
-def made(penstock_clock):
-    return create_app()
-
-@pytest.mark.penstock(limits="more.yaml")
-def test_application_of_a_fixture(made):
-    assert statuses(made, 4) == [200, 200, 200, 429]
-
-@pytest.mark.penstock(limits={"PerAddress": "1/minute"})
-def test_application_of_a_test():
-    assert statuses(create_app()) == [200, 429, 429]
-
-@pytest.mark.penstock(limits={"PerAddres": "1/minute"})
-def test_limits_of_no_application():
-    assert statuses(create_app()) == [200, 200, 429]
 """
 
 
@@ -629,17 +572,14 @@ def test_nothing_is_followed_afterwards(penstock_clock):
 SUITES = {
     # The numbers of tests that pass, fail and end in an error.
     "clock": (CLOCK, 9, 1, 0),
-    "limiter": (LIMITER, 6, 0, 0),
+    "limiter": (LIMITER, 1, 0, 0),
     "reset": (RESET, 3, 0, 0),
-    "marker": (MARKER, 5, 0, 1),
     "travel": (TRAVEL, 4, 0, 0),
 }
 
 
 def test_suites_have_their_stated_outcomes(run: Runner) -> None:
     """In one run, which takes a second to start."""
-    run.pytester.path.joinpath("limits.yaml").write_text("Orders: {burst: 1, count: 1, period: 1m}")
-    run.pytester.path.joinpath("more.yaml").write_text("PerAddress: 3/minute")
     run.pytester.makepyfile(**{f"test_{name}": text for name, (text, *_) in SUITES.items()})
     result = run("def test_none(): pass")
     outcomes = {
@@ -651,7 +591,6 @@ def test_suites_have_their_stated_outcomes(run: Runner) -> None:
     }
     assert outcomes == {name: tuple(numbers) for name, (_, *numbers) in SUITES.items()}
     result.stdout.fnmatch_lines(["FAILED test_clock.py::test_failure*"])
-    result.stdout.fnmatch_lines(["*no application has all limits of the marker, PerAddres,*"])
 
 
 # Exhausting.

@@ -1,4 +1,4 @@
-"""Switches for tests, which hold for all guards of a process: enabled or not, and other limits."""
+"""What tests do to all guards of a process: enable or disable them, and refill their buckets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.errors import StoreError
 from penstock.locks import fork_safe
 
 if TYPE_CHECKING:
-    from penstock._core import Limiter, Limits
+    from penstock._core import Limiter
 
 
 class Switched(Protocol):
@@ -25,7 +25,7 @@ class Switched(Protocol):
 
 
 class Switch:
-    """Overrides `enabled` and limits of all guards.
+    """Overrides `enabled` of all guards.
 
     It sets the attribute of each guard, so that a request only reads that.
     """
@@ -33,9 +33,6 @@ class Switch:
     def __init__(self) -> None:
         self._lock: Final = fork_safe(Lock())
         self._forced: bool | None = None
-        self._limits: Limits | None = None
-        # The limits before, of each limiter whose limits are replaced.
-        self._replaced: Final[dict[Limiter, Limits]] = {}
         # The value of each guard while none is forced.
         self._own: Final[WeakKeyDictionary[Switched, bool]] = WeakKeyDictionary()
 
@@ -45,34 +42,11 @@ class Switch:
             self._own[guard] = guard.enabled
             if self._forced is not None:
                 guard.enabled = self._forced
-            self._replace(guard.limiter)
 
     def guards(self) -> list[Switched]:
         """Return all guards."""
         with self._lock:
             return list(self._own)
-
-    def replace(self, limits: Limits | None) -> bool:
-        """Do the same as `replace_limits`."""
-        with self._lock:
-            was_applied = bool(self._replaced)
-            for limiter, before in self._replaced.items():
-                if not _is_closed(limiter):
-                    # Keep limits that were defined in the meantime.
-                    limiter.reload(limiter.limits | before)
-            self._replaced.clear()
-            self._limits = limits
-            for guard in list(self._own):
-                self._replace(guard.limiter)
-        return was_applied
-
-    def _replace(self, limiter: Limiter) -> None:
-        if not self._limits or limiter in self._replaced or _is_closed(limiter):
-            return
-        before = limiter.limits
-        if set(self._limits) <= set(before):
-            limiter.reload(before | self._limits)
-            self._replaced[limiter] = before
 
     def force(self, enabled: bool | None) -> bool | None:
         """Do the same as `force_enabled`."""
@@ -106,24 +80,6 @@ def force_enabled(enabled: bool | None) -> bool | None:
         True
     """
     return switch.force(enabled)
-
-
-def replace_limits(limits: Limits | None) -> bool:
-    """Replace limits of all guards that have them all, also of those created later; for tests.
-
-    `None` restores the limits. Returns whether any guard had the previous argument's limits.
-
-    Examples:
-        >>> from penstock.adapter import Guard, replace_limits
-        >>> guard = Guard(limits={"Orders": "9/minute", "Mails": "1/hour"})
-        >>> replace_limits(penstock.Limits({"Orders": "1/minute"}))
-        False
-        >>> guard.limiter.limits["Orders"].count, guard.limiter.limits["Mails"].count
-        (1, 1)
-        >>> replace_limits(None), guard.limiter.limits["Orders"].count
-        (True, 9)
-    """
-    return switch.replace(limits)
 
 
 def reset_guards() -> None:
