@@ -1641,33 +1641,6 @@ def open_existing(url: str, limits: AnyLimits) -> Limiter:
         StoreUnavailable: The store does not exist, or only its own process can reach it.
     """
 
-def inspect_store(limiter: Limiter, n: int) -> dict[str, Any]:
-    """Return the statistics of a limiter's store and its slowest buckets.
-
-    Returns:
-        A dict with stable keys: those of `Limiter.stats`; `file`, the path; `age`, the seconds
-        since creation; `reset_within`, the numbers of buckets that are full again within a
-        second, a minute, an hour, a day or later; and `slowest`, the `n` buckets that are full
-        again last. Each of these has `bucket_key`; `reset_after` in seconds; `tally`, the tokens
-        counted by a window or a leaky bucket; and `slots`, an upper bound of those that requests
-        in flight hold. With a tally or slots, `reset_after` is an upper bound. A value is `None`
-        if the store does not know it.
-
-    Raises:
-        StoreError: The store failed.
-
-    Examples:
-        >>> import tempfile
-        >>> from penstock._core import inspect_store, open_existing
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     url = f"shm://{folder}/table"
-        ...     with penstock.Limiter({"Orders": "2/minute"}, store=url) as limiter:
-        ...         decision = limiter.spend("Orders", "ada")
-        ...     limiter = open_existing(url, {})
-        ...     inspect_store(limiter, 10)["buckets"], limiter.reset_all()
-        (1, 1)
-    """
-
 def try_spend(bound: BoundLimit, id: Id, cost: int = 1) -> Decision | None:
     """Take tokens as `BoundLimit.spend` does, if that need not wait for another process.
 

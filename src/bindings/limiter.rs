@@ -495,15 +495,6 @@ pub(crate) fn waiter_of_several(
     limiter.get().waiter(verb_of(reserves), transactions, timeout_ns, Some(notify))
 }
 
-#[doc = doc!(inspect_store)]
-#[pyfunction]
-pub(crate) fn inspect_store<'py>(
-    limiter: &Bound<'py, Limiter>,
-    n: usize,
-) -> PyResult<Bound<'py, PyDict>> {
-    stats::inspection(limiter.py(), limiter.get().handle(), n)
-}
-
 #[doc = doc!(open_existing)]
 #[pyfunction]
 pub(crate) fn open_existing(url: &str, limits: &Bound<'_, PyAny>) -> PyResult<Limiter> {

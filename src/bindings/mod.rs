@@ -82,7 +82,7 @@ mod _core {
     #[pymodule_export]
     use super::limit_entry::LimitEntry;
     #[pymodule_export]
-    use super::limiter::{Limiter, inspect_store, open_existing, restore_limit, waiter_of_several};
+    use super::limiter::{Limiter, open_existing, restore_limit, waiter_of_several};
     #[pymodule_export]
     use super::limits::Limits;
     #[pymodule_export]

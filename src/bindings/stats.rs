@@ -1,17 +1,11 @@
 //! Conversion of statistics to dictionaries.
 
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::bindings::arguments::seconds;
-use crate::bindings::limiter_handle::LimiterHandle;
-use crate::clock::Clock;
-use crate::engine::time::Timeline;
 use crate::latencies::{LATENCIES, Latencies};
 use crate::limiter::{Counts, DeniedBucket, Outcomes};
 use crate::store::Stats;
-use crate::store::any::OpenError;
-use crate::store::inspect::RESET_WITHIN;
 #[cfg(feature = "redis")]
 use crate::store::redis::{CallKind, CallResult};
 
@@ -86,42 +80,6 @@ pub(crate) fn add_stats(figures: &Bound<'_, PyDict>, stats: &Stats) -> PyResult<
         figures.set_item(name, figure)?;
     }
     Ok(())
-}
-
-/// Returns the statistics of a store and its `n` slowest buckets.
-pub(crate) fn inspection<'py>(
-    py: Python<'py>,
-    handle: &LimiterHandle,
-    n: usize,
-) -> PyResult<Bound<'py, PyDict>> {
-    let core = &handle.core;
-    let now = core.clock().read(Timeline::Wall);
-    // Opening has already rejected stores that only their own process can reach.
-    let store = core.store().as_inspect().ok_or(OpenError::OwnProcess)?;
-    let inspection = py.detach(|| store.inspect(now, n))?;
-    let reset_within = inspection.reset_within.as_ref().map(|counts| {
-        let names = RESET_WITHIN.map(|(name, _)| name).into_iter().chain(["later"]);
-        names.zip(counts).into_py_dict(py)
-    });
-    let slowest = inspection.slowest.iter().map(|bucket| {
-        Ok(dict! {
-            py,
-            "reset_after": seconds(bucket.reset_after.get()),
-            "tally": bucket.tally,
-            "slots": bucket.slots,
-            "bucket_key": bucket.bucket_key.as_deref(),
-        })
-    });
-    let figures = dict! {
-        py,
-        "store": &handle.url,
-        "file": inspection.file.as_ref().map(|file| file.as_os_str()),
-        "age": inspection.created.map(|created| seconds(now.steady.get() - created.get())),
-        "reset_within": reset_within.transpose()?,
-        "slowest": slowest.collect::<PyResult<Vec<_>>>()?,
-    };
-    add_stats(&figures, &inspection.stats)?;
-    Ok(figures)
 }
 
 /// Converts the buckets with the most denials.

@@ -87,7 +87,7 @@ impl State {
 pub enum StateKind {
     /// An instant in nanoseconds.
     Instant,
-    /// An instant in whole milliseconds with a tally: the tokens used, which operators see as they are.
+    /// An instant in whole milliseconds with a tally: the tokens used.
     Tally,
     /// The slots of requests in flight.
     Slots,
@@ -97,11 +97,6 @@ impl StateKind {
     /// Returns whether a store may read its states as an instant with a tally.
     pub const fn has_tally(self) -> bool {
         !matches!(self, StateKind::Instant)
-    }
-
-    /// Returns the tally of a state; `None` if it has none.
-    pub fn tally_in(self, state: State) -> Option<u64> {
-        (self == StateKind::Tally).then(|| state.tally())
     }
 
     /// Returns the number of slots held in a state; `None` if it has none.

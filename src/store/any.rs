@@ -5,7 +5,6 @@ use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Now;
-use crate::store::inspect::Inspect;
 use crate::store::memory::MemoryStore;
 #[cfg(unix)]
 use crate::store::memory::Overflow;
@@ -48,18 +47,7 @@ macro_rules! each_store {
 impl AnyStore {
     /// Returns whether other processes use the same buckets.
     pub fn is_shared(&self) -> bool {
-        self.as_inspect().is_some()
-    }
-
-    /// Returns the store for inspection by an operator; `None` if only this process can access it.
-    pub fn as_inspect(&self) -> Option<&dyn Inspect> {
-        match self {
-            AnyStore::Memory(_) => None,
-            #[cfg(unix)]
-            AnyStore::Shared(store) => Some(&**store),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => Some(&**store),
-        }
+        !matches!(self, AnyStore::Memory(_))
     }
 
     /// Returns the store of a server, for callers that do not block; `None` for other stores.

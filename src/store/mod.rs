@@ -1,7 +1,6 @@
 //! Stores, which map bucket keys to states. They do not know limits, decisions or algorithms.
 
 pub mod any;
-pub mod inspect;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;

@@ -56,7 +56,7 @@ COMMANDS: Final = (
     Command("explain", "show which limit applies to an id, and why"),
     Command("simulate", "simulate a limit on synthetic traffic"),
     Command("replay", "simulate limits on the traffic of an access log"),
-    Command("store", "inspect, watch or clear a store"),
+    Command("store", "reset the buckets of a store"),
 )
 """The commands, in the order of the list of commands."""
 

@@ -9,7 +9,6 @@ use redis::{Arg, Cmd, Script, Value};
 use sha2::{Digest, Sha256};
 
 use crate::clock::{Clock, SystemClock};
-use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
 use crate::engine::answer::Answer;
 use crate::engine::batch::Kind;
@@ -98,23 +97,6 @@ pub(super) fn key(prefix: &str, keyspace: &str, id: &str) -> Vec<u8> {
 /// Returns the SHA-256 of an id, in hexadecimal digits.
 fn hash_of(id: &str) -> String {
     Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Returns the algorithm, the limit's name or number, and the id, or its hash, of a bucket's key; `None`
-/// for any other key.
-pub(super) fn bucket_of<'a>(
-    prefix: &str,
-    key: &'a [u8],
-) -> Option<(AlgorithmName, &'a str, &'a str)> {
-    let text = std::str::from_utf8(key).ok()?;
-    let (bucket, limit) = text.rsplit_once(':')?;
-    let bucket = bucket.strip_prefix('{')?.strip_prefix(prefix)?.strip_prefix(':')?;
-    // No name ends with `}` and another name, so at most one fits.
-    let mut algorithms = AlgorithmName::ALL.into_iter();
-    algorithms.find_map(|name| {
-        let start = bucket.strip_suffix(name.as_str())?;
-        Some((name, limit, start.strip_suffix('#').unwrap_or(start).strip_suffix('}')?))
-    })
 }
 
 /// Returns the slot of a key in a cluster.

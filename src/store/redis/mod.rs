@@ -11,10 +11,10 @@ mod codec;
 mod connection;
 mod deny_cache;
 mod handoff;
-mod inspect;
 mod link;
 mod metrics;
 mod probe;
+mod scan;
 mod url;
 
 use std::mem;

@@ -1,15 +1,12 @@
-//! Reading and deleting all buckets of a server while processes use it.
+//! Deleting all buckets of a server while processes use it.
 
 use redis::{Cmd, FromRedisValue, Value};
 
-use crate::engine::key::bucket_key;
-use crate::engine::time::Now;
-use crate::store::inspect::{Inspect, Inspection, Survey};
+use crate::store::StoreError;
 use crate::store::redis::client::Engine;
-use crate::store::redis::codec::{self, Held};
+use crate::store::redis::codec;
 use crate::store::redis::metrics::CallKind;
 use crate::store::redis::{RedisStore, not_understood};
-use crate::store::{Stats, StoreError};
 
 /// The approximate number of keys that the server scans in one step.
 const STEP: u64 = 1000;
@@ -90,34 +87,4 @@ fn read_each(engine: &Engine, name: &str, keys: &[Vec<u8>]) -> Result<Vec<Value>
         command
     });
     engine.call_each(CallKind::Other, &commands.collect::<Vec<_>>()).into_iter().collect()
-}
-
-impl Inspect for RedisStore {
-    fn inspect(&self, _now: Now, slowest: usize) -> Result<Inspection, StoreError> {
-        let mut survey = Survey::new(slowest);
-        self.on_each_server(|server, engine| {
-            let time: (i64, i64) = read(engine, &redis::cmd("TIME"))?;
-            let now = codec::instant(time.0, time.1 * 1000).ok_or_else(not_understood)?;
-            server.scan(engine, |keys| {
-                for (key, value) in keys.iter().zip(read_each(engine, "GET", &keys)?) {
-                    // Deleted concurrently, or of another program.
-                    let Value::BulkString(value) = value else { continue };
-                    let Some(held) = Held::read(&value) else { continue };
-                    let named = codec::bucket_of(&self.client.url().prefix, key);
-                    let Some((algorithm, limit, id)) = named else { continue };
-                    let content = (algorithm.state_kind(), held.state);
-                    survey.add(held.end(), now, content, || Some(bucket_key(limit, id)));
-                }
-                Ok(())
-            })
-        })?;
-        let (buckets, reset_within, slowest) = survey.finish();
-        Ok(Inspection {
-            stats: Stats { buckets: Some(buckets), ..Stats::default() },
-            file: None,
-            created: None,
-            reset_within: Some(reset_within),
-            slowest,
-        })
-    }
 }

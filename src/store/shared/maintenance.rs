@@ -1,17 +1,15 @@
-//! Operations other than decisions: resets, longer lifetimes after a reload, statistics and
-//! inspection.
+//! Operations other than decisions: resets, longer lifetimes after a reload, and statistics.
 
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Now;
+use crate::store::Stats;
 use crate::store::Wait;
-use crate::store::inspect::{Inspect, Inspection, ResetWithin, SlowBucket, Survey};
+use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::loom_mutants::{Mutant, has};
 use crate::store::shared::slot::{Occupant, SharedSlot};
 use crate::store::shared::table::{FoundSlot, SharedTable, SlotAddress, is_in_use};
 use crate::store::shared::table_memory::{FaultPoint, SLOTS_PER_LINE, TableMemory};
-use crate::store::shared::{MappedFile, SharedError, SharedStore};
-use crate::store::{Stats, Store, StoreError};
 
 /// Lines that a walk over the table locks at a time.
 const LINES_AT_ONCE: usize = 64;
@@ -161,41 +159,6 @@ impl<M: TableMemory> SharedTable<M> {
         })
     }
 
-    /// Returns the buckets of a table. Each is read consistently, but not all at one instant.
-    fn occupants(&self, memory: &M) -> impl Iterator<Item = Occupant> {
-        (0..memory.slots()).filter_map(|index| {
-            let slot = memory.slot(index);
-            loop {
-                let occupant = slot.occupant().1?;
-                // Without the lock, the key may be that of the next bucket in the slot.
-                if slot.is_unchanged(occupant) {
-                    let is_valid = |&occupant: &Occupant| {
-                        !occupant.is_sealed() && !self.is_damaged(memory, occupant)
-                    };
-                    return Some(occupant).filter(is_valid);
-                }
-            }
-        })
-    }
-
-    /// Returns a histogram of the times until the buckets are full, and the slowest buckets.
-    fn reset_times(
-        &self,
-        now: Now,
-        slowest: usize,
-    ) -> Result<(ResetWithin, Vec<SlowBucket>), SharedError> {
-        let newest = self.newest()?;
-        let mut survey = Survey::new(slowest);
-        for occupant in newest.tables().flat_map(|memory| self.occupants(memory)) {
-            // The table stores only a hash of the id.
-            let now = now.on(occupant.key.lifetime().timeline());
-            survey.add(occupant.end(), now, (occupant.key.kind(), occupant.state()), || None);
-        }
-        newest.refuse_truncated()?;
-        let (_, reset_within, slowest) = survey.finish();
-        Ok((reset_within, slowest))
-    }
-
     /// Forgets all buckets. Returns their number.
     pub(super) fn clear(&self) -> Result<u64, SharedError> {
         let newest = self.newest()?;
@@ -217,18 +180,5 @@ impl<M: TableMemory> SharedTable<M> {
         }
         newest.refuse_truncated()?;
         Ok(cleared)
-    }
-}
-
-impl Inspect for SharedStore<MappedFile> {
-    fn inspect(&self, now: Now, slowest: usize) -> Result<Inspection, StoreError> {
-        let (reset_within, slowest) = self.table.reset_times(now, slowest)?;
-        Ok(Inspection {
-            stats: self.stats(now)?,
-            file: Some(self.table.current().path().to_owned()),
-            created: Some(self.table.current().created()),
-            reset_within: Some(reset_within),
-            slowest,
-        })
     }
 }

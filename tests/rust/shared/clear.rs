@@ -1,12 +1,10 @@
-//! Inspection and clearing of a table while threads use it.
+//! Clearing of a table while threads use it.
 
 use std::fs::OpenOptions;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use penstock::engine::time::Timestamp;
 use penstock::store::Store;
-use penstock::store::inspect::Inspect;
 use penstock::store::shared::{MappedFile, SharedStore};
 
 use super::{COUNTED_LIMIT, Shared, fresh_path};
@@ -23,7 +21,6 @@ fn a_truncated_table_is_an_error() {
             file.set_len(whole * keep / 4).expect("a shorter file");
             assert!(call(shared.0.store()), "{keep} quarters are left");
         };
-        call(|store| store.inspect(Timestamp::ORIGIN.into(), 2).is_err());
         call(|store| store.clear().is_err());
     }
 }
@@ -48,7 +45,7 @@ fn each_clear_of_a_table_in_use_admits_at_most_one_more_limit() {
         while clears < 20 {
             let used = shared.used("3");
             if used > 1000 * (clears % 10) || used == COUNTED_LIMIT {
-                shared.0.store().inspect(Timestamp::ORIGIN.into(), 10).expect("the table");
+                shared.0.stats().expect("the table");
                 shared.0.store().clear().expect("the table");
                 clears += 1;
             }

@@ -10,9 +10,9 @@
 //! 6. After a fork, parent and child use the same buckets.
 //! 7. An operator can list all buckets, and clear them while calls are in progress.
 
+mod clear;
 mod damage;
 mod file;
-mod inspect;
 mod processes;
 mod torture;
 mod workers;
