@@ -1,6 +1,6 @@
 """Take the pictures of the report page in the docs, with Chromium.
 
-Run as `python docs/images/report.py FOLDER`.
+Run as `PYTHONPATH=examples/notebooks python docs/images/report.py FOLDER`.
 """
 
 from __future__ import annotations

@@ -89,13 +89,10 @@ impl LineFormat {
         line: &'a [u8],
         record: &mut Record<'a>,
     ) -> Result<(), LineFault> {
-        // Servers write empty fields as `-`, so two blanks are most likely one delimiter.
-        for has_runs in [true, false] {
-            if self.scan(line, has_runs, record).is_some() {
-                return Ok(());
-            }
-            *record = Record::default();
+        if self.scan(line, record).is_some() {
+            return Ok(());
         }
+        *record = Record::default();
         let (regex, groups) = self.lenient.as_mut().ok_or(LineFault::Format)?;
         regex.captures_read(groups, line).ok_or(LineFault::Format)?;
         for (index, field) in self.fields.iter().enumerate() {
@@ -105,12 +102,12 @@ impl LineFormat {
         Ok(())
     }
 
-    /// Fills the record if no field contains the text after it. With `has_runs`, a blank between fields
-    /// may be a run of blanks, as in columns of equal width.
-    fn scan<'a>(&self, line: &'a [u8], has_runs: bool, record: &mut Record<'a>) -> Option<()> {
+    /// Fills the record if no field contains the text after it. A blank between fields may be a run of
+    /// blanks, as in columns of equal width: servers write empty fields as `-`.
+    fn scan<'a>(&self, line: &'a [u8], record: &mut Record<'a>) -> Option<()> {
         let mut rest = line;
         for (index, field) in self.fields.iter().enumerate() {
-            rest = strip(rest, &field.before, has_runs)?;
+            rest = strip(rest, &field.before)?;
             let after = self.after(index);
             let (text, end) = match field.kind {
                 FieldKind::Number => number(rest)?,
@@ -126,7 +123,7 @@ impl LineFormat {
             field.slots.iter().for_each(|&slot| record.fill(slot, text));
             rest = &rest[end..];
         }
-        rest = strip(rest, &self.tail, has_runs)?;
+        rest = strip(rest, &self.tail)?;
         let is_end = if self.is_open {
             rest.is_empty()
                 || (rest[0] == b' ' && memchr_iter(b'"', rest).count().is_multiple_of(2))
@@ -151,10 +148,7 @@ fn literal(text: &str) -> String {
 }
 
 /// Returns the rest of a text that begins with a literal.
-fn strip<'a>(text: &'a [u8], literal: &str, has_runs: bool) -> Option<&'a [u8]> {
-    if !has_runs {
-        return text.strip_prefix(literal.as_bytes());
-    }
+fn strip<'a>(text: &'a [u8], literal: &str) -> Option<&'a [u8]> {
     let mut rest = text;
     for byte in literal.bytes() {
         rest = rest.strip_prefix(&[byte])?;

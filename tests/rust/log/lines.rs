@@ -24,6 +24,8 @@ fn client_addresses_of_server_logs_are_parsed() {
         (format!("fe80::1%eth0 - - {TAIL}"), "fe80::1"),
         (format!("host.example - - {TAIL}"), "host.example"),
         (format!("unix: - - {TAIL}"), "unix:"),
+        (format!("203.0.113.7 -  {TAIL}"), "203.0.113.7"),
+        (format!("203.0.113.7   -   -   {TAIL}"), "203.0.113.7"),
         (format!("203.0.113.7 - ada {TAIL}\r"), "203.0.113.7"),
         (format!("203.0.113.7 - Ada L. Byron {TAIL}"), "203.0.113.7"),
         (format!("\0\0\0203.0.113.7 - - {TAIL}").replace("\\0", "\0"), "203.0.113.7"),
