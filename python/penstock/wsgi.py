@@ -5,6 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Never, Unpack, cast
 
+from penstock.errors import ConfigError
+from penstock.validation import is_coroutine_function, takes
 from penstock.web.decide import NOTHING
 from penstock.web.guard import Guard
 from penstock.web.identity import everyone, shared
@@ -65,6 +67,10 @@ class PenstockMiddleware:
         limit: str | Limit | Sequence[str | Limit] | Callable[..., Any] | None = None,
         **options: Unpack[_Options],
     ) -> None:
+        if is_coroutine_function(app) or (takes(app, 3) and not takes(app, 2)):
+            raise ConfigError(
+                f"{app!r} is an ASGI application; use penstock.asgi.PenstockMiddleware"
+            )
         guard_options, limit_options = split_options(options, "PenstockMiddleware")
         check_on_denied(options.get("on_denied"))
         limits, limit_options = split_limit(limit, limit_options)

@@ -305,3 +305,9 @@ def test_more_peers_than_are_cached_keep_their_addresses() -> None:
     assert [known.learn(peer) for peer in peers] == peers
     assert len(known.ids) < len(peers)
     assert known.learn("2001:db8::1") is None
+
+
+@pytest.mark.parametrize("field", [";for=192.0.2.9", "for=192.0.2.9;", "by=a;;for=192.0.2.9; ;"])
+def test_pairs_of_forwarded_may_be_empty(field: str) -> None:
+    found = client_address("10.0.0.1", {"Forwarded": field}, trusted_proxies=["10.0.0.0/8"])
+    assert found == "192.0.2.9"

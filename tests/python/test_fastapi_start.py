@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, Header, WebSocket
 from fastapi_app import hello
 from guards import PEER
 from starlette.testclient import TestClient
@@ -253,3 +253,64 @@ def test_limit_class_without_a_call_is_an_error_at_startup(kind: Any) -> None:
     app.get("/", dependencies=[Depends(kind)])(len)
     with pytest.raises(penstock.ConfigError, match=rf"Depends\({kind.__name__}\('PerAddress'\)\)"):
         install(app)
+
+
+def by_annotation(_: Annotated[None, RateLimit("PerAddress")] = None) -> str:
+    return "hello"
+
+
+def by_default(_: Any = RateLimit("PerAddress")) -> str:  # noqa: B008  the mistake
+    return "hello"
+
+
+@pytest.mark.parametrize("endpoint", [by_annotation, by_default])
+def test_limit_of_a_parameter_without_depends_is_an_error(endpoint: Callable[..., str]) -> None:
+    app = FastAPI()
+    app.get("/")(endpoint)
+    with pytest.raises(penstock.ConfigError, match=r"write Depends\(RateLimit\('PerAddress'\)\)"):
+        install(app, limits={"PerAddress": "1/minute"})
+
+
+def test_limit_of_messages_on_a_route_is_an_error() -> None:
+    app = FastAPI()
+    app.get("/", dependencies=[Depends(MessageLimit("1/minute"))])(hello)
+    with pytest.raises(penstock.ConfigError, match="use RateLimit"):
+        install(app)
+
+
+def of_header(account: Annotated[str, Header()]) -> str:
+    return account
+
+
+def of_dependency(account: str = Depends(of_header)) -> str:
+    return account
+
+
+@pytest.mark.parametrize("option", ["id", "cost", "exempt_when"])
+@pytest.mark.parametrize("source", [of_header, of_dependency])
+def test_dependency_that_is_not_wrapped_is_an_error(option: str, source: Any) -> None:
+    options: Any = {option: source}
+    with pytest.raises(penstock.ConfigError, match=rf"{option}=Depends\({source.__name__}\)"):
+        RateLimit("1/minute", **options)
+
+
+def annotated(_: Annotated[None, Depends(RateLimit("PerAddress"))]) -> str:
+    return repr(_)
+
+
+def defaulted(_: None = Depends(RateLimit("PerAddress"))) -> str:
+    return repr(_)
+
+
+@pytest.mark.parametrize("endpoint", [annotated, defaulted])
+@pytest.mark.parametrize("around", [[], [Depends(RateLimit("Large"))]], ids=["alone", "router"])
+def test_limit_may_be_a_parameter_of_an_endpoint(endpoint: Any, around: Any) -> None:
+    app = FastAPI()
+    install(app, limits={"PerAddress": "1/minute", "Large": "9/minute"})
+    router = APIRouter(dependencies=around)
+    router.get("/")(endpoint)
+    app.include_router(router)
+    client = TestClient(app, client=(PEER, 50000))
+    answers = [client.get("/") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert answers[0].json() == "None"

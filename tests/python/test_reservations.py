@@ -38,7 +38,7 @@ def test_reservation_that_nothing_settles_is_released(limiter: Limiter, clock: M
     assert admit(limits, request()).refusal == "denied"
     clock.advance(1)
     # The next reservation releases the old ones, after it was decided.
-    other = compiled(limiter, failed(cost=0))
+    other = compiled(limiter, failed(cost=lambda _: 0))
     admit(other, request())
     assert left(limiter, "Logins") == 0
     admit(limits, EnvironRequest({"REMOTE_ADDR": "203.0.113.8"}))
@@ -112,6 +112,21 @@ def test_refund_and_settlement_return_the_tokens_once(limiter: Limiter) -> None:
     outcome.refund()
     outcome.settle(200)
     assert left(limiter, "Logins") == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"deduct_when": bool}, {"count_denied": True}])
+def test_limit_that_never_takes_a_token_is_an_error(options: Any) -> None:
+    with pytest.raises(ConfigError, match="cost=0"):
+        make_rule(["Logins"], "logins", {"cost": 0, **options})
+    settled: list[Any] = [{"settle": True}, {"cost_from_response": len}]
+    for each in settled:
+        assert make_rule(["Logins"], "logins", {"cost": 0, **each}).is_settled
+
+
+@pytest.mark.parametrize("name", ["deduct_when", "cost_from_response"])
+def test_cost_is_settled_by_the_view_or_from_the_response(name: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        make_rule(["Logins"], "logins", {"settle": True, name: len})
 
 
 def test_reserve_needs_a_response_to_settle_it() -> None:

@@ -18,6 +18,7 @@ from penstock.asgi.visit import (
     visit_of,
 )
 from penstock.errors import ConfigError
+from penstock.validation import takes
 from penstock.web.guard import Guard
 from penstock.web.options import GuardOptions, check_routeless, split_limit, split_options
 from penstock.web.rule import AsyncReader, LimitOptions
@@ -74,6 +75,10 @@ class PenstockMiddleware:
         limit: str | Limit | Sequence[str | Limit] | Callable[..., Any] | None = None,
         **options: Unpack[_Options],
     ) -> None:
+        if not takes(app, 3) and takes(app, 2):
+            raise ConfigError(
+                f"{app!r} is a WSGI application; use penstock.wsgi.PenstockMiddleware"
+            )
         guard_options, limit_options = split_options(options, "PenstockMiddleware")
         self.app: Final = app
         self.guard: Final = _guard(limiter, guard_options)
@@ -82,10 +87,10 @@ class PenstockMiddleware:
         self._waits: Final = self.guard.limiter.may_wait or self._awaited is not None
         if limit_options and not has_limit:
             raise ConfigError(f"{', '.join(sorted(limit_options))} need a limit, found limit=None")
-        if limiter is None and not has_limit:
+        if not (has_limit or isinstance(limiter, Guard)):
             raise ConfigError(
                 "PenstockMiddleware needs a limit, such as limit='PerAddress'; without one, pass "
-                "the limiter or the guard of the limits further inside"
+                "the guard of the limits further inside"
             )
 
     def _compile(

@@ -38,7 +38,7 @@ def check_settings(app_configs: object, **_: Any) -> list[CheckMessage]:
     messages = list(_forwarding(options))
     guard, faults = _guard(options)
     messages += faults
-    if options.get("DEFAULT"):
+    if options.get("DEFAULT") not in (None, [], ()):
         if not _has_middleware():
             messages.append(_error("E009", "PENSTOCK['DEFAULT'] needs the middleware", _ADD))
         try:

@@ -92,8 +92,7 @@ def _load() -> DjangoLimits:
     with _lock:
         if _current is None:
             options = read_options()
-            # django-ratelimit's switch is read below.
-            report_foreign_settings(name for name in dir(settings) if name != "RATELIMIT_ENABLE")
+            report_foreign_settings(dir(settings))
             guard, defaults = make_guard(options), tuple(default_rules(options))
             # Servers run no system checks.
             guard.check(defaults)
@@ -109,7 +108,7 @@ def forget() -> None:
 
 def _note(*, setting: str, **_: Any) -> None:
     """Forget the setting after `override_settings`."""
-    if setting in ("PENSTOCK", "RATELIMIT_ENABLE", "BASE_DIR"):
+    if setting in ("PENSTOCK", "BASE_DIR"):
         forget()
 
 
@@ -145,9 +144,6 @@ def make_guard(options: Mapping[str, Any]) -> Guard:
         if isinstance(found.get(key), str | PathLike):
             found[key] = find_file(found[key], getattr(settings, "BASE_DIR", None))
     check_on_denied(found.get("ON_DENIED"), "ON_DENIED")
-    # django-ratelimit's switch, which test settings may have.
-    if "ENABLED" not in found and getattr(settings, "RATELIMIT_ENABLE", True) is False:
-        found["ENABLED"] = False
     limiter = found.pop("LIMITER", None)
     lowered = {key.lower(): value for key, value in found.items()}
     return Guard(limiter, **cast("GuardOptions", lowered))
@@ -159,7 +155,9 @@ def default_rules(options: Mapping[str, Any]) -> Iterator[Rule]:
     Raises:
         ConfigError: `DEFAULT` is neither a limit nor a list of limits.
     """
-    given = options.get("DEFAULT") or ()
+    given = options.get("DEFAULT")
+    if given is None:
+        given = ()
     plain: list[str | Limit] = []
     for item in given if isinstance(given, list | tuple) else (given,):
         if isinstance(item, str | Limit):

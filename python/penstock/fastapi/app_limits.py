@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock.asgi.visit import AsgiVisit, store_decision, visit_of
 from penstock.fastapi.around import put_around
 from penstock.fastapi.request import FastapiRequest, RequestRefused, mount_template, route_of
-from penstock.fastapi.routes import limited_routes, limits_in, limits_of_app, per_request
+from penstock.fastapi.routes import (
+    check_parameters,
+    limited_routes,
+    limits_in,
+    limits_of_app,
+    per_request,
+)
 from penstock.web.route_table import EXEMPT, RouteTable, scope_of
 
 if TYPE_CHECKING:
@@ -122,6 +128,7 @@ class FastapiLimits(RouteTable):
             LimitError: As `Guard.check`.
         """
         super().check()
+        check_parameters(self._app.routes)
         self.guard.check(
             [
                 self._rule(limit, _scope_of(route.dependant.call, route.path))

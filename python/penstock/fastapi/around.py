@@ -59,7 +59,8 @@ class LimitsAround:
         self._limits: Final[frozenset[object]] = frozenset(limits)
         self._is_around = True
         # The handler of the route has this list.
-        self._left[:] = [each for each in self.dependencies if each.call not in self._limits]
+        # An endpoint that names one gets its value from FastAPI: it is decided by then.
+        self._left[:] = [x for x in self.dependencies if x.name or x.call not in self._limits]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide the limits, and serve the request."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from penstock._core import Limit
 
 _Result = TypeVar("_Result")
+# Where the classes of `Depends`, `Header`, `Query` and others are.
+_DECLARED: Final = ("fastapi.params", "fastapi.param_functions")
 
 
 def refuse_endpoint(
@@ -48,6 +50,28 @@ def refuse_endpoint(
     return checked
 
 
+def _check_unwrapped(option: str, source: object) -> None:
+    """Check that a callable does not need FastAPI to resolve its parameters.
+
+    Raises:
+        ConfigError: It does.
+    """
+    if not inspect.isroutine(source):
+        return
+    try:
+        parameters = inspect.signature(source, eval_str=True).parameters.values()
+    except (NameError, TypeError, ValueError):
+        return
+    for parameter in parameters:
+        found = (parameter.default, *getattr(parameter.annotation, "__metadata__", ()))
+        if any(type(each).__module__ in _DECLARED for each in found):
+            name = getattr(source, "__name__", repr(source))
+            raise ConfigError(
+                f"{option}: FastAPI has to resolve {parameter.name} of {name}; "
+                f"write {option}=Depends({name})"
+            )
+
+
 class RouteLimit(AsyncLimits):
     """One or several limits of a route, as its dependencies declare them.
 
@@ -65,6 +89,8 @@ class RouteLimit(AsyncLimits):
         depends = {
             name: value for name in READ_OPTIONS if isinstance(value := given.get(name), Depends)
         }
+        for name in READ_OPTIONS:
+            _check_unwrapped(name, given.get(name))
         self._resolved: Final = {name: ResolvedValue() for name in depends}
         super().__init__(limits, cast("AsyncRuleOptions", {**given, **self._resolved}), scope)
         self.has_dependencies: Final = bool(depends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastapi import routing
@@ -59,6 +60,39 @@ def limited_routes(routes: Iterable[Any], mounted_at: str = "") -> Iterator[Limi
             inside = getattr(mounted, "routes", None) or ()
             # An application for a host name has no path of its own.
             yield from limited_routes(inside, f"{mounted_at}{getattr(route, 'path', None) or ''}")
+
+
+def check_parameters(routes: Iterable[Any]) -> None:
+    """Check that no endpoint has a limit where FastAPI does not look for one.
+
+    Raises:
+        ConfigError: A parameter has a limit without `Depends`, or a route a limit of messages.
+    """
+    for route in getattr(routing, "iter_route_contexts", iter)(routes):
+        dependant: Dependant | None = getattr(route, "dependant", None)
+        if dependant is None:
+            continue
+        for parameter in _parameters_of(dependant.call):
+            for given in (parameter.default, *getattr(parameter.annotation, "__metadata__", ())):
+                if isinstance(given, RouteLimit):
+                    raise ConfigError(
+                        f"{route.path}: {given!r} of the parameter {parameter.name} needs Depends; "
+                        f"write Depends({given!r})"
+                    )
+        is_http = getattr(route, "methods", None) is not None
+        for limit in limits_in(route) if is_http else ():
+            if not limit.is_per_request:
+                raise ConfigError(
+                    f"{route.path}: {limit!r} limits the messages of a WebSocket; use RateLimit"
+                )
+
+
+def _parameters_of(call: Any) -> Iterable[inspect.Parameter]:
+    try:
+        return inspect.signature(call, eval_str=True).parameters.values()
+    except (NameError, TypeError, ValueError):
+        # Names that only a type checker knows: FastAPI cannot read them either.
+        return ()
 
 
 def limits_in(route: Any, replaced: Collection[object] = ()) -> Iterator[RouteLimit]:

@@ -33,7 +33,13 @@ def merge_config(
     given = {key: value for key, value in app.config.items() if key.startswith(_PREFIX)}
     for key in given.keys() - known:
         raise ConfigError(f"the config has no key {key}; {did_you_mean(key, known)}")
-    default = given.pop(_DEFAULT_KEY, None) or ()
+    if "PENSTOCK" in app.config:
+        raise ConfigError(
+            "the config has no key PENSTOCK; write a key for each option, such as PENSTOCK_DEFAULT"
+        )
+    default = given.pop(_DEFAULT_KEY, None)
+    if default is None:
+        default = ()
     configured = {names[key]: value for key, value in given.items() if key in names}
     if _LIMITER_KEY in given:
         limiter = given[_LIMITER_KEY]

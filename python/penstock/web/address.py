@@ -41,7 +41,7 @@ ADDRESS_MARK: Final = "address:"
 # Longer headers are not cached, since clients choose them.
 _MAX_CACHED_LENGTH: Final = 256
 _PAIR: Final = re.compile(
-    r'\s*([!#$%&\'*+.^_`|~0-9A-Za-z-]+)=("(?:[^"\\]|\\.)*"|[^\s;,"]*)\s*(?:;|$)'
+    r'[\s;]*([!#$%&\'*+.^_`|~0-9A-Za-z-]+)=("(?:[^"\\]|\\.)*"|[^\s;,"]*)\s*(?:;|$)'
 )
 
 
@@ -421,7 +421,7 @@ def _for_node(element: str) -> str:
         at = pair.end()
         if pair[1].lower() == "for":
             found.append(pair[2])
-    if at < len(element.rstrip()) or len(found) != 1:
+    if at < len(element.rstrip("; \t")) or len(found) != 1:
         return "unknown"
     value = found[0]
     if value.startswith('"'):

@@ -465,6 +465,10 @@ def make_rule(
     by_response = [n for n in ("deduct_when", "cost_from_response") if known[n] is not None]
     if not (known["reserve"] or by_response):
         raise ConfigError("reserve=False needs deduct_when or cost_from_response")
+    if known["cost"] == 0 and not (known["settle"] or known["cost_from_response"]):
+        raise ConfigError(
+            "cost=0 takes nothing, so the limit would never deny; leave it out, or use exempt_when"
+        )
     if known["settle"] and by_response:
         raise ConfigError(
             f"a cost is settled by the view or from the response, found settle and {by_response[0]}"
