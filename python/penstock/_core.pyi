@@ -1710,6 +1710,8 @@ class Simulator:
     Args:
         limits: A limit, or limits with their overrides.
         name: The limit to evaluate; optional if there is only one.
+        denies_excess: Whether an event that costs more than its limit can ever admit is denied with
+            a `retry_after` of 0; otherwise it is an error.
 
     Raises:
         UnknownLimit: No limit has this name.
@@ -1717,7 +1719,11 @@ class Simulator:
     """
 
     def __new__(
-        cls, limits: Limit | Limits | Mapping[str, Limit | str], name: str | None = None
+        cls,
+        limits: Limit | Limits | Mapping[str, Limit | str],
+        name: str | None = None,
+        *,
+        denies_excess: bool = False,
     ) -> Self: ...
     @property
     def name(self) -> str:
@@ -1732,27 +1738,6 @@ class Simulator:
 
         Raises:
             InvalidId: An id does not have the limit's id format.
-        """
-    def wait(
-        self,
-        times: numpy.typing.NDArray[numpy.int64],
-        clients: numpy.typing.NDArray[numpy.uint32] | None,
-        costs: numpy.typing.NDArray[numpy.int64] | None,
-        timeout_ns: int,
-        waits_ns: numpy.typing.NDArray[numpy.int64],
-    ) -> None:
-        """Simulate callers that wait for tokens in order of arrival, and write their waits.
-
-        Args:
-            times: Nanoseconds since the clock's origin, in ascending order.
-            clients: Client numbers; `None` for the first client.
-            costs: Tokens; `None` for 1 each.
-            timeout_ns: The longest wait. An event that would wait longer takes no tokens.
-            waits_ns: Receives the waits in nanoseconds, or -1 for an event that takes no tokens.
-
-        Raises:
-            CostError: A cost is impossible under this limit.
-            ValueError: Times are not ascending, a client does not exist, or lengths differ.
         """
     def add_unnamed(self, count: int) -> None:
         """Add clients without ids. Each has its own bucket under the default limit.
@@ -1848,12 +1833,17 @@ class RouteSimulator:
     Args:
         limits: The limits with their overrides.
         names: The limits that plans refer to, by index.
+        denies_excess: As for `Simulator`.
 
     Raises:
         UnknownLimit: A limit does not exist.
     """
     def __new__(
-        cls, limits: Limit | Limits | Mapping[str, Limit | str], names: Sequence[str]
+        cls,
+        limits: Limit | Limits | Mapping[str, Limit | str],
+        names: Sequence[str],
+        *,
+        denies_excess: bool = False,
     ) -> Self: ...
     def add_plan(self, parts: Sequence[tuple[int, str, int | None, int]]) -> int:
         """Add a plan, which is what one kind of request spends. Return its number.

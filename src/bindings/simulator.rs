@@ -104,9 +104,13 @@ impl Simulator {
 #[pymethods]
 impl Simulator {
     #[new]
-    #[pyo3(signature = (limits, name = None))]
-    fn new(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Simulator> {
-        let core = simulate::Simulator::new(entry_of(limits, name)?);
+    #[pyo3(signature = (limits, name = None, *, denies_excess = false))]
+    fn new(
+        limits: &Bound<'_, PyAny>,
+        name: Option<&str>,
+        denies_excess: bool,
+    ) -> PyResult<Simulator> {
+        let core = simulate::Simulator::new(entry_of(limits, name)?, denies_excess);
         let state = SimulatorState { core, ids: Ids::default(), failed: false };
         Ok(Simulator { state: Mutex::new(state) })
     }
@@ -245,26 +249,6 @@ impl Simulator {
         })
     }
 
-    #[doc = doc!(Simulator.wait)]
-    fn wait<'py>(
-        &self,
-        times: &Bound<'py, PyAny>,
-        clients: Option<&Bound<'py, PyAny>>,
-        costs: Option<&Bound<'py, PyAny>>,
-        timeout_ns: i64,
-        waits_ns: &Bound<'py, PyAny>,
-    ) -> PyResult<()> {
-        let py = times.py();
-        let events = EventColumns::of(times, clients, costs, None)?;
-        let waits: Array<i64> = events.result("waits_ns", waits_ns)?;
-        self.with(|state| {
-            let (core, events) = (&mut state.core, events.events());
-            let outcome = py.detach(|| core.wait(&events, timeout_ns, waits.shared()));
-            state.failed = outcome.is_err();
-            outcome.map_err(|fault| event_error(py, fault))
-        })
-    }
-
     fn __repr__(&self) -> PyResult<String> {
         self.with_any(|state| {
             let (name, clients) = (state.core.entry().name(), state.core.clients());
@@ -283,9 +267,14 @@ pub(crate) struct RouteSimulator {
 #[pymethods]
 impl RouteSimulator {
     #[new]
-    fn new(limits: &Bound<'_, PyAny>, names: Items<String>) -> PyResult<RouteSimulator> {
+    #[pyo3(signature = (limits, names, *, denies_excess = false))]
+    fn new(
+        limits: &Bound<'_, PyAny>,
+        names: Items<String>,
+        denies_excess: bool,
+    ) -> PyResult<RouteSimulator> {
         let entries = names.0.iter().map(|name| entry_of(limits, Some(name)));
-        let core = Together::new(entries.collect::<PyResult<_>>()?);
+        let core = Together::new(entries.collect::<PyResult<_>>()?, denies_excess);
         Ok(RouteSimulator { core: Mutex::new(core) })
     }
 

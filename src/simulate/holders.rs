@@ -4,11 +4,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::engine::algorithm::Step;
+use crate::engine::decision::Decision;
 use crate::engine::operation::Operation;
 use crate::engine::state::{Lease, State};
-use crate::engine::time::Timestamp;
+use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
-use crate::simulate::{Columns, Events, FaultAt, Simulator, advance, for_each};
+use crate::simulate::{Columns, Events, FaultAt, Simulator, advance, excess, for_each};
 
 /// The slots that one request holds in a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,10 +42,14 @@ impl Simulator {
             let now = advance(&mut self.last, events.time(index))?;
             self.end_until(now.get());
             let tokens = events.cost(index);
-            let (bucket, limit, cost) = self.resolve(events.client(index), tokens)?;
+            let Some((bucket, limit, cost)) = self.resolve(events.client(index), tokens)? else {
+                columns.put(index, &excess().0);
+                return Ok(());
+            };
             let verb = if limit.slots().is_some() { Verb::Reserve } else { Verb::Spend };
             let state = State::from_word(self.words[bucket]);
-            let step = Operation { verb, limit, cost }.step(state, now);
+            let mut step = Operation { verb, limit, cost }.step(state, now);
+            self.wait_for_slots(bucket, tokens, now.get(), &mut step.decision);
             if let Some(after) = step.after {
                 self.words[bucket] = after.word();
                 self.hold(bucket, tokens, after, now.get(), events.duration(index));
@@ -66,7 +71,30 @@ impl Simulator {
         let Some(slots) = self.limit_of_bucket(bucket).slots() else { return };
         let (lease, end) = (slots.lease_of(after), now.saturating_add(duration));
         let at = end.min(now.saturating_add(slots.lease().get() / 2));
+        let ends = self.ends.entry(bucket).or_default();
+        ends.drain(..ends.partition_point(|&(end, _)| end <= now));
+        ends.insert(ends.partition_point(|&(other, _)| other <= end), (end, tokens));
         self.holders.push(Reverse(Holder { at, end, bucket, tokens, lease }));
+    }
+
+    /// Replaces the wait of a denied request by the time until enough slots come back, which is known here;
+    /// a limiter knows only when leases end.
+    pub(super) fn wait_for_slots(
+        &self,
+        bucket: usize,
+        tokens: i64,
+        now: i64,
+        decision: &mut Decision,
+    ) {
+        let Some(ends) = self.ends.get(&bucket).filter(|_| !decision.allowed) else { return };
+        let mut missing = tokens - decision.remaining;
+        for &(end, returned) in ends.iter().filter(|&&(end, _)| end > now) {
+            missing -= returned;
+            if missing <= 0 {
+                decision.retry_after = Nanos::clamped(end - now);
+                return;
+            }
+        }
     }
 
     /// Returns the slots of requests that end until `now`, and renews those of the others in time.

@@ -38,6 +38,11 @@ const PREFETCH_THRESHOLD: usize = 1 << 15;
 /// Marks a bucket without a state. It is not the word of a valid state.
 const EMPTY: u64 = u64::MAX;
 
+/// Returns the decision on an event that costs more than its limit can ever admit. It has no retry.
+fn excess() -> (Decision, Write) {
+    (Decision::default(), Write::Keep)
+}
+
 /// The reason why an event is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventFault {
@@ -96,6 +101,10 @@ pub struct Simulator {
     last: i64,
     /// The requests that hold slots.
     holders: Holders,
+    /// For each bucket with holders, when which slots come back, the first one first.
+    ends: HashMap<usize, Vec<(i64, i64)>>,
+    /// Whether an event that costs more than its limit can ever admit is denied, not a fault.
+    denies_excess: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -108,7 +117,10 @@ struct Buckets {
 
 impl Simulator {
     /// Creates a simulator of one limit and its overrides, without clients.
-    pub fn new(entry: Arc<Entry>) -> Simulator {
+    ///
+    /// With `denies_excess`, an event that costs more than its limit can ever admit is denied with a
+    /// `retry_after` of 0; otherwise it is a fault.
+    pub fn new(entry: Arc<Entry>, denies_excess: bool) -> Simulator {
         // Without an id format, every id is canonical and has its own bucket.
         let buckets = (entry.id_format() != IdFormat::Any).then(Buckets::default);
         Simulator {
@@ -121,6 +133,8 @@ impl Simulator {
             limit_of: Vec::new(),
             last: 0,
             holders: Holders::new(),
+            ends: HashMap::new(),
+            denies_excess,
         }
     }
 
@@ -156,28 +170,38 @@ impl Simulator {
         &self.limits[limit]
     }
 
-    /// Returns the bucket of an event, its limit, and its cost.
-    fn resolve(&self, client: u32, tokens: i64) -> Result<(usize, &Limit, Cost), EventFault> {
+    /// Returns the bucket of an event, its limit, and its cost; `None` if its cost is denied.
+    fn resolve(
+        &self,
+        client: u32,
+        tokens: i64,
+    ) -> Result<Option<(usize, &Limit, Cost)>, EventFault> {
         let unknown = EventFault::UnknownClient { found: client, clients: self.clients };
         let (bucket, limit) = self.bucket_of(client as usize).ok_or(unknown)?;
-        let cost = limit.cost(tokens).map_err(|source| self.impossible(source))?;
-        Ok((bucket, limit, cost))
+        match limit.cost(tokens) {
+            Ok(cost) => Ok(Some((bucket, limit, cost))),
+            Err(_) if self.denies_excess && tokens >= 0 => Ok(None),
+            Err(source) => Err(self.impossible(source)),
+        }
     }
 
     /// Returns the bucket of an event that must leave `keep` tokens, the part of its limit above them,
-    /// and its cost.
+    /// and its cost; `None` if its cost is denied.
     fn resolve_keeping(
         &self,
         client: u32,
         tokens: i64,
         keep: i64,
-    ) -> Result<(usize, Limit, Cost), EventFault> {
-        let (bucket, limit, cost) = self.resolve(client, tokens)?;
+    ) -> Result<Option<(usize, Limit, Cost)>, EventFault> {
+        let Some((bucket, limit, cost)) = self.resolve(client, tokens)? else { return Ok(None) };
         if keep == 0 {
-            return Ok((bucket, *limit, cost));
+            return Ok(Some((bucket, *limit, cost)));
         }
-        let kept = limit.keeping(keep, tokens).map_err(|source| self.impossible(source))?;
-        Ok((bucket, kept, cost))
+        match limit.keeping(keep, tokens) {
+            Ok(kept) => Ok(Some((bucket, kept, cost))),
+            Err(_) if self.denies_excess => Ok(None),
+            Err(source) => Err(self.impossible(source)),
+        }
     }
 
     fn impossible(&self, source: CostError) -> EventFault {
@@ -281,6 +305,7 @@ impl Simulator {
     fn run_all(&mut self, events: &Events<'_>, columns: &Columns<'_>) -> bool {
         let walk =
             Walk { map: self.buckets.as_ref().map(|all| &all.by_client[..]), last: self.last };
+        let denied = |tokens: i64| (self.denies_excess && tokens >= 0).then(excess);
         let words = &mut self.words[..];
         match &self.limits[..] {
             [] => events.is_empty(),
@@ -291,7 +316,7 @@ impl Simulator {
                     // Copied, and not taken from `limit`, so that both stay in registers.
                     let (rules, most) = (*rules, rules.max_cost());
                     walk.each(events, words, columns, |_, tokens, state, now, is_wanted| {
-                        let cost = Cost::new(tokens, most).ok()?;
+                        let Ok(cost) = Cost::new(tokens, most) else { return denied(tokens) };
                         Some(spend(&rules, cost, state, now, is_wanted))
                     })
                 },
@@ -304,7 +329,7 @@ impl Simulator {
                 let limit_of = &self.limit_of;
                 walk.each(events, words, columns, |bucket, tokens, state, now, is_wanted| {
                     let limit = &limits[limit_of[bucket] as usize];
-                    let cost = limit.cost(tokens).ok()?;
+                    let Ok(cost) = limit.cost(tokens) else { return denied(tokens) };
                     Some(dispatch!(
                         limit,
                         rules => spend(rules, cost, state, now, is_wanted),

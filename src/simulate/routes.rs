@@ -1,4 +1,4 @@
-//! Simulation of several limits that are decided together, and of callers that wait.
+//! Simulation of several limits that are decided together.
 
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use crate::engine::decision::Decision;
 use crate::engine::operation::Operation;
 use crate::engine::registry::Entry;
 use crate::engine::state::State;
-use crate::engine::time::Timestamp;
 use crate::engine::verb::Verb;
-use crate::simulate::{Columns, EventFault, Events, FaultAt, Ids, Simulator, advance, for_each};
-use crate::sync::counting::{AtomicI64, AtomicU32, Ordering};
+use crate::simulate::{
+    Columns, EventFault, Events, FaultAt, Ids, Simulator, advance, excess, for_each,
+};
+use crate::sync::counting::{AtomicU32, Ordering};
 
 /// The value of `denied_by` for an event that no limit denies.
 pub const NO_LIMIT: u32 = u32::MAX;
@@ -41,9 +42,9 @@ pub struct Together {
 
 impl Together {
     /// Creates a simulation of several limits, which plans refer to by index.
-    pub fn new(entries: Vec<Arc<Entry>>) -> Together {
-        let simulators =
-            entries.into_iter().map(|entry| (Simulator::new(entry), Ids::default())).collect();
+    pub fn new(entries: Vec<Arc<Entry>>, denies_excess: bool) -> Together {
+        let simulator = |entry| (Simulator::new(entry, denies_excess), Ids::default());
+        let simulators = entries.into_iter().map(simulator).collect();
         Together { simulators, plans: Vec::new(), last: 0 }
     }
 
@@ -118,8 +119,12 @@ impl Together {
         let mut states = Vec::with_capacity(plan.len());
         for part in plan {
             let simulator = &simulators[part.limit].0;
-            let (bucket, limit, cost) =
-                simulator.resolve_keeping(part.client, part.cost.unwrap_or(cost), part.keep)?;
+            let cost = part.cost.unwrap_or(cost);
+            let Some((bucket, limit, cost)) =
+                simulator.resolve_keeping(part.client, cost, part.keep)?
+            else {
+                return Ok((part.limit as u32, excess().0));
+            };
             resolved.push((limit, cost));
             states.push(State::from_word(simulator.words[bucket]));
         }
@@ -130,6 +135,13 @@ impl Together {
         });
         let members: Vec<_> = members.collect();
         let is_allowed = batch::steps(&members, &states, now.into(), steps);
+        for (part, step) in plan.iter().zip(steps.iter_mut()) {
+            let simulator = &simulators[part.limit].0;
+            if let Some((bucket, _)) = simulator.bucket_of(part.client as usize) {
+                let tokens = part.cost.unwrap_or(cost);
+                simulator.wait_for_slots(bucket, tokens, time, &mut step.decision);
+            }
+        }
         let strictest = batch::strictest(steps.iter().map(|step| (true, step.decision)));
         for (part, step) in plan.iter().zip(steps.iter()) {
             let simulator = &mut simulators[part.limit].0;
@@ -150,47 +162,6 @@ impl Together {
             Some(index) if !is_allowed => (plan[index].limit as u32, steps[index].decision),
             Some(index) => (NO_LIMIT, steps[index].decision),
             None => (NO_LIMIT, Decision::unlimited(now)),
-        })
-    }
-}
-
-impl Simulator {
-    /// Waits for tokens in order of arrival, as `acquire` does. Writes the wait of each event in
-    /// nanoseconds, or -1 for an event that would wait longer than `timeout` and takes no tokens.
-    ///
-    /// # Errors
-    /// [`FaultAt`] if an event is invalid. The simulator must not be used again.
-    pub fn wait(
-        &mut self,
-        events: &Events<'_>,
-        timeout: i64,
-        waits: &[AtomicI64],
-    ) -> Result<(), FaultAt> {
-        // When the last waiter of each bucket was served.
-        let mut served = vec![0; self.words.len()];
-        for_each(events, |index| {
-            let arrival = advance(&mut self.last, events.time(index))?.get();
-            let (bucket, limit, cost) = self.resolve(events.client(index), events.cost(index))?;
-            // Earlier events of the bucket are served first.
-            let mut now = arrival.max(served[bucket]);
-            let state = State::from_word(self.words[bucket]);
-            let step = loop {
-                let step = limit.spend(cost, state, Timestamp::clamped(now));
-                let is_late = now.saturating_sub(arrival) > timeout;
-                if step.decision.allowed || is_late {
-                    break (!is_late).then_some(step);
-                }
-                now = now.saturating_add(step.decision.retry_after.get().max(1));
-            };
-            let wait = step.map_or(-1, |step| {
-                if let Some(after) = step.after {
-                    self.words[bucket] = after.word();
-                }
-                served[bucket] = now;
-                now - arrival
-            });
-            waits[index].store(wait, Ordering::Relaxed);
-            Ok(())
         })
     }
 }

@@ -204,6 +204,10 @@ impl Totals {
         let totals = &mut self.clients[client];
         totals.denied += 1;
         totals.longest = totals.longest.max(wait);
+        if wait == 0 {
+            // The limit can never admit this event.
+            return;
+        }
         // Counted rather than searched for: there are few, and a search is a row of branches.
         self.waits[self.bounds.iter().filter(|&&bound| bound < wait).count()] += 1;
     }

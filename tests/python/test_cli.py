@@ -134,7 +134,7 @@ def test_help_lists_each_command_with_its_summary(command: Command) -> None:
     assert ended.value.code == 0
     text = " ".join(command.out.split())
     assert [c.name for c in cli.COMMANDS] == [
-        "check", "explain", "simulate", "replay", "store"
+        "check", "explain", "replay", "store"
     ]  # fmt: skip
     for each in cli.COMMANDS:
         assert f"{each.name} {each.summary}" in text

@@ -1,8 +1,8 @@
-"""A recommendation is the smallest limit that denies at most a given share."""
+"""A recommendation is derived from what clients need, and says whom each limit denies."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -12,15 +12,14 @@ from hypothesis import given, settings
 import penstock
 from penstock.messages import explain_limit
 from penstock.simulate import Trace, recommend, simulate, traffic
-from penstock.simulate.search import SHAPES
-from penstock.types import Algorithm
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SECOND = 1_000_000_000
+ALGORITHMS = ["token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window"]
 
-waits = st.lists(
+events = st.lists(
     st.tuples(st.integers(0, 20).map(lambda tenths: tenths * SECOND // 10), st.sampled_from("abc")),
     min_size=1,
     max_size=16,
@@ -29,125 +28,99 @@ waits = st.lists(
 
 def trace_of(events: list[tuple[int, str]], costs: Any = None) -> Trace:
     times = np.cumsum([wait for wait, _ in events], dtype=np.int64)
-    return Trace(times, [id for _, id in events], costs)
+    # The last event is late enough for the period, and of a client that needs nothing else.
+    times, ids = np.append(times, times[-1] + 10 * SECOND), [*(id for _, id in events), "last"]
+    return Trace(times, ids, None if costs is None else [*costs, 1])
 
 
-def denied(trace: Trace, burst: int, count: int) -> int:
-    limit = penstock.Limit.token_bucket(burst=burst, count=count, period=1)
-    return simulate(limit, trace).summary().denied
-
-
-@given(waits, st.integers(1, 8), st.integers(1, 8))
-def test_a_larger_burst_or_count_never_denies_more(
-    events: list[tuple[int, str]], burst: int, count: int
+@settings(max_examples=50)
+@given(events, st.data(), st.sampled_from(["token-bucket", "fixed-window"]))
+def test_the_largest_candidate_suffices_for_everyone(
+    events: list[tuple[int, str]], data: st.DataObject, algorithm: str
 ) -> None:
-    trace = trace_of(events)
-    fewer = denied(trace, burst, count)
-    assert denied(trace, burst + 1, count) <= fewer
-    assert denied(trace, burst, count + 1) <= fewer
-
-
-def test_if_costs_differ_a_larger_burst_may_deny_more() -> None:
-    trace = Trace([0.0, 0.0, 0.0, 0.0], costs=[3, 1, 1, 1])
-    # The larger bucket admits the first event and then no other.
-    limits = {
-        burst: penstock.Limit.token_bucket(burst=burst, count=1, period=3600) for burst in (3, 4)
-    }
-    assert simulate(limits[3], trace).summary().denied == 3
-    assert simulate(limits[4], trace).summary().denied == 2
-    other = Trace([0.0, 0.0, 1.0, 1.0, 1.0], costs=[1, 3, 1, 1, 1])
-    assert [denied(other, burst, 1) for burst in (3, 4)] == [1, 2]
-
-
-@settings(max_examples=25)
-@given(waits, st.sampled_from([0.0, 0.1, 0.3, 1.0]))
-def test_no_smaller_limit_suffices(events: list[tuple[int, str]], share: float) -> None:
-    trace = trace_of(events)
-    found = recommend(trace, share, period=1)
-    may = int(share * len(trace))
-    assert found.is_smallest
-    assert found.simulation.summary().denied <= may
-    worst = found.burst + found.count
-    for count in range(1, worst):
-        for burst in range(1, worst - count):
-            assert denied(trace, burst, count) > may
-    for row in found.curve.rows():
-        assert denied(trace, row["burst"], row["count"]) == round(row["denied_share"] * len(trace))
-        assert row["burst"] == 1 or denied(trace, row["burst"] - 1, row["count"]) > may
-
-
-@settings(max_examples=25)
-@given(waits, st.data())
-def test_different_costs_are_considered(events: list[tuple[int, str]], data: st.DataObject) -> None:
     costs = data.draw(st.lists(st.integers(0, 4), min_size=len(events), max_size=len(events)))
-    trace = trace_of(events, costs)
-    for share in (0.0, 0.2):
-        found = recommend(trace, share, period=1)
-        assert found.denied_share <= share
-        assert found.burst >= max(costs)
-    strict = recommend(trace, 0, period=1)
-    assert strict.is_smallest
-    assert strict.denied_share == 0
-    min_burst = max(*costs, 1)
-    for count in range(1, strict.burst + strict.count):
-        for burst in range(min_burst, strict.burst + strict.count - count):
-            assert denied(trace, burst, count) > 0
+    for trace in (trace_of(events), trace_of(events, costs)):
+        found = recommend(trace, "1s", algorithm=algorithm)
+        assert found.candidates[-1].suffices_for == "everyone"
+        assert simulate(found.candidates[-1].limit, trace).summary().denied == 0
+        for row, each in enumerate(found.candidates, 1):
+            fits = trace.costs is None or trace.costs.max() <= each.limit.max_cost
+            if fits:
+                assert each.denied.sum() == simulate(each.limit, trace).summary().denied
+            assert sum(found.denied_clients(row)["denied"]) == each.denied.sum()
 
 
-def test_recommendation_explains_itself() -> None:
+@given(st.integers(1, 10**6))
+def test_numbers_are_round_and_never_smaller(number: int) -> None:
+    found = recommend(Trace([0.0, 4.0], costs=[number, 1]), "1s", algorithm="leaky-bucket").limit
+    size = int(found.fields()["size"])
+    assert number <= size <= 1.25 * number
+    assert len(str(size).rstrip("0")) <= 2
+
+
+def test_a_recommendation_explains_itself() -> None:
     people = traffic.poisson(2, "10m", clients=30, seed=1)
-    trace = traffic.mix(people, traffic.attack(5, "1m", bots=2, start=60))
-    found = recommend(trace, max_denied=0.01)
-    assert found.limit.period == 60
-    assert found.denied_share <= 0.01
+    trace = traffic.mix(people, traffic.attack(25, "1m", bots=2, start=60))
+    found = recommend(trace)
     text = found.explain()
     assert explain_limit(found.limit) in text
-    others = len(trace.clients) - len(found.unusual)
-    assert f"{found.summary.clients_denied} of {others} other clients" in text
-    assert found.hit["denied"] == [row for row in found.hit["denied"] if row > 0]
-    assert sum(found.hit["denied"]) == found.simulation.summary().denied
-    html = found._repr_html_()
-    assert "Burst against count" in html
+    assert found.far()["id"] == ["bot-1", "bot-2"]
+    for row in found.far().rows():
+        assert row["event_share"] == pytest.approx(750 / len(trace))
+        assert row["times_next"] > 3
+        assert row["id"] in text
+    assert "It denies nothing of 30 other clients." in text
+    assert "clients sent" in text
     assert repr(found).startswith("<Recommendation Limit.token_bucket(")
-    counts, bursts = found.curve["count"], found.curve["burst"]
-    assert counts == sorted(counts)
-    assert bursts == sorted(bursts, reverse=True)
+    table = found.table()
+    assert 2 <= len(table) <= 7
+    assert table["denied_share"] == sorted(table["denied_share"], reverse=True)
+    assert table["suffices_for"][found.chosen] == "all others"
+    assert table["loses_most"][found.chosen].count("bot-") == 2
+    assert table["loses_most"][-1] == "no client"
+    last = found.choose(len(table))
+    assert (last.limit, last.denied_share) == (found.candidates[-1].limit, 0)
+    for row in (0, len(table) + 1):
+        with pytest.raises(ValueError, match="row must be 1 to"):
+            found.choose(row)
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window"]
-)
+def test_concentration_is_reported_both_ways() -> None:
+    guesses = traffic.bursts(2, "1h", "1h", clients=60, seed=1, prefix="bot")
+    trace = traffic.mix(guesses, traffic.poisson(1, "1h", clients=20, seed=2))
+    first, second = recommend(trace).concentration()
+    assert "of 80 clients sent" in first
+    assert "60 of 80 clients sent at most 2 requests: no limit for each client" in second
+    assert recommend(traffic.poisson(1, "1h")).concentration() == []
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_algorithm_is_recommended_and_drawn(algorithm: str, tmp_path: Path) -> None:
     trace = traffic.bursts(7, "1m", "30m", clients=3, seed=1)
-    found = recommend(trace, 0, "2m", algorithm=algorithm)
-    assert (found.limit.algorithm, found.period_ns) == (algorithm, 120 * 10**9)
+    found = recommend(trace, "2m", algorithm=algorithm)
+    assert found.limit.algorithm == algorithm
     assert simulate(found.limit, trace).denied_share == 0
     assert penstock.Limits.parse(found.yaml("Searches"))["Searches"] == found.limit
-    assert found.explain()
     found.plot().savefig(tmp_path / "out.svg")
     page = simulate("1/second", trace).report(tmp_path / "out.html", recommendation=found)
     for file in (tmp_path / "out.svg", page):
-        assert "tokens per 2 minutes" in file.read_text(encoding="utf-8")
-
-
-def test_a_limit_of_each_algorithm_can_be_fitted() -> None:
-    assert {*SHAPES, "unlimited"} == set(get_args(Algorithm))
+        assert "tokens in the busiest 2 minutes" in file.read_text(encoding="utf-8")
 
 
 def test_a_calendar_window_keeps_its_period_and_zone() -> None:
     limits = penstock.Limits.parse("Calls: 1 per calendar day, Europe/Berlin")
     trace = traffic.poisson(0.002, "10days", clients=1, seed=1)
-    found = recommend(trace, 0, limits=limits, holdout=0)
+    found = recommend(trace, limits=limits)
     days = (found.limit.period, found.limit.zone)
     assert (found.limit.algorithm, *days) == ("calendar-window", "day", "Europe/Berlin")
     assert simulate({"Calls": found.limit}, trace).summary().denied == 0
     less = penstock.Limit.calendar_window(
-        count=found.fitted.count - 1, period="day", zone="Europe/Berlin"
+        count=int(found.limit.fields()["count"]) * 3 // 4, period="day", zone="Europe/Berlin"
     )
     assert simulate({"Calls": less}, trace).summary().denied > 0
     for options in ({"limits": limits, "period": "1h"}, {"algorithm": "calendar-window"}):
         with pytest.raises(ValueError, match="a calendar window keeps its period"):
-            recommend(trace, 0, **options)
+            recommend(trace, **options)
 
 
 @pytest.mark.parametrize(
@@ -158,26 +131,84 @@ def test_a_calendar_window_keeps_its_period_and_zone() -> None:
         "{algorithm: fixed-window, count: 4, period: 10m}",
     ],
 )
-def test_period_is_that_of_the_limit_unless_another_is_passed(text: str) -> None:
+def test_period_is_that_of_the_limit_unless_others_are_passed(text: str) -> None:
     limits = penstock.Limits.parse(f"Pages: {text}")
-    trace = traffic.poisson(2, "1h", clients=5, seed=1)
-    assert recommend(trace, limits=limits).period_ns == 600 * 10**9
-    assert recommend(trace, period="1h", limits=limits).period_ns == 3600 * 10**9
-    assert recommend(trace).period_ns == 60 * 10**9
+    trace = traffic.poisson(2, "5h", clients=5, seed=1)
+
+    def periods(**options: Any) -> list[int]:
+        found = recommend(trace, **options)
+        return list(dict.fromkeys(each.need.period_ns // SECOND for each in found.candidates))
+
+    assert periods(limits=limits) == [600]
+    assert periods(limits=limits, period="1h") == [3600]
+    assert periods() == [60]
+    assert periods(period=["1s", "1m", "1h"]) == [1, 60, 3600]
+
+
+def test_a_period_is_refused_if_the_trace_does_not_show_a_refill() -> None:
+    trace = traffic.poisson(0.02, "1h", clients=5, seed=1)
+    for period, shown in (("1h", "60 min|1 h"), ("1d", "24 h")):
+        with pytest.raises(ValueError, match=f"({shown}), but the events cover 58"):
+            recommend(trace, period)
+    found = recommend(trace, ["1m", "1d"])
+    assert [each.need.period_ns for each in found.candidates] == [60 * SECOND]
+    assert any("the events cover" in sentence for sentence in found.refused)
+    assert found.refused[0] in found.explain()
+    # The bucket of one burst would refill slowly, although the period is short enough.
+    once = Trace([0.0] * 50 + [3600.0], ["ada"] * 50 + ["bob"])
+    assert int(recommend(once, "1m").limit.fields()["burst"]) <= 50
+
+
+def test_costs_in_bytes_are_recommended_for_every_period() -> None:
+    random = np.random.default_rng(1)
+    times = np.sort(random.uniform(0, 86_400 * 5, 4_000))
+    costs = random.integers(100, 50_000, 4_000)
+    costs[77] = 90_000_000
+    trace = Trace(times, random.integers(0, 40, 4_000), costs)
+    for period in ("10s", "1m", "1h", "1d"):
+        found = recommend(trace, period)
+        assert found.candidates[-1].denied.sum() <= 1
+        assert len(found.far()) == 1
+    with pytest.raises(ValueError, match=r"1048575.*token bucket"):
+        recommend(trace, "1h", algorithm="fixed-window", protect=found.far()["id"])
+
+
+def test_a_single_expensive_event_is_denied_by_strict_candidates_only() -> None:
+    trace = Trace(np.arange(60.0), [index % 12 for index in range(60)], [500, *[1] * 59])
+    found = recommend(trace, "10s")
+    assert found.far()["id"] == ["0"]
+    assert found.denied_clients()["denied"] == [1]
+
+
+def test_clients_with_overrides_keep_them() -> None:
+    limits = penstock.Limits.parse(
+        "Calls: {burst: 1, count: 1, period: 1m}",
+        "- Calls: {burst: 900, count: 900, period: 1m, ids: [importer-1]}",
+    )
+    people = traffic.bursts(4, "1m", "10m", clients=5)
+    trace = traffic.mix(people, traffic.bursts(300, "1m", "10m", prefix="importer"))
+    found = recommend(trace, limits=limits)
+    assert found.limit == penstock.Limit.token_bucket(burst=4, count=4, period="1m")
+    assert found.left_out == 3000
 
 
 def test_invalid_arguments_are_refused() -> None:
+    minute = Trace([0.0, 60.0])
     with pytest.raises(ValueError, match="at least one event"):
         recommend([])
-    for share in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            recommend([0.0], share)
+    for percentile in (-0.1, 100.1, float("nan")):
+        with pytest.raises(ValueError, match="between 0 and 100"):
+            recommend(minute, percentile=percentile)
+    wrongs: list[Any] = ["99", None, True]
+    for wrong in wrongs:
+        with pytest.raises(TypeError, match="percentile"):
+            recommend(minute, percentile=wrong)
     with pytest.raises(ValueError, match="found"):
-        recommend([1.0, 0.0])
-    assert recommend([1.0, 0.0], sort=True).burst == 2
-
-
-@pytest.mark.parametrize("share", ["0.1", None, True])
-def test_share_must_be_a_number(share: Any) -> None:
-    with pytest.raises(TypeError, match="max_denied"):
-        recommend([0.0], max_denied=share)
+        recommend([60.0, 0.0], "1s")
+    assert recommend([60.0, 0.0], "1s", sort=True).denied_share == 0
+    with pytest.raises(ValueError, match="1 to 7 values"):
+        recommend(minute, ["1s"] * 8)
+    with pytest.raises(ValueError, match="token-bucket"):
+        recommend(minute, algorithm="token-buckets")
+    with pytest.raises(KeyError, match="hopper"):
+        recommend(minute, exclude=["hopper"])

@@ -43,7 +43,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     simulation, page = simulate({"Orders": "10/minute"}, trace), folder / "simulation.html"
     comparison = compare({"today": "10/minute", HOSTILE: "20/minute, burst 60"}, trace)
     return {
-        "simulation": simulation.report(page, recommendation=recommend(trace, max_denied=0.1)),
+        "simulation": simulation.report(page, recommendation=recommend(trace)),
         "comparison": comparison.report(folder / "comparison.html"),
     }
 
@@ -159,7 +159,7 @@ def test_tables_fit_on_paper(browser: Browser, tmp_path: Path) -> None:
         traffic.poisson(2, "10m", clients=30, seed=1, prefix="2001:db8:0:448::"),
         traffic.poisson(5, "2m", clients=1, seed=2, prefix="2001:db8:0:666::"),
     )
-    found = recommend(trace, max_denied=0.1)
+    found = recommend(trace)
     page = simulate("10/minute", trace).report(tmp_path / "out.html", recommendation=found)
     session = browser.open(page)
     browser.ask("Emulation.setEmulatedMedia", session, media="print")

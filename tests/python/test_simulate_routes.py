@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 import penstock
-from penstock.simulate import Simulator, Trace, acquire, compare, simulate, sweep
+from penstock.simulate import Simulator, Trace, compare, simulate
 
 if TYPE_CHECKING:
     from conftest import Write
@@ -128,7 +128,7 @@ def test_headroom_denies_the_routes_that_keep_tokens() -> None:
     with pytest.raises(penstock.CostTooHigh):
         simulate({"Everyone": "2/second"}, trace, routes=routes)
     with pytest.raises(penstock.ConfigError):
-        sweep(["3/second"], trace, name="Everyone", routes=routes)
+        compare(["3/second"], trace, name="Everyone", routes=routes)
 
 
 def test_a_shared_bucket_and_an_order_are_those_of_the_options() -> None:
@@ -202,42 +202,6 @@ def test_a_routes_file_is_as_a_list_of_routes(write: Write) -> None:
     assert by_file.by_route().to_dict() == by_list.by_route().to_dict()
 
 
-@settings(max_examples=50)
-@given(
-    st.lists(st.tuples(st.integers(0, 900), st.sampled_from("ab"), st.integers(0, 3)), max_size=30),
-    st.sampled_from([0.5, 3.0]),
-)
-def test_waits_equal_those_of_a_queue(events: list[tuple[int, str, int]], timeout: float) -> None:
-    times = np.cumsum([wait for wait, *_ in events], dtype=np.int64) * 1_000_000
-    ids, costs = [id for _, id, _ in events], [cost for *_, cost in events]
-    limit = penstock.Limit.token_bucket(burst=3, count=2, period=1)
-    found = acquire(limit, times, ids, costs, timeout=timeout, unit="ns")
-    # Each bucket by itself, in exact arithmetic: when it will be full again, and its last waiter.
-    full_at = dict.fromkeys("ab", 0)
-    served = dict.fromkeys("ab", 0)
-    interval, burst = 500_000_000, 3
-    for time, wait, id, cost in zip(
-        times.tolist(), found.waits_ns.tolist(), ids, costs, strict=True
-    ):
-        start = max(time, served[id])
-        ready = max(start, full_at[id] + (cost - burst) * interval)
-        if ready - time > timeout * 1e9:
-            assert wait == -1
-            continue
-        assert wait == ready - time
-        served[id] = ready
-        full_at[id] = max(full_at[id], ready) + cost * interval
-    assert found.timed_out == found.waits_ns.tolist().count(-1)
-
-
-def test_the_queue_has_a_length() -> None:
-    found = acquire("1/second", [0.0, 0.0, 0.0, 0.5], timeout=2.5)
-    assert found.waits_ns.tolist() == [0, 10**9, 2 * 10**9, 2_500_000_000]
-    assert (found.longest_queue, found.timed_out, found.longest_wait) == (3, 0, 2.5)
-    assert found.mean_wait == found.waits_ns.mean() / 1e9
-    assert acquire("1/second", [0.0, 0.0, 0.0, 0.5], timeout=2.4).timed_out == 1
-
-
 @given(requests.filter(bool), st.integers(2, 5))
 def test_each_worker_has_buckets_of_its_own(events: Events, workers: int) -> None:
     trace = trace_of(events)
@@ -299,13 +263,13 @@ def test_limits_are_compared_and_swept_under_routes(events: Events) -> None:
         assert found.simulations[label].allowed.tolist() == alone.allowed.tolist()
     is_login = np.array([request == ("POST", "/login") for *_, request in events])
     clients = np.array([client for _, client, _ in events])
-    swept = sweep(["1/hour"], trace, name="Login", routes=ROUTES)
+    swept = compare(["1/hour"], trace, name="Login", routes=ROUTES)
     logins = simulate("1/hour", Trace(trace.times[is_login], clients[is_login]))
     assert swept["denied_share"] == [logins.denied_share]
 
 
-def test_a_sweep_under_routes_needs_a_name() -> None:
+def test_a_list_of_limits_under_routes_needs_a_name() -> None:
     with pytest.raises(ValueError, match="name="):
-        sweep(["1/hour"], Trace([0]), routes=ROUTES)
+        compare(["1/hour"], Trace([0]), routes=ROUTES)
     with pytest.raises(ValueError, match="routes="):
-        sweep(["1/hour"], Trace([0]), name="Login")
+        compare(["1/hour"], Trace([0]), name="Login")

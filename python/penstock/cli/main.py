@@ -54,7 +54,6 @@ class Command(NamedTuple):
 COMMANDS: Final = (
     Command("check", "validate a limits file"),
     Command("explain", "show which limit applies to an id, and why"),
-    Command("simulate", "simulate a limit on synthetic traffic"),
     Command("replay", "simulate limits on the traffic of an access log"),
     Command("store", "reset the buckets of a store"),
 )

@@ -91,7 +91,12 @@ def _print_tables(report: Report) -> None:
             print()
         draw(grid)
     for name, recommended in report.recommendations.items():
-        print(f"\n{report.heading(name)}\n{recommended.explain()}\n")
+        print(f"\n{report.heading(name)}")
+        draw(_table(recommended.table()))
+        if len(far := recommended.far()):
+            print()
+            draw(_first(far))
+        print(f"\n{recommended.explain()}\n")
         print(recommended.yaml(name), end="")
 
 
@@ -260,15 +265,19 @@ def _json(report: Report) -> dict[str, Any]:
     if report.recommendations:
         answer["recommendations"] = {
             name: {
-                "burst": recommended.burst,
-                "count": recommended.count,
-                "period_ns": recommended.period_ns,
+                "chosen": recommended.chosen + 1,
+                "limits": [
+                    row | {"row": number, "fields": each.limit.fields()}
+                    for number, (each, row) in enumerate(
+                        zip(recommended.candidates, recommended.table().rows(), strict=True), 1
+                    )
+                ],
                 "denied_share": recommended.denied_share,
-                "denied_clients": list(recommended.hit.rows()),
-                "unusual_clients": list(recommended.unusual.rows()),
+                "denied_clients": list(recommended.denied_clients().rows()),
+                "far_clients": list(recommended.far().rows()),
+                "left_out": recommended.left_out,
                 "not_found": list(recommended.not_found),
-                "smallest": recommended.fitted.fields(),
-                "is_smallest": recommended.is_smallest,
+                "refused": list(recommended.refused),
                 "yaml": recommended.yaml(name),
             }
             for name, recommended in report.recommendations.items()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import penstock
 from penstock._core import parse_duration
-from penstock.cli.buckets import with_levels
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
 from penstock.cli.limits import (
     SelectedLimit,
@@ -20,15 +19,15 @@ from penstock.cli.limits import (
     selected_limit,
 )
 from penstock.cli.output import check_report_file, print_report
-from penstock.display import UNNAMED, pluralize
+from penstock.display import UNNAMED, pluralize, printable
 from penstock.simulate import Simulator, recommend
 from penstock.simulate.check import Change, Check
-from penstock.simulate.clients import named_clients
-from penstock.simulate.format import format_date
+from penstock.simulate.clients import match_clients, named_clients
+from penstock.simulate.format import format_value, list_clients
 from penstock.simulate.log import LogError, read_log
 from penstock.simulate.log.reader import concat_chunks
 from penstock.simulate.recommend import NoEventsError
-from penstock.simulate.report.page import Report
+from penstock.simulate.report.page import Report, write_text
 from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.log import Chunk, LogReader
-    from penstock.simulate.recommend import Recommendation
+    from penstock.simulate.recommendation import Recommendation
 
 
 # Options that are those of `read_log` unchanged.
@@ -83,31 +82,36 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--recommend",
         action="store_true",
-        help="find the smallest limit that denies at most --max-denied; with --routes, for each "
-        "of their limits; keeps all events in memory",
+        help="recommend limits, strict to lenient, and say whom each denies; with --routes, for "
+        "each of their limits; keeps all events in memory",
     )
     parser.add_argument(
         "--write", metavar="FILE",
-        help="for --recommend: write a limits file with the recommended limits, and the others of "
+        help="for --recommend: write a limits file with the chosen limits, and the others of "
         "--limits as they are",
     )  # fmt: skip
+    parser.add_argument(
+        "--accept", action="append", default=[], metavar="CLIENT",
+        help="for --write: a client with more than 1%% of all requests that the limit may deny, as "
+        "for --exclude; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--choose", type=int, metavar="ROW", help="for --recommend: choose another row of the table"
+    )
     parser.add_argument(
         "--fail-if-denied", type=_share, metavar="SHARE",
         help="exit with status 1, and list the clients, if a larger share of the events is denied, "
         "such as 0.1%%; for known good traffic",
     )  # fmt: skip
     parser.add_argument(
-        "--max-denied", type=_share, default=0.001, metavar="SHARE",
-        help="for --recommend: the share that may be denied, such as 0.1%% or 0.001 (the default)",
+        "--percentile", type=float, default=99.9, metavar="NUMBER",
+        help="for --recommend: the share of the clients that the chosen limit suffices for, in per "
+        "cent (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--objective", choices=("events", "clients"), default="events",
-        help="for --recommend: what the share is of (default: %(default)s); with clients, a busy "
-        "attacker counts no more than anyone else",
-    )  # fmt: skip
-    parser.add_argument(
-        "--period", type=_period, metavar="TIME",
-        help="for --recommend: the period of the limit (default: that of the evaluated limit)",
+        "--period", type=_periods, metavar="TIMES",
+        help="for --recommend: the period of the limit (default: that of the evaluated limit), or "
+        "several with commas",
     )  # fmt: skip
     parser.add_argument(
         "--exclude", action="append", default=[], metavar="CLIENT",
@@ -119,12 +123,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="clients that must not be denied, as for --exclude; the exit status is 1 if the "
         "limit denies them something; may be repeated",
     )  # fmt: skip
-    parser.add_argument(
-        "--fit-all",
-        action="store_true",
-        help="for --recommend: also fit the limit to clients that behave unlike the rest, such as "
-        "scrapers and password guessers",
-    )
     log = parser.add_argument_group("the log")
     log.add_argument(
         "--format", default="auto",
@@ -190,25 +188,28 @@ def _share(text: str) -> float:
     return share
 
 
-def _period(text: str) -> str:
-    """Check a length of time.
+def _periods(text: str) -> list[str]:
+    """Check lengths of time, separated by commas.
 
     Raises:
-        ArgumentTypeError: The text is no length of time.
+        ArgumentTypeError: A text is no length of time.
     """
+    periods = [each.strip() for each in text.split(",")]
     try:
-        parse_duration(text, "--period")
+        for each in periods:
+            parse_duration(each, "--period")
     except penstock.Error as error:
         # The name of the option is in front of it anyway.
         raise ArgumentTypeError(str(error).removeprefix("--period: ")) from error
-    return text
+    return periods
 
 
 def run(options: Namespace) -> int:
     """Simulate the limits on the log, part by part, and print the results."""
     _check_logs(options.logs)
-    if options.write is not None and not options.recommend:
-        raise CommandError("--write needs --recommend", WRONG_USE)
+    for option in ("write", "choose"):
+        if getattr(options, option) is not None and not options.recommend:
+            raise CommandError(f"--{option} needs --recommend", WRONG_USE)
     routes = _routes(options)
     selected = _selected(options, routes)
     check_report_file(options.report)
@@ -241,10 +242,6 @@ def run(options: Namespace) -> int:
         check = Check.of(simulators[0], options.fail_if_denied, protect)
         problems += [f"{selected[0].title}: {problem}" for problem in check.problems()]
         notes += [f"{id}: protected, but not in the log" for id in check.not_found]
-    # The bucket with the most denied events is known only now; standard input is gone.
-    can_reread = all(Path(log).is_file() or "*" in log for log in options.logs)
-    if options.report is not None and routes is None and options.workers == 1 and can_reread:
-        results = with_levels(_open_log(options, routes), selected, results)
     report = Report(
         results=results,
         source=", ".join(reader.report.files),
@@ -258,7 +255,7 @@ def run(options: Namespace) -> int:
     )
     print_report(report, as_json=options.json, file=options.report, notes=notes)
     if options.write is not None:
-        _write(options.write, selected[0], recommendations)
+        problems += _write(options, selected[0], recommendations)
     if problems:
         raise CommandError("\n".join(problems), FAULT)
     return 0
@@ -337,19 +334,17 @@ def _recommend(
     trace = as_trace(concat_chunks(chunks))
     for name in [selected.name] if routes is None else routes.names:
         try:
-            found[name] = recommend(
+            each = recommend(
                 trace,
-                options.max_denied,
                 options.period,
-                objective=options.objective,
+                percentile=options.percentile,
                 exclude=_clients(options.exclude),
                 protect=_clients(options.protect),
-                fit_all=options.fit_all,
-                round_up=True,
                 limits=selected.limits,
                 name=name,
                 routes=routes,
             )
+            found[name] = each if options.choose is None else each.choose(options.choose)
         except NoEventsError:
             notes.append(f"no limit is recommended for {name}: no event spends it")
         except (penstock.Error, ValueError) as error:
@@ -361,14 +356,36 @@ def _recommend(
 
 
 def _write(
-    file: str, selected: SelectedLimit, recommendations: Mapping[str, Recommendation]
-) -> None:
-    """Write a limits file with the recommended limits; other limits stay as they are."""
+    options: Namespace, selected: SelectedLimit, recommendations: Mapping[str, Recommendation]
+) -> list[str]:
+    """Write a limits file with the chosen limits; other limits stay as they are.
+
+    Nothing is written if a limit denies something of a large client that is not accepted; returns
+    these problems.
+    """
+    accepted = _clients(options.accept)
+    problems = []
+    for name, each in recommendations.items():
+        rows = list(each.large_losses().rows())
+        is_accepted, _ = match_clients(accepted, [row["id"] for row in rows])
+        losses = [
+            (row["id"], f"{format_value('denied_share', row['denied_share'])} of its requests")
+            for row, found in zip(rows, is_accepted, strict=True)
+            if not found
+        ]
+        if losses:
+            problems.append(
+                f"{options.write} is not written: {name} denies clients with more than 1 % of all "
+                f"requests: {list_clients(losses)}; protect them with --protect, choose another "
+                "row with --choose, or pass --accept with their names"
+            )
+    if problems:
+        return problems
     limits = selected.limits
     entries = {} if isinstance(limits, penstock.Limit) else _entries(limits.to_yaml())
     lines = []
     for name, each in recommendations.items():
-        lines += [f"# {name}: {line}" for line in each.explain().splitlines()]
+        lines += [f"# {name}: {printable(line)}" for line in each.explain().splitlines()]
         (head, own), *_ = _entries(each.yaml(name)).items()
         # Fields that do not describe the rate are kept, such as the id format and the description.
         kept = [line for line in entries.get(head, []) if _KEPT.match(line)]
@@ -377,7 +394,8 @@ def _write(
         lines += [head, *entry]
     text = "\n".join([*lines, ""])
     penstock.Limits.parse(text)
-    Path(file).write_text(text, encoding="utf-8")
+    write_text(options.write, text)
+    return []
 
 
 def _entries(yaml: str) -> dict[str, list[str]]:
@@ -434,6 +452,7 @@ def _simulators(
                 workers=options.workers,
                 warm_up=options.warm_up,
                 skip_invalid=True,
+                denies_excess=True,
             )
         except penstock.Error as error:
             raise CommandError(f"{each.title}: {error}", FAULT) from error
@@ -455,11 +474,7 @@ def _simulate(
     """
     for chunk in reader:
         for simulator in simulators:
-            try:
-                simulator.feed(chunk, columns=["allowed"])
-            except penstock.CostTooHigh as error:
-                message = f"{error}; {_first_event(chunk, error.cost)}"
-                raise CommandError(message, FAULT) from error
+            simulator.feed(chunk, columns=["allowed"])
         if chunks is not None:
             chunks.append(chunk)
     is_single = len(selected) == 1
@@ -473,13 +488,13 @@ def _simulate(
         for each, simulator in zip(selected, simulators, strict=True)
         if simulator.invalid
     ]
+    notes += [
+        f"{'' if is_single else f'{each.title}: '}{pluralize(simulator.excess, 'event')} denied "
+        "because they cost more than the limit ever admits"
+        for each, simulator in zip(selected, simulators, strict=True)
+        if simulator.excess
+    ]
     if simulators[0].warm_up_events:
         left_out = pluralize(simulators[0].warm_up_events, "event")
         notes.append(f"{left_out} of the warm-up are not in the totals")
     return results, notes
-
-
-def _first_event(chunk: Chunk, cost: int) -> str:
-    index = 0 if chunk.costs is None else int((chunk.costs == cost).argmax())
-    client, time = chunk.clients[chunk.codes[index]], format_date(int(chunk.times[index]))
-    return f"the first event of that cost is from {client!r} at {time}"

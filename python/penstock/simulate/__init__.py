@@ -14,32 +14,25 @@ except ImportError as error:
 from penstock.simulate import traffic
 from penstock.simulate.compare import Comparison, compare
 from penstock.simulate.histogram import Bins
-from penstock.simulate.level import Level
 from penstock.simulate.limit_result import Summary
-from penstock.simulate.recommend import Recommendation, recommend
+from penstock.simulate.recommend import recommend
+from penstock.simulate.recommendation import Recommendation
 from penstock.simulate.result import Simulation
 from penstock.simulate.run import Simulator, simulate
-from penstock.simulate.sweep import Sweep, sweep
 from penstock.simulate.table import Table
 from penstock.simulate.trace import Trace
-from penstock.simulate.waiting import Waits, acquire
 
 __all__ = [
     "Bins",
     "Comparison",
-    "Level",
     "Recommendation",
     "Simulation",
     "Simulator",
     "Summary",
-    "Sweep",
     "Table",
     "Trace",
-    "Waits",
-    "acquire",
     "compare",
     "recommend",
     "simulate",
-    "sweep",
     "traffic",
 ]

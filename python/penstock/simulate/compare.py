@@ -1,41 +1,67 @@
-"""Several limits side by side over one trace."""
+"""Several limits side by side over one trace, on all cores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import itertools
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TYPE_CHECKING, Any, Final
 
+from penstock._core import Limit
+from penstock.display import UNNAMED
+from penstock.errors import LimitError
 from penstock.simulate.check import Change
+from penstock.simulate.evaluator import Evaluator
+from penstock.simulate.log.progress import make_bar
 from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.table import Table
+from penstock.validation import name_value
 
 if TYPE_CHECKING:
-    import os
     from pathlib import Path
 
-    from penstock.simulate.evaluator import AnyLimits
-    from penstock.simulate.limit_result import LimitResult, RecommendedLimit
+    from matplotlib.axes import Axes
+
+    from penstock.simulate.limit_result import PathLike
+    from penstock.simulate.recommendation import Recommendation
     from penstock.simulate.result import Simulation
     from penstock.simulate.routes import AnyRoutes
 
 
+_PARAMETERS: Final = {
+    "algorithm", "burst", "count", "period", "size", "drip_size", "drip_rate", "lease", "anchor",
+    "phase", "zone", "retry_after",
+}  # fmt: skip
+
+
 class Comparison(Table):
-    """A row for each of several limits over one trace.
+    """A row for each of several limits over one trace, with its totals.
+
+    The columns before `events` are the parameters of a grid, or `limit`, the labels.
 
     Attributes:
-        simulations: The simulations, by the labels of their limits.
+        limits: The limits, one for each row.
+        simulations: The simulations, by the labels of the limits.
     """
 
-    def __init__(self, simulations: Mapping[str, Simulation]) -> None:
+    def __init__(
+        self,
+        settings: list[dict[str, Any]],
+        limits: list[Any],
+        simulations: Mapping[str, Simulation],
+    ) -> None:
+        self.limits = tuple(limits)
         self.simulations = dict(simulations)
-        columns: dict[str, list[Any]] = {"limits": list(self.simulations)}
-        for simulation in self.simulations.values():
-            for name, value in simulation.summary().to_dict().items():
+        columns: dict[str, list[Any]] = {name: [] for name in settings[0]}
+        for setting, simulation in zip(settings, self.simulations.values(), strict=True):
+            for name, value in (setting | simulation.summary().to_dict()).items():
                 columns.setdefault(name, []).append(value)
         # Traces without durations have no requests in flight.
-        known = {name: values for name, values in columns.items() if set(values) != {None}}
+        known = {name: values for name, values in columns.items() if values[0] is not None}
         super().__init__("Comparison", known)
+        self.parameters = tuple(settings[0])
 
     def changes(self, before: str, after: str) -> Table:
         """Return a row for each client that only one of two limits denies, worst first.
@@ -64,36 +90,35 @@ class Comparison(Table):
         columns = ("id", "denied_only_by", "denied")
         return Table.of_rows("Clients denied by only one", columns, rows)
 
-    def _changes(self) -> list[Change]:
-        """Return whom each limit newly denies, or no longer denies, compared with the first."""
-        first, *others = self.simulations.items()
-        return [Change.of(first, other) for other in others]
+    def plot(
+        self,
+        value: str = "denied_share",
+        *,
+        x: str | None = None,
+        y: str | None = None,
+        ax: Axes | None = None,
+    ) -> Any:
+        """Plot one number of each limit: bars, a line of one parameter, or a heat map of two.
 
-    def _results(self, **options: Any) -> list[LimitResult]:
-        return [each.limit_result(title, **options) for title, each in self.simulations.items()]
-
-    def _repr_html_(self) -> str:
-        from penstock.simulate.report import notebook  # noqa: PLC0415  only when shown
-
-        results = self._results(max_bins=notebook.MAX_BINS)
-        return super()._repr_html_() + notebook.results_html(results)
-
-    def plot(self) -> Any:
-        """Plot the denied events of each limit over time, and the denied shares.
+        Args:
+            value: The number, a column of the table.
+            x: The parameter of the x axis. None: the last one that has several values.
+            y: The parameter of the y axis. None: the other one that has several values.
+            ax: As for `Simulation.plot`.
 
         Returns:
-            A `matplotlib.figure.Figure` that is not registered with pyplot.
+            As `Simulation.plot`.
 
         Raises:
             ImportError: Matplotlib is not installed.
+            KeyError: The table has no such column.
+            ValueError: More than two parameters have several values.
         """
-        from penstock.simulate.report import plot_tables  # noqa: PLC0415  needs Matplotlib
+        from penstock.simulate.report import plot  # noqa: PLC0415  needs Matplotlib
 
-        return plot_tables.plot_comparison(self._results())
+        return plot.show(plot.draw_table, self, self.parameters, value, (x, y), ax=ax)
 
-    def report(
-        self, path: str | os.PathLike[str], *, recommendation: RecommendedLimit | None = None
-    ) -> Path:
+    def report(self, path: PathLike, *, recommendation: Recommendation | None = None) -> Path:
         """Write a self-contained HTML page about all limits.
 
         Args:
@@ -110,57 +135,147 @@ class Comparison(Table):
         """
         from penstock.simulate.report import page  # noqa: PLC0415  needs Matplotlib
 
-        first = next(iter(self.simulations.values()))
+        first, *others = self.simulations.items()
         report = page.Report(
-            results=self._results(with_level=True),
-            source=first.trace.name or "a trace",
-            log=first.trace.skipped,
-            changes=self._changes(),
-            recommendations={} if recommendation is None else {first.limit_name: recommendation},
+            results=[each.limit_result(title) for title, each in self.simulations.items()],
+            source=first[1].trace.name or "a trace",
+            log=first[1].trace.skipped,
+            recommendations={} if recommendation is None else {"Requests": recommendation},
+            changes=[Change.of(first, other) for other in others],
         )
         return report.write(path)
 
 
 def compare(
-    limits: Mapping[str, AnyLimits],
+    limits: Mapping[str, Any] | Iterable[Limit | str],
     trace: Any,
     *,
     name: str | None = None,
     routes: AnyRoutes | None = None,
+    progress: bool | None = None,
     sort: bool = False,
 ) -> Comparison:
-    """Simulate several limits over one trace and return their totals side by side.
+    """Simulate several limits over one trace, on all cores.
 
     Args:
-        limits: Labels and limits; each limit as for `simulate`.
+        limits: Labels with their limits, such as `{"today": "60/minute"}`; or a list of limits; or
+            a grid of parameters with their values, such as `{"burst": [10, 20], "count": [5, 10],
+            "period": "1m"}`, whose `algorithm` defaults to `token-bucket`.
         trace: As `times` of `simulate`.
-        name: The name of the limit to simulate, if the limits have several.
+        name: As for `simulate`. With routes and a list or a grid, the limit that these are tried
+            for: only the events that spend it count, with their ids and costs under that limit.
         routes: As for `simulate`, the same for all limits.
+        progress: Whether to show a progress bar, which needs tqdm. None: on a terminal or in a
+            notebook, if tqdm is installed.
         sort: As for `simulate`.
 
     Raises:
-        ValueError: `limits` is empty.
+        LimitError: A limit of the grid is not valid; a note says which.
+        ValueError: There are no limits, or routes without a name for a list or a grid.
+        ImportError: `progress` is True and tqdm is not installed.
 
-    Otherwise raises as `simulate`; a note names the label.
+    Otherwise raises as `simulate`; a note names the limit.
 
     >>> table = compare({"today": "1/second", "proposal": "2/second"}, [0.0, 0.1, 0.2, 1.3])
     >>> table["denied"]
     [2, 1]
+    >>> grid = compare({"burst": [1, 2], "count": 1, "period": 1}, [0.0, 0.1, 0.2, 1.3])
+    >>> grid["denied_share"]
+    [0.5, 0.25]
     """
-    if not isinstance(limits, Mapping):
-        raise TypeError(
-            "limits must be a mapping of labels to limits, such as {'today': '60/minute'}, "
-            f"found {type(limits).__name__}"
-        )
-    if not limits:
-        raise ValueError("limits must have at least one entry, found none")
+    settings, parsed, is_labelled = _settings(limits)
     events = as_trace(trace)
-    parsed = None if routes is None else Routes.of(routes)
-    simulations = {}
-    for label, each in limits.items():
-        try:
-            simulations[label] = simulate(each, events, name=name, routes=parsed, sort=sort)
-        except Exception as error:
-            error.add_note(f"this is the entry {label!r} of limits")
-            raise
-    return Comparison(simulations)
+    options: dict[str, Any] = {"name": name if is_labelled else UNNAMED}
+    if routes is not None and is_labelled:
+        options["routes"] = Routes.of(routes)
+    elif routes is not None or (name is not None and not is_labelled):
+        if routes is None or name is None:
+            raise ValueError("routes name the limits; pass both routes= and name=, or neither")
+        events = Routes.of(routes).events_of(events, name)[0]
+    if sort:
+        events = events.sorted()
+
+    def simulated(index: int) -> Simulation:
+        found = simulate(parsed[index], events, **options)
+        found.summary()
+        return found
+
+    labels = [_label(setting) for setting in settings]
+    bar = make_bar(progress, total=len(parsed), desc="compare", unit="limit")
+    found: dict[int, Simulation] = {}
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    try:
+        futures = {pool.submit(simulated, index): index for index in range(len(parsed))}
+        for future in as_completed(futures):
+            index = futures[future]
+            try:
+                found[index] = future.result()
+            except Exception as error:
+                error.add_note(f"this is {labels[index]!r} of limits")
+                raise
+            if bar is not None:
+                bar.update()
+    finally:
+        # After an interrupt, wait only for the simulations that are running.
+        pool.shutdown(cancel_futures=True)
+        if bar is not None:
+            bar.close()
+    return Comparison(settings, parsed, {label: found[i] for i, label in enumerate(labels)})
+
+
+def _label(setting: Mapping[str, Any]) -> str:
+    if [*setting] == ["limit"]:
+        return str(setting["limit"])
+    return ", ".join(f"{name} {value}" for name, value in setting.items())
+
+
+def _settings(limits: Any) -> tuple[list[dict[str, Any]], list[Any], bool]:
+    """Return what names each row, the limits, and whether these have labels."""
+    if not isinstance(limits, Iterable) or isinstance(limits, str):
+        raise TypeError(
+            "limits must be a mapping of labels to limits, a list of limits or a grid of "
+            f"parameters, found {name_value(limits)}"
+        )
+    is_labelled = False
+    if isinstance(limits, Mapping) and limits and {*limits} <= _PARAMETERS:
+        values = [_values(value) for value in limits.values()]
+        settings = [dict(zip(limits, row, strict=True)) for row in itertools.product(*values)]
+        parsed: list[Any] = [_construct(setting) for setting in settings]
+    elif isinstance(limits, Mapping):
+        is_labelled = True
+        settings, parsed = [{"limit": label} for label in limits], [*limits.values()]
+    else:
+        parsed = list(limits)
+        for index, each in enumerate(parsed):
+            if not isinstance(each, (str, Limit)):
+                raise TypeError(
+                    "limits must be a mapping or a list of limits, "
+                    f"found {name_value(each)} at position {index}"
+                )
+        parsed = [Limit.parse(each) if isinstance(each, str) else each for each in parsed]
+        names = [
+            each if isinstance(each, str) else Evaluator(each, None).described[0] for each in limits
+        ]
+        if len(set(names)) < len(names):
+            raise ValueError("limits must contain each limit once")
+        settings = [{"limit": each} for each in names]
+    if not parsed:
+        raise ValueError("limits must have at least one entry, found none")
+    return settings, parsed, is_labelled
+
+
+def _values(given: Any) -> list[Any]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        given = [given]
+    # NumPy numbers become Python numbers, which limits need.
+    return [getattr(value, "item", lambda value=value: value)() for value in given]
+
+
+def _construct(setting: Mapping[str, Any]) -> Limit:
+    parameters = dict(setting)
+    algorithm = parameters.pop("algorithm", "token-bucket")
+    try:
+        return Limit.from_fields(algorithm, parameters)
+    except (LimitError, TypeError) as error:
+        error.add_note(f"this is {algorithm} with {parameters}")
+        raise

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 NUMBERS: Final = ("remaining", "retry_after_ns", "reset_after_ns")
 """The columns of a simulation, except `allowed`."""
 
-# Events that are evaluated together if only totals are wanted, so that columns fit into the cache.
-_PART: Final = 1 << 17
+PART: Final = 1 << 17
+"""Events that are evaluated together for totals only: their columns fit into the cache."""
 
 AnyLimits: TypeAlias = "Limit | Limits | str | Mapping[str, Limit | str]"
 
@@ -70,8 +70,8 @@ class Evaluator:
         """
         core = self._simulator(trace)
         buckets = _buckets(core)
-        for first in range(0, len(trace), _PART):
-            part = trace[first : first + _PART]
+        for first in range(0, len(trace), PART):
+            part = trace[first : first + PART]
             columns = evaluate(core.feed, part, part.codes, ["retry_after_ns"])
             yield _with_buckets(part, buckets), columns
 
@@ -137,8 +137,10 @@ class LimitFeed:
         described: The limit and what it admits, without overrides.
     """
 
-    def __init__(self, evaluator: Evaluator) -> None:
-        self._core: Final = _core.Simulator(evaluator.limits, evaluator.name)
+    def __init__(self, evaluator: Evaluator, *, denies_excess: bool = False) -> None:
+        self._core: Final = _core.Simulator(
+            evaluator.limits, evaluator.name, denies_excess=denies_excess
+        )
         self.described: Final = evaluator.described
         self._table: Sequence[str] = ()
         # The core's number and bucket of each client in the table.

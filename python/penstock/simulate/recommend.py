@@ -1,287 +1,471 @@
-"""The smallest limit that denies at most a given share of a trace."""
+"""Limits derived from what clients need, and whom each denies."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from penstock.errors import InvalidId
+from penstock import _core
+from penstock._core import Limit
+from penstock.display import UNNAMED, format_span
+from penstock.errors import InvalidId, LimitError
+from penstock.messages import format_duration
 from penstock.simulate.clients import match_clients
-from penstock.simulate.evaluator import NUMBERS, Evaluator, parse_limits
+from penstock.simulate.evaluator import PART, Evaluator, evaluate, parse_limits
 from penstock.simulate.ids import Codes
-from penstock.simulate.limit_result import RecommendedLimit
-from penstock.simulate.result import Simulation
+from penstock.simulate.recommendation import Candidate, Need, Recommendation
 from penstock.simulate.routes import Routes
-from penstock.simulate.run import as_trace, simulate
-from penstock.simulate.search import SHAPES, Family, Point, Search, Shape
-from penstock.simulate.table import Table
+from penstock.simulate.run import as_trace
 from penstock.simulate.times import parse_span
-from penstock.simulate.unusual import MIN_CLIENTS, find_unusual
 from penstock.validation import did_you_mean, name_value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from penstock._core import Limit
     from penstock.simulate.clients import AnyClients
     from penstock.simulate.evaluator import AnyLimits
     from penstock.simulate.routes import AnyRoutes
     from penstock.simulate.trace import Trace
 
 
-_OBJECTIVES: Final = ("events", "clients")
-# A client that is busy for long is only left out if the limit without it denies it this share.
-_MAX_SPARED: Final = 0.25
+# Clients are far from the rest if each needs this many times as much as the next one.
+_GAP: Final = 3
+# Fewer clients are never far from each other, and more than a tenth are no exception.
+_MIN_CLIENTS: Final = 5
+_MAX_FAR: Final = 0.1
+# A gap is also wider than the rest of the tail, from this percentile to its end.
+_TAIL: Final = 99
+_STRICTER: Final = (95.0, 99.0)
+_MAX_PERIODS: Final = 7
+# A bucket that takes longer to refill than this part of the trace was not seen to refill.
+_MAX_REFILL: Final = 0.25
+# Numbers up to here are round.
+_EXACT: Final = 10
+_ROUND: Final = (10, 11, 12, 14, 15, 16, 18, 20, 25, 30, 35, 40, 45, 50, 55, 60, 70, 80, 90, 100)
 
 
 class NoEventsError(ValueError):
     """No event spends the limit that is to be found."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Recommendation(RecommendedLimit):
-    """The smallest limit that was found, and the alternatives.
+class _Shape(NamedTuple):
+    """The parameters of an algorithm.
 
     Attributes:
-        simulation: The simulation of the limit over the events it was chosen for.
+        burst: The parameter for tokens at once; None if there is none.
+        rate: The parameter for tokens per period.
+        period: The parameter for the period; None if it stays as it is.
     """
 
-    simulation: Simulation
+    burst: str | None
+    rate: str
+    period: str | None
 
-    def _repr_html_(self) -> str:
-        from penstock.simulate.report import notebook  # noqa: PLC0415  only when shown
 
-        result = self.simulation.limit_result(max_bins=notebook.MAX_BINS)
-        return notebook.recommendation_html(self, result.bins)
-
-    def plot(self) -> Any:
-        """Plot the smallest burst for each count, and the recommended pair.
-
-        Returns:
-            A `matplotlib.figure.Figure` that is not registered with pyplot.
-
-        Raises:
-            ImportError: Matplotlib is not installed.
-        """
-        from penstock.simulate.report import plot_tables  # noqa: PLC0415  needs Matplotlib
-
-        return plot_tables.plot_recommendation(self)
+_SHAPES: Final = {
+    "token-bucket": _Shape("burst", "count", "period"),
+    "leaky-bucket": _Shape("size", "drip_size", "drip_rate"),
+    "fixed-window": _Shape(None, "count", "period"),
+    "fixed-rate-window": _Shape("burst", "count", "period"),
+    "calendar-window": _Shape(None, "count", None),
+    "in-flight": _Shape(None, "count", None),
+}
+_DEFAULT: Final = "token-bucket"
 
 
 def recommend(
     trace: Any,
-    max_denied: float = 0.001,
     period: Any = None,
     *,
-    objective: str = "events",
+    percentile: float = 99.9,
     exclude: AnyClients = (),
     protect: AnyClients = (),
-    fit_all: bool = False,
-    round_up: bool = False,
     algorithm: str | None = None,
     limits: AnyLimits | None = None,
     name: str | None = None,
     routes: AnyRoutes | None = None,
-    holdout: float = 0.0,
     sort: bool = False,
 ) -> Recommendation:
-    """Find the smallest limit that denies at most a given share of a trace.
+    """Recommend limits for a trace, from what its clients need, and say whom each denies.
 
-    Clients that behave unlike the rest, such as scrapers and password guessers, are left out, and
-    `unusual` of the result names them and says what the limit does to them. A client is one of
-    these if it spends many times what a limit admits that suffices for nine of ten clients, and far
-    more than their median: eight times within one period, four times within ten, or twice within
-    sixty; or if it has four times as many requests in flight. Fewer than five clients are never
-    unlike each other.
+    The count of a limit is a percentile of what the clients spend in their busiest period, and its
+    burst the same percentile of what they spend at once beyond that rate; both are rounded up to
+    numbers that people write. Windows have no burst. Slots are found from the durations of the
+    trace. Each limit is then simulated over the whole trace.
 
-    A client that is not left out, but busy enough to be most of what may be denied, such as an
-    office behind one address, is denied at most one per cent of its own events.
+    Clients that are far from the rest are set aside before, and named: those beyond a gap, where
+    one client needs three times as much as the next one, if they are at most a tenth of them.
 
-    Every count has a smallest burst. The recommended pair has the smallest sum, which is the most
-    that one client of a token bucket is admitted in any period, with `round_up` rounded up
-    to numbers that people would choose.
-
-    If all events cost the same, a larger burst or count never denies more events, and bisection
-    finds the smallest burst. If costs differ, this holds only if nothing may be denied or clients
-    are counted; otherwise the burst is bisected and smaller ones are tried below it.
+    For one period there are several limits, from strict to lenient, and the one of `percentile` is
+    chosen. For several periods there is one limit for each, and the first is chosen.
 
     Args:
         trace: As `times` of `simulate`; each client has its own bucket.
-        max_denied: The share of the objective that may be denied, 0 to 1.
-        period: The limit's period: a text with units, seconds, or a `timedelta`. None: that of
-            `limits`; one minute if it has none.
-        objective: `"events"`: the share of events that are denied. `"clients"`: the share of
-            clients with a denied event, so that a single busy client counts no more than any other.
+        period: The limit's period: a text with units, seconds, or a `timedelta`; or a list of up to
+            seven. None: that of `limits`; one minute if it has none.
+        percentile: The share of the clients that the chosen limit suffices for, in per cent.
         exclude: Clients whose events do not count, such as known attackers: ids, networks such as
             `198.51.100.0/24`, or patterns with `*` and `?`.
         protect: Clients that must not be denied anything, as for `exclude`.
-        fit_all: Whether to leave out no client, and to look at all events together only.
-        round_up: Whether to round burst and count up, such as 26 to 30; `fitted` of the result is
-            the limit before.
         algorithm: `token-bucket`, `leaky-bucket`, `fixed-window`, `fixed-rate-window`,
             `calendar-window`, which keeps the period and zone of `limits`, or `in-flight`, which
-            has no period and needs the durations of the trace. None: that of `limits`;
-            `token-bucket` if it has none of these.
+            has no period. None: that of `limits`; `token-bucket` if it has none of these.
         limits: Limits whose default is to be chosen. Their id format decides which ids are one
             client; clients with an override keep it, and their events do not count.
         name: The name of the limit, if `limits` has several.
         routes: As for `simulate`, to choose the limit `name` for the events that spend it, with
             their ids and costs under that limit. The other limits are not evaluated: what they
             deny would make this limit look better than it is.
-        holdout: A share of the trace's time at its end, 0 to 1, that is not used to choose the
-            limit, but to check it: `holdout` of the result has its totals.
         sort: As for `simulate`.
 
     Raises:
-        ValueError: The trace is empty, an argument is out of range, or the trace has no durations,
-            which a limit on requests in flight needs.
+        ValueError: The trace is empty or too short for every period, an argument is out of range,
+            or the trace has no durations, which a limit on requests in flight needs.
         KeyError: The trace has no client of `exclude`.
-        LimitError: The period is too short for the rate of the trace.
 
     >>> from penstock.simulate import traffic
-    >>> found = recommend(traffic.bursts(10, "1m", "1h", clients=5), max_denied=0)
-    >>> found.burst, found.count
-    (10, 10)
+    >>> recommend(traffic.bursts(10, "1m", "1h", clients=5)).limit
+    Limit.token_bucket(burst=10, count=10, period='1m')
     """
-    _check_share("max_denied", max_denied)
-    _check_share("holdout", holdout)
-    _check_name("objective", "'events' or 'clients'", objective, _OBJECTIVES)
-    if period is not None:
-        period = parse_span(period, "period")
+    if isinstance(percentile, bool) or not isinstance(percentile, (int, float, np.number)):
+        raise TypeError(f"percentile must be a number, found {name_value(percentile)}")
+    if not 0 <= percentile <= 100:  # noqa: PLR2004
+        raise ValueError(f"percentile must be between 0 and 100, found {percentile}")
     whole = as_trace(trace)
     if sort:
         whole = whole.sorted()
     if routes is not None and (limits is None or name is None):
         raise ValueError("routes name the limits; pass limits= and name=")
     evaluator = None if limits is None else Evaluator(parse_limits(limits), name)
-    default = None if evaluator is None else evaluator.default()
-    if algorithm is None:
-        algorithm = "token-bucket"
-        if default is not None and default.algorithm in SHAPES:
-            algorithm = default.algorithm
-    _check_name("algorithm", "one that can be fitted", algorithm, SHAPES)
-    has_same_algorithm = default is not None and default.algorithm == algorithm
-    shape = SHAPES[algorithm]
-    if not shape.has_periods and period is not None:
-        raise ValueError("a limit on requests in flight has no period; omit period=")
-    if shape.has_periods and shape.period is None and (period or not has_same_algorithm):
-        raise ValueError(
-            "a calendar window keeps its period and its zone; pass limits= with a calendar window, "
-            "and no period="
-        )
-    period_ns = _period_of(default, shape) if period is None else period
-    # Parameters that are not searched for, such as the anchor of a window.
-    rest = default.fields() if default is not None and has_same_algorithm else {}
+    families = _families(None if evaluator is None else evaluator.default(), algorithm, period)
     counted = _Counted.of(
         whole, evaluator, None if routes is None else Routes.of(routes), name or "",
         exclude=exclude, protect=protect,
     )  # fmt: skip
-    events = counted.events
-    cut = int(events.times[0]) + round(events.duration_ns * (1 - holdout))
-    end = np.datetime64(cut + 1, "ns")
-    is_chosen_on = events.mask_between(None, end)
-    family = Family(algorithm, period_ns, rest)
-    search, best, limit, unlike = _fit(
-        counted, is_chosen_on, family, max_denied, objective, fit_all=fit_all, round_up=round_up
-    )
-    is_unusual = unlike[counted.owners.client_indices] > 0
-    fitted = search.limit(best.burst, best.count)
-    simulation = _simulation(limit, events[~is_unusual])
-    chosen = simulation.between(None, end) if holdout else simulation
-    fields = limit.fields()
+    candidates: list[Candidate] = []
+    chosen, refused = None, []
+    for family in families:
+        try:
+            found, index = _candidates(counted, family, percentile, is_only=len(families) == 1)
+        except LimitError as error:
+            refused.append(f"{family.label}: {error}.")
+            continue
+        if chosen is None:
+            chosen = len(candidates) + index
+        candidates += found
+    if chosen is None:
+        raise ValueError("no limit can be recommended: " + " ".join(refused).rstrip("."))
     return Recommendation(
-        curve=search.curve(),
-        simulation=chosen,
-        summary=chosen.summary(),
-        limit=limit,
-        fitted=fitted,
-        max_denied=max_denied,
-        burst=best.burst if shape.burst is None else int(fields[shape.burst]),
-        count=int(fields[shape.rate]),
-        period_ns=period_ns,
-        is_smallest=search.is_exhausted and search.is_monotone and limit == fitted,
-        objective=objective,
-        left_out=len(whole) - len(events) if routes is None else counted.left_out,
-        holdout=simulation.between(end).summary() if holdout else None,
-        hit=counted.hit(chosen, ~is_unusual & (is_chosen_on if holdout else True)),
-        unusual=counted.unusual(limit, unlike),
+        candidates=tuple(candidates),
+        chosen=chosen,
+        clients=counted.owners.clients,
+        events=counted.counts,
+        left_out=counted.left_out,
         not_found=counted.not_found,
+        refused=tuple(refused),
     )
 
 
-def _check_share(option: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise TypeError(f"{option} must be a number between 0 and 1, found {name_value(value)}")
-    if not 0 <= value <= 1 or (option == "holdout" and value == 1):
-        raise ValueError(f"{option} must be between 0 and 1, found {value}")
+class _Family(NamedTuple):
+    """The limits of one algorithm and one period.
+
+    Attributes:
+        algorithm: The algorithm.
+        period_ns: The period; that of the calendar or 0 if it stays as it is.
+        label: What it is called in messages.
+        rest: Other parameters, such as the zone of a calendar window.
+    """
+
+    algorithm: str
+    period_ns: int
+    label: str
+    rest: Mapping[str, int | str]
+
+    @property
+    def shape(self) -> _Shape:
+        """The names of the parameters."""
+        return _SHAPES[self.algorithm]
+
+    def limit(self, burst: int, count: int) -> Limit:
+        """Return the limit with these parameters."""
+        fields = {**self.rest, self.shape.rate: count}
+        if self.shape.period is not None:
+            fields[self.shape.period] = f"{self.period_ns}ns"
+        if self.shape.burst is not None:
+            fields[self.shape.burst] = burst
+        return Limit.from_fields(self.algorithm, fields)
 
 
-def _check_name(option: str, expected: str, found: str, known: Collection[str]) -> None:
+def _families(default: Limit | None, algorithm: str | None, period: Any) -> list[_Family]:
+    """Return the family of limits for each period that is asked for."""
+    if algorithm is None:
+        is_known = default is not None and default.algorithm in _SHAPES
+        algorithm = default.algorithm if default is not None and is_known else _DEFAULT
+    _check_name(algorithm, _SHAPES)
+    # Parameters that stay, such as the anchor of a window.
+    is_same = default is not None and default.algorithm == algorithm
+    rest = default.fields() if default is not None and is_same else {}
+    if algorithm == "in-flight":
+        if period is not None:
+            raise ValueError("a limit on requests in flight has no period; omit period=")
+        return [_Family(algorithm, 0, "requests in flight", rest)]
+    if _SHAPES[algorithm].period is None:
+        if period is not None or default is None or not is_same:
+            raise ValueError(
+                "a calendar window keeps its period and its zone; pass limits= with a calendar "
+                "window, and no period="
+            )
+        return [_Family(algorithm, _interval_of(default), f"calendar {rest['period']}", rest)]
+    if period is None:
+        given = [_interval_of(default) or parse_span("1m", "")]
+    else:
+        is_list = isinstance(period, Iterable) and not isinstance(period, str)
+        given = [parse_span(each, "period") for each in (period if is_list else [period])]
+    if not 1 <= len(given) <= _MAX_PERIODS:
+        raise ValueError(f"period must have 1 to {_MAX_PERIODS} values, found {len(given)}")
+    return [_Family(algorithm, each, format_duration(each), rest) for each in given]
+
+
+def _interval_of(limit: Limit | None) -> int:
+    """Return the period of a limit; 0 if it has none."""
+    shape = None if limit is None else _SHAPES.get(limit.algorithm)
+    if limit is None or shape is None:
+        return 0
+    if shape.period is not None:
+        return parse_span(limit.fields()[shape.period], "")
+    facts = limit.describe()
+    return 0 if facts is None else facts["refill_interval_ns"]
+
+
+def _check_name(found: str, known: Collection[str]) -> None:
     if found not in known:
         hint = did_you_mean(found, known)
-        raise ValueError(f"{option} must be {expected}, found {found!r}; {hint}")
+        raise ValueError(f"algorithm must be one that can be fitted, found {found!r}; {hint}")
 
 
-def _period_of(limit: Limit | None, sought: Shape) -> int:
-    """Return the period of a limit; one minute if it has none, 0 if none is sought."""
-    if not sought.has_periods:
-        return 0
-    shape = None if limit is None else SHAPES.get(limit.algorithm)
-    facts = None if limit is None else limit.describe()
-    if limit is None or shape is None or facts is None or not shape.has_periods:
-        return parse_span("1m", "")
-    if shape.period is None:
-        return facts["refill_interval_ns"]
-    return parse_span(limit.fields()[shape.period], "")
+def _candidates(
+    counted: _Counted, family: _Family, percentile: float, *, is_only: bool
+) -> tuple[list[Candidate], int]:
+    """Return the limits of one period, or only the one to choose, and the index of that one.
 
-
-def _fit(
-    counted: _Counted,
-    is_chosen_on: NDArray[np.bool_],
-    family: Family,
-    max_denied: float,
-    objective: str,
-    *,
-    fit_all: bool,
-    round_up: bool,
-) -> tuple[Search, Point, Limit, NDArray[np.float64]]:
-    """Find the limit that suffices for all clients but those unlike the rest.
-
-    Returns the search, the smallest limit, the rounded limit, and how unlike the rest each client
-    is; 0 if the limit is fitted to it.
+    Raises:
+        LimitError: The trace is too short for the period, or no limit admits what clients need.
     """
-    owners = counted.owners.client_indices
-    # Few clients are no crowd, of which a busy one could be overlooked.
-    has_caps = not fit_all and len(np.unique(owners)) >= MIN_CLIENTS
+    longest = int(counted.events.duration_ns * _MAX_REFILL)
+    if family.period_ns > longest:
+        raise _too_short(counted, "the period", family.period_ns)
+    most = _busiest(counted.events, family)
+    # A limit that suffices for protected clients suffices for others that need no more.
+    is_far = _far(most, counted.is_client & ~counted.protected)
+    is_far &= most > most[counted.protected].max(initial=0)
+    limits, preferred = _limits(counted, family, most, is_far, percentile)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        denied = list(pool.map(partial(_denied, counted), limits))
+    is_by_client = counted.owners is counted.events
+    need = Need(
+        period_ns=family.period_ns,
+        unit=_unit(family),
+        most=most if is_by_client else _busiest(counted.owners, family),
+        is_far=is_far if is_by_client else np.zeros(len(counted.owners.clients), np.bool_),
+    )
+    found = [
+        Candidate(limit=limit, suffices_for=label, need=need, denied=each)
+        for (limit, label), each in zip(limits.items(), denied, strict=True)
+    ]
+    index = next(index for index, each in enumerate(found) if each.limit == preferred)
+    return (found, index) if is_only else ([found[index]], 0)
 
-    def fitted(unlike: NDArray[np.float64]) -> tuple[Search, Point, Limit]:
-        is_fitted = is_chosen_on & (unlike[owners] == 0)
-        search = Search(
-            counted.events[is_fitted], max_denied, objective, family,
-            counted.protected[is_fitted] if counted.protected.any() else None,
-            has_caps=has_caps,
-        )  # fmt: skip
-        best = search.smallest()
-        exact = search.limit(best.burst, best.count)
-        return search, best, search.rounded(best) if round_up else exact
 
-    unlike = np.zeros(len(counted.owners.clients))
-    if fit_all:
-        return *fitted(unlike), unlike
-    found = find_unusual(counted.owners[is_chosen_on], family)
-    unlike = np.maximum(found.brief, found.lasting)
-    unlike[np.unique(owners[counted.protected])] = 0
-    search, best, limit = fitted(unlike)
-    # A larger limit may spare more of them, so this is repeated; each time, there are fewer.
-    while (spared := (found.brief == 0) & counted.is_spared(limit, unlike)).any():
-        unlike[spared] = 0
-        search, best, limit = fitted(unlike)
-    return search, best, limit, unlike
+def _limits(
+    counted: _Counted,
+    family: _Family,
+    most: NDArray[np.int64],
+    is_far: NDArray[np.bool_],
+    percentile: float,
+) -> tuple[dict[Limit, str], Limit]:
+    """Return limits from strict to lenient with whom each suffices for, and that of a percentile.
+
+    Raises:
+        LimitError: No limit admits what clients need, or a bucket refills too slowly.
+    """
+    longest = int(counted.events.duration_ns * _MAX_REFILL)
+    levels = [*(level for level in _STRICTER if level < percentile), percentile]
+    named = [(f"{level:.4g} %", level, ~is_far) for level in levels]
+    named.append(("all others" if is_far.any() else "everyone", 100.0, ~is_far))
+    if is_far.any():
+        named.append(("everyone", 100.0, np.ones_like(is_far)))
+    limits: dict[Limit, str] = {}
+    preferred: Limit | None = None
+    for label, level, group in named:
+        try:
+            limit = _limit_for(counted, family, most, level, group)
+            if (refill := _refill_ns(limit)) > longest:
+                raise _too_short(counted, "the time in which a bucket refills", refill)
+        except LimitError:
+            if preferred is None and level == percentile:
+                raise
+            # A stricter limit with a small count, or what clients far from the rest need.
+            continue
+        limits[limit] = label
+        if level == percentile and preferred is None:
+            preferred = limit
+    if preferred is None:
+        raise AssertionError("the percentile is one of the levels")
+    return limits, preferred
+
+
+def _too_short(counted: _Counted, what: str, length_ns: int) -> LimitError:
+    return LimitError(
+        f"{what} is {format_span(length_ns)}, but the events cover "
+        f"{format_span(counted.events.duration_ns)}, and a bucket must refill within a quarter of "
+        "that; use a shorter period or a longer log"
+    )
+
+
+def _refill_ns(limit: Limit) -> int:
+    """Return how long an empty bucket takes to refill; 0 for requests in flight."""
+    facts = limit.describe()
+    if facts is None or not facts["refill_count"]:
+        return 0
+    return facts["at_once"] * facts["refill_interval_ns"] // facts["refill_count"]
+
+
+def _unit(family: _Family) -> str:
+    if family.algorithm == "in-flight":
+        return "most in flight"
+    label = str(family.rest["period"]) if family.shape.period is None else family.label
+    return f"busiest {label}"
+
+
+def _far(most: NDArray[np.int64], is_client: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which clients are far from the rest: beyond a gap, which is not the end of a tail."""
+    falling = np.sort(most[is_client])[::-1]
+    if len(falling) < _MIN_CLIENTS:
+        return np.zeros(len(most), np.bool_)
+    last = max(1, int(len(falling) * _MAX_FAR))
+    steps = falling[:last] / np.maximum(falling[1 : last + 1], 1)
+    for index in np.flatnonzero(steps >= _GAP)[::-1].tolist():
+        rest = falling[index + 1 :]
+        if steps[index] > rest[0] / max(np.percentile(rest, _TAIL), 1):
+            found: NDArray[np.bool_] = is_client & (most >= falling[index])
+            return found
+    return np.zeros(len(most), np.bool_)
+
+
+def _limit_for(
+    counted: _Counted,
+    family: _Family,
+    most: NDArray[np.int64],
+    level: float,
+    group: NDArray[np.bool_],
+) -> Limit:
+    """Return the limit that suffices for a percentile of some clients, and for protected ones."""
+
+    def size(needs: NDArray[np.int64]) -> int:
+        protected = int(needs[counted.protected].max(initial=1))
+        own = needs[group & counted.is_client]
+        found = np.percentile(own, level, method="inverted_cdf")
+        return _round_up(max(int(found), protected))
+
+    count = size(most)
+    burst = 0 if family.shape.burst is None else size(_ahead(counted.events, family, count))
+    return family.limit(burst, count)
+
+
+def _busiest(trace: Trace, family: _Family) -> NDArray[np.int64]:
+    """Return for each client the most tokens that it spends in one period, or holds at once."""
+    if family.shape.burst is None:
+        return _most_used(_largest(lambda count: family.limit(0, count)), trace)
+    times = trace.times // family.period_ns
+    periods = times - times.min()
+    keys = trace.client_indices * np.int64(periods.max() + 1) + periods
+    costs = trace.costs
+    if costs is None:
+        keys.sort()
+    else:
+        order = np.argsort(keys, kind="stable")
+        keys, costs = keys[order], costs[order]
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    sums = np.diff(first, append=len(keys)) if costs is None else np.add.reduceat(costs, first)
+    most = np.zeros(len(trace.clients), np.int64)
+    np.maximum.at(most, keys[first] // (periods.max() + 1), sums)
+    return most
+
+
+def _ahead(trace: Trace, family: _Family, count: int) -> NDArray[np.int64]:
+    """Return for each client the most tokens that it spends at once, beyond a count per period."""
+    limit = _largest(lambda burst: family.limit(burst, count))
+    facts = limit.describe()
+    if facts is not None and facts["evenly_spaced"]:
+        # Its level is not known from what remains, and it needs no more than a token bucket.
+        tokens = _Family(_DEFAULT, family.period_ns, "", {})
+        limit = _largest(lambda burst: tokens.limit(burst, count))
+    return _most_used(limit, trace)
+
+
+def _largest(make: Callable[[int], Limit]) -> Limit:
+    """Return the largest limit that exists, by a number that is one less than a power of two."""
+    for bits in range(62, 1, -1):
+        try:
+            return make((1 << bits) - 1)
+        except LimitError:
+            continue
+    return make(1)
+
+
+def _most_used(limit: Limit, trace: Trace) -> NDArray[np.int64]:
+    """Return for each client the most tokens that are gone from its bucket at one time.
+
+    It is one more than the bucket holds if that does not suffice.
+    """
+    least = np.full(len(trace.clients), limit.max_cost, np.int64)
+    for part, columns in _evaluated(limit, trace, ["remaining"]):
+        clients = part.client_indices
+        np.minimum.at(least, clients, columns["remaining"])
+        least[clients[~columns["allowed"]]] = -1
+    used: NDArray[np.int64] = limit.max_cost - least
+    return used
+
+
+def _denied(counted: _Counted, limit: Limit) -> NDArray[np.int64]:
+    """Return for each client how many of its events a limit denies."""
+    denied = np.zeros(len(counted.counts), np.int64)
+    first = 0
+    for part, columns in _evaluated(limit, counted.events, []):
+        owners = counted.owners.client_indices[first : first + len(part)]
+        np.add.at(denied, owners[~columns["allowed"]], 1)
+        first += len(part)
+    return denied
+
+
+def _evaluated(
+    limit: Limit, trace: Trace, columns: Collection[str]
+) -> Iterator[tuple[Trace, Mapping[str, NDArray[Any]]]]:
+    """Evaluate a limit part by part; an event that costs more than it ever admits is denied."""
+    core = _core.Simulator(limit, UNNAMED, denies_excess=True)
+    core.add(trace.clients)
+    for first in range(0, len(trace), PART):
+        part = trace[first : first + PART]
+        yield part, evaluate(core.feed, part, part.codes, columns)
+
+
+def _round_up(number: int) -> int:
+    """Round up to a number that people write.
+
+    >>> [_round_up(number) for number in (7, 11, 26, 101, 1234)]
+    [7, 11, 30, 110, 1400]
+    """
+    if number <= _EXACT:
+        return max(number, 1)
+    scale = 10 ** (len(str(number)) - 2)
+    return int(next(scale * each for each in _ROUND if scale * each >= number))
 
 
 class _Counted(NamedTuple):
@@ -290,16 +474,24 @@ class _Counted(NamedTuple):
     Attributes:
         events: The events by bucket.
         owners: The same events by client. Another table only if all clients share one bucket.
-        protected: Whether each event must not be denied.
+        counts: For each client, its events.
+        protected: For each bucket, whether it must not be denied anything.
         left_out: Number of events of clients that are excluded or have an override.
         not_found: What is protected, but has no event.
     """
 
     events: Trace
     owners: Trace
+    counts: NDArray[np.int64]
     protected: NDArray[np.bool_]
     left_out: int
     not_found: tuple[str, ...]
+
+    @property
+    def is_client(self) -> NDArray[np.bool_]:
+        """For each bucket, whether it has an event."""
+        found = np.bincount(self.events.client_indices, minlength=len(self.events.clients)) > 0
+        return np.asarray(found)
 
     @classmethod
     def of(
@@ -345,67 +537,14 @@ class _Counted(NamedTuple):
             raise ValueError(
                 "trace must have an event that counts; all are excluded or have overrides"
             )
-        if left_out == 0:
-            return cls(events, owners, protected, 0, tuple(not_found))
-        kept = events[is_kept]
-        owners = kept if owners is events else owners[is_kept]
-        return cls(kept, owners, protected[is_kept], left_out, tuple(not_found))
-
-    def hit(self, simulation: Simulation, selected: NDArray[np.bool_]) -> Table:
-        """Return a row for each client that is denied something, given the simulated events."""
-        if self.owners is self.events:
-            return simulation.denied_clients()
-        return _by_owner(simulation, self.owners[selected]).denied_clients()
-
-    def is_spared(self, limit: Limit, unlike: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which of the clients unlike the rest a limit hardly denies anything."""
-        if not unlike.any():
-            return np.zeros(len(unlike), np.bool_)
-        rows = self.unusual(limit, unlike).rows()
-        spared = {row["id"] for row in rows if row["denied_share"] < _MAX_SPARED}
-        return (unlike > 0) & np.array([id in spared for id in self.owners.clients], np.bool_)
-
-    def unusual(self, limit: Limit, unlike: NDArray[np.float64]) -> Table:
-        """Return a row for each client that behaves unlike the rest, the busiest first."""
-        names = (
-            "id", "events", "event_share", "times_median", "times_at_peak", "denied",
-            "denied_share",
-        )  # fmt: skip
-        is_unusual = unlike[self.owners.client_indices] > 0
-        if not is_unusual.any():
-            return Table.of_rows("Clients unlike the rest", names, ())
-        times = {
-            self.owners.clients[index]: float(unlike[index])
-            for index in unlike.nonzero()[0].tolist()
-        }
-        counts = np.bincount(self.owners.client_indices[~is_unusual])
-        median = float(np.median(counts[counts > 0]))
-        unusual = self.owners[is_unusual]
-        if self.owners is self.events:
-            simulation = _simulation(limit, unusual)
-        else:
-            # All of them spend from one bucket.
-            everything = _simulation(limit, self.events)
-            allowed = {"allowed": everything.allowed, "retry_after_ns": everything.retry_after_ns}
-            simulation = Simulation(
-                unusual, {name: column[is_unusual] for name, column in allowed.items()}
-            )
-        rows = [
-            {
-                **row,
-                "event_share": row["events"] / len(self.events),
-                "times_median": row["events"] / median,
-                "times_at_peak": times[row["id"]],
-            }
-            for row in sorted(simulation.by_client().rows(), key=lambda row: -row["events"])
-        ]
-        return Table.of_rows("Clients unlike the rest", names, rows)
-
-
-def _by_owner(simulation: Simulation, owners: Trace) -> Simulation:
-    """Return the decisions of a simulation by the clients that share its bucket."""
-    columns = {"allowed": simulation.allowed, "retry_after_ns": simulation.retry_after_ns}
-    return Simulation(owners, columns)
+        is_shared = owners is not events
+        if left_out:
+            events, owners, protected = events[is_kept], owners[is_kept], protected[is_kept]
+        owners = owners if is_shared else events
+        by_bucket = np.zeros(len(events.clients), np.bool_)
+        by_bucket[events.client_indices[protected]] = True
+        counts = np.bincount(owners.client_indices, minlength=len(owners.clients))
+        return cls(events, owners, counts, by_bucket, left_out, tuple(not_found))
 
 
 def _canonical(id: str, evaluator: Evaluator) -> str:
@@ -414,17 +553,3 @@ def _canonical(id: str, evaluator: Evaluator) -> str:
         return evaluator.canonical_id(id)
     except InvalidId:
         return id
-
-
-def _simulation(limit: Limit, trace: Trace) -> Simulation:
-    """Evaluate a limit; events that cost more than it can ever admit are denied."""
-    costs = trace.costs
-    if costs is None or len(costs) == 0 or int(costs.max()) <= limit.max_cost:
-        return simulate(limit, trace)
-    fits = costs <= limit.max_cost
-    found = simulate(limit, trace[fits])
-    columns: dict[str, NDArray[Any]] = {"allowed": np.zeros(len(trace), np.bool_)}
-    columns |= {name: np.zeros(len(trace), np.int64) for name in NUMBERS}
-    for name, column in columns.items():
-        column[fits] = getattr(found, name)
-    return Simulation(trace, columns, evaluator=Evaluator(limit, None))

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from penstock.display import pluralize
+from penstock.simulate.bucket import bucket_of
 from penstock.simulate.evaluator import NUMBERS
 from penstock.simulate.format import format_value
 from penstock.simulate.frame import as_dates
 from penstock.simulate.histogram import Bins
-from penstock.simulate.level import Level, level_of
+from penstock.simulate.ids import as_text
 from penstock.simulate.optional import import_optional
 from penstock.simulate.times import parse_span
 from penstock.simulate.totals import MAX_BINS, Accumulator, WithTotals
 
 if TYPE_CHECKING:
-    import os
     from pathlib import Path
 
     from matplotlib.axes import Axes
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from penstock.simulate.evaluator import Evaluator
     from penstock.simulate.ids import AnyId
-    from penstock.simulate.limit_result import LimitResult, RecommendedLimit
+    from penstock.simulate.limit_result import Bucket, LimitResult, PathLike
+    from penstock.simulate.recommendation import Recommendation
     from penstock.simulate.routes import Routes
     from penstock.simulate.trace import Trace
 
@@ -208,31 +209,13 @@ class Simulation(WithTotals):
             described=self._describe(),
         )
 
-    def level(self, id: AnyId | None = None, points: int = 1000) -> Level:
-        """Return how full the bucket of one client was, over time.
-
-        Args:
-            id: The client. None: the only client of the trace.
-            points: Number of evenly spaced instants between the events.
-
-        Raises:
-            KeyError: The trace has no such client.
-            ValueError: The trace has several clients and `id` is None.
-        """
-        if self._evaluator is None:
-            raise ValueError(
-                "the level needs the whole trace and one bucket for each client; use simulate() "
-                "without routes and workers"
-            )
-        return level_of(self._evaluator, self._ordered, id, points)
-
     def limit_result(
         self,
         title: str = "",
         *,
         max_bins: int = MAX_BINS,
         id: AnyId | None = None,
-        with_level: bool = False,
+        with_bucket: bool = True,
     ) -> LimitResult:
         """Return what reports and plots show.
 
@@ -240,43 +223,39 @@ class Simulation(WithTotals):
             title: The label of this limit among several.
             max_bins: The largest number of bins.
             id: The client whose bucket is shown. None: the one with the most denied events.
-            with_level: Whether to add the level of one bucket.
+            with_bucket: Whether to add one bucket, if each client has one.
 
         Raises:
             KeyError: The trace has no such client.
         """
         result = super().limit_result(title, max_bins=max_bins)
-        return replace(result, level=self._level_to_show(result, id)) if with_level else result
+        clients = result.clients["id"]
+        if self._evaluator is None or not with_bucket or (id is None and not clients):
+            return result
+        shown = as_text(clients[0] if id is None else id)
+        return replace(result, bucket=self._bucket_of(self._evaluator, shown))
+
+    def _bucket_of(self, evaluator: Evaluator, id: str) -> Bucket | None:
+        trace, name = evaluator.by_bucket(self._ordered), evaluator.canonical_id(id)
+        number = trace.clients.index(name) if name in trace.clients else -1
+        mine = np.flatnonzero(trace.client_indices == number)
+        if len(mine) == 0:
+            raise KeyError(f"the trace has no event of {name!r}")
+        limit = evaluator.limit_of(trace, number)
+        return bucket_of(name, limit, trace.take(mine), self._sorted_column("allowed")[mine])
 
     def _describe(self) -> tuple[str, str]:
         return self._described if self._evaluator is None else self._evaluator.described
 
-    def _level_to_show(self, result: LimitResult, id: AnyId | None) -> Level | None:
-        if id is not None:
-            return self.level(id)
-        clients = result.clients["id"]
-        if not clients or self._evaluator is None:
-            return None
-        try:
-            return self.level(clients[0])
-        except ValueError:
-            # No rate applies to this client, and the caller did not ask for its bucket.
-            return None
-
-    def _repr_html_(self) -> str:
-        from penstock.simulate.report import notebook  # noqa: PLC0415  only when shown
-
-        result = self.limit_result(max_bins=notebook.MAX_BINS)
-        return notebook.simulation_html(result, has_ids=self.trace.codes is not None)
-
     def plot(self, id: AnyId | None = None, *, ax: Axes | None = None) -> Any:
-        """Plot arrivals, allowed and denied events over time, and the level of one bucket.
+        """Plot arrivals, allowed and denied events over time, and one bucket.
 
         Events are counted in bins, so that millions are drawn as fast as a few.
 
         Args:
-            id: The client whose bucket is shown. None: the one with the most denied events, or
-                with the most events if nothing was denied.
+            id: The client whose bucket is shown, over the hour with most of its denied events.
+                None: the one with the most denied events, or with the most events if nothing was
+                denied. Under a limit on requests in flight, these are shown.
             ax: Axes to draw into, without the bucket. None: a new figure.
 
         Returns:
@@ -289,14 +268,14 @@ class Simulation(WithTotals):
         """
         from penstock.simulate.report import plot  # noqa: PLC0415  needs Matplotlib
 
-        return plot.plot_simulation(self.limit_result(id=id, with_level=ax is None), ax=ax)
+        return plot.plot_simulation(self.limit_result(id=id, with_bucket=ax is None), ax=ax)
 
     def report(
         self,
-        path: str | os.PathLike[str],
+        path: PathLike,
         *,
         id: AnyId | None = None,
-        recommendation: RecommendedLimit | None = None,
+        recommendation: Recommendation | None = None,
     ) -> Path:
         """Write a self-contained HTML page.
 
@@ -317,7 +296,7 @@ class Simulation(WithTotals):
         from penstock.simulate.report import page  # noqa: PLC0415  needs Matplotlib
 
         report = page.Report(
-            results=[self.limit_result(id=id, with_level=True)],
+            results=[self.limit_result(id=id)],
             source=self.trace.name or "a trace",
             log=self.trace.skipped,
             recommendations={} if recommendation is None else {self.limit_name: recommendation},

@@ -227,10 +227,16 @@ class RouteFeed:
         described: The limits; what several admit together depends on the requests.
     """
 
-    def __init__(self, limits: Limits | Mapping[str, Limit | str], routes: Routes) -> None:
+    def __init__(
+        self,
+        limits: Limits | Mapping[str, Limit | str],
+        routes: Routes,
+        *,
+        denies_excess: bool = False,
+    ) -> None:
         self.routes: Final = routes
         self.described: Final = _describe(limits, routes)
-        self._core: Final = _core.RouteSimulator(limits, routes.names)
+        self._core: Final = _core.RouteSimulator(limits, routes.names, denies_excess=denies_excess)
         self._table: Sequence[str] = ()
         # For each id of the table: its plan, its route, and its client.
         self._plans = np.empty(0, np.uint32)

@@ -113,6 +113,7 @@ class Simulator(WithTotals):
         warm_up_events: Number of events of the warm-up, which the totals leave out.
         invalid: Number of events that were left out because their id is not valid.
         first_invalid: The first such id.
+        excess: Number of events that cost more than their limit ever admits.
 
     Args:
         limits: As for `simulate`.
@@ -123,6 +124,8 @@ class Simulator(WithTotals):
             all buckets are full when a simulation begins.
         skip_invalid: Whether events whose id does not match the limit's id format are left out
             and counted, instead of being an error.
+        denies_excess: Whether events that cost more than their limit ever admits are denied,
+            instead of being an error.
 
     >>> simulator = Simulator("2/minute")
     >>> simulator.feed(Trace([0.0, 1.0], ids=["ada", "ada"])).allowed.tolist()
@@ -140,11 +143,15 @@ class Simulator(WithTotals):
         workers: int = 1,
         warm_up: Any = 0,
         skip_invalid: bool = False,
+        denies_excess: bool = False,
     ) -> None:
         if not is_whole(workers, 1, _MAX_WORKERS):
             raise ValueError(f"workers must be 1 to {_MAX_WORKERS:,}, found {workers!r}")
         self._routes = None if routes is None else Routes.of(routes)
-        self._feeds = [_feed_of(limits, name, self._routes) for _ in range(workers)]
+        self._feeds = [
+            _feed_of(limits, name, self._routes, denies_excess=denies_excess)
+            for _ in range(workers)
+        ]
         self._feed = self._feeds[0]
         self._warm_up_ns = parse_duration(warm_up, "warm_up")
         self._begin_ns: int | None = None
@@ -154,6 +161,7 @@ class Simulator(WithTotals):
         self.denied = 0
         self.warm_up_events = 0
         self.invalid = 0
+        self.excess = 0
         self.first_invalid: str | None = None
 
     def feed(
@@ -198,7 +206,10 @@ class Simulator(WithTotals):
         buckets = self._feed.by_bucket(part, numbers)
         self._add(buckets, result)
         self.events += len(part)
-        self.denied += len(part) - int(np.count_nonzero(result["allowed"]))
+        denied = ~result["allowed"]
+        self.denied += int(np.count_nonzero(denied))
+        # All others have a time at which they would be admitted.
+        self.excess += int(np.count_nonzero(result["retry_after_ns"][denied] == 0))
         return Simulation(
             part, result, buckets=buckets, routes=self._routes, described=self._describe()
         )
@@ -266,15 +277,17 @@ class Simulator(WithTotals):
         return f"<Simulator {self._feed.name}: {self.events:,} events, {self.denied:,} denied>"
 
 
-def _feed_of(limits: AnyLimits, name: str | None, routes: Routes | None) -> LimitFeed | RouteFeed:
+def _feed_of(
+    limits: AnyLimits, name: str | None, routes: Routes | None, *, denies_excess: bool
+) -> LimitFeed | RouteFeed:
     parsed = parse_limits(limits)
     if routes is None:
-        return LimitFeed(Evaluator(parsed, name))
+        return LimitFeed(Evaluator(parsed, name), denies_excess=denies_excess)
     if name is not None:
         raise ValueError("the routes name the limits; pass routes= or name=, not both")
     if isinstance(parsed, Limit):
         raise TypeError("routes name limits, so limits must have names; pass {'Name': limit}")
-    return RouteFeed(parsed, routes)
+    return RouteFeed(parsed, routes, denies_excess=denies_excess)
 
 
 def as_trace(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _MAX_ROWS: Final = 20
-_MAX_WIDTH: Final = 40
+_MAX_WIDTH: Final = 80
 
 
 class Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from html import escape
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
 
 import numpy as np
@@ -352,10 +351,6 @@ class Trace:
     def __repr__(self) -> str:
         name = "" if self.name is None else f" {self.printable_name}"
         return f"<Trace{name}: {self._description()}>"
-
-    def _repr_html_(self) -> str:
-        name = "Trace" if self.name is None else f"Trace {self.printable_name}"
-        return f"<p><strong>{escape(name)}</strong>: {escape(self._description())}</p>"
 
     def _description(self) -> str:
         events = pluralize(len(self), "event")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from penstock.simulate.level import Level
+    from penstock.simulate.limit_result import Bucket
 
 
 _UNITS: Final = (
@@ -73,8 +73,9 @@ def events_per(width_ns: int) -> str:
     return f"events per {format_duration(width_ns)}"
 
 
-def bucket_title(level: Level) -> str:
-    """Return the title of a level's plot."""
-    if level.id == EVERYONE:
-        return "Bucket"
-    return f"Bucket of {printable(format_value('id', level.id), _MAX_ID)}"
+def bucket_title(bucket: Bucket) -> str:
+    """Return the title of a bucket's plot."""
+    title = "Requests in flight" if bucket.is_in_flight else "Bucket"
+    if bucket.id == EVERYONE:
+        return title
+    return f"{title} of {printable(format_value('id', bucket.id), _MAX_ID)}"

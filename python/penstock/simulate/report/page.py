@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from base64 import b64encode
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -19,20 +18,24 @@ from penstock.messages import describe_limit
 from penstock.simulate.format import column_label, format_date, format_value
 from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.report.labels import bucket_title
-from penstock.simulate.report.plot import draw_traffic, draw_waits, new_figure
-from penstock.simulate.report.plot_tables import draw_comparison, draw_curve
+from penstock.simulate.report.plot import (
+    draw_bucket,
+    draw_recommendation,
+    draw_table,
+    draw_traffic,
+    draw_waits,
+    new_figure,
+)
 from penstock.simulate.report.svg import inline, page_colors
+from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from matplotlib.figure import Figure
-
     from penstock.simulate.check import Change, Check
-    from penstock.simulate.limit_result import LimitResult, RecommendedLimit
+    from penstock.simulate.limit_result import LimitResult, PathLike
     from penstock.simulate.log.report import LogReport
-    from penstock.simulate.table import Table
+    from penstock.simulate.recommendation import Recommendation
 
 
 # Inches of a drawing on a wide page, and on a phone.
@@ -75,32 +78,18 @@ class Report:
     results: Sequence[LimitResult]
     source: str
     log: LogReport | None = None
-    recommendations: Mapping[str, RecommendedLimit] = field(default_factory=dict)
+    recommendations: Mapping[str, Recommendation] = field(default_factory=dict)
     changes: Sequence[Change] = ()
     check: Check | None = None
 
-    def write(self, path: str | os.PathLike[str]) -> Path:
+    def write(self, path: PathLike) -> Path:
         """Write the page.
 
         Raises:
             ImportError: Matplotlib or Jinja2 is not installed.
             OSError: The file cannot be written.
         """
-        html = self.html()
-        file = Path(path)
-        if file.exists() and not file.is_file():
-            # A device or a pipe must not be replaced by a file.
-            file.write_text(html, encoding="utf-8")
-            return file
-        # A full disk must not leave half a page.
-        part = file.with_name(f"{file.name}.part")
-        try:
-            part.write_text(html, encoding="utf-8")
-            part.replace(file)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise OSError(error.errno, error.strerror, str(file)) from error
-        return file
+        return write_text(path, self.html())
 
     def html(self) -> str:
         """Return the page.
@@ -179,6 +168,27 @@ class Report:
             yield "fields", ", ".join(fields)
 
 
+def write_text(path: PathLike, text: str) -> Path:
+    """Write a file as a whole, or not at all.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    file = Path(path)
+    # A device or a pipe must not be replaced by a file, and a full disk must not leave half a page.
+    is_special = file.exists() and not file.is_file()
+    part = file if is_special else file.with_name(f"{file.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        if not is_special:
+            part.replace(file)
+    except OSError as error:
+        if not is_special:
+            part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(file)) from error
+    return file
+
+
 def _shown(value: Any) -> Any:
     """Replace control characters of a text, and cut it if it is long; markup stays as it is."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
@@ -188,11 +198,17 @@ def _shown(value: Any) -> Any:
     return printable(value, _MAX_TEXT)
 
 
-def _drawing(draw: Callable[[float], Figure], name: str, label: str) -> dict[str, str]:
+def _drawing(
+    draw: Callable[..., None], *values: Any, height: float, name: str, label: str
+) -> dict[str, str]:
     """Draw for a wide page and for a phone, which shows the labels as large."""
+    drawn = {}
     with page_colors():
-        sizes = {"wide": _WIDE, "narrow": _NARROW}
-        return {size: inline(draw(width), f"{name}-{size}", label) for size, width in sizes.items()}
+        for size, width in (("wide", _WIDE), ("narrow", _NARROW)):
+            figure = new_figure(height, width)
+            draw(figure.subplots(), *values)
+            drawn[size] = inline(figure, f"{name}-{size}", label)
+    return drawn
 
 
 def _comparison(results: Sequence[LimitResult]) -> dict[str, Any]:
@@ -205,37 +221,42 @@ def _comparison(results: Sequence[LimitResult]) -> dict[str, Any]:
         [Cell(result.title), *(_cell(name, row[name]) for name in names)]
         for result, row in zip(results, numbers, strict=True)
     ]
-    draw = partial(draw_comparison, results, 3.6 + 0.7 * len(results))
-    label = "denied events of each limit over time, and shares"
-    heads = ("limit", *map(column_label, names))
-    return {"heads": heads, "rows": rows, "drawing": _drawing(draw, "compared", label)}
+    columns: dict[str, list[Any]] = {"limit": [result.title for result in results]}
+    columns["denied_share"] = [row["denied_share"] for row in numbers]
+    drawing = _drawing(
+        draw_table, Table("", columns), ["limit"], height=1.4 + 0.5 * len(results),
+        name="compared", label="denied share of each limit",
+    )  # fmt: skip
+    return {"heads": ("limit", *map(column_label, names)), "rows": rows, "drawing": drawing}
 
 
 def _result(result: LimitResult, index: int) -> dict[str, Any]:
-    level = result.level
     summary = result.summary
     shown: dict[str, Any] = {"title": result.title, "tiles": _tiles(result)}
     if summary.events == 0:
         return shown
     label = f"{summary.allowed:,} events allowed and {summary.denied:,} denied, over time"
-    caption = "Allowed and denied events are stacked; together they are the arrivals."
-    if level is not None:
-        label += f"; {bucket_title(level)}: tokens left"
-        caption += (
-            " Below, the bucket of the client with the most denied events, or the most events, "
-            "while it sent some; marks are its denied events."
+    shown["traffic"] = _drawing(
+        draw_traffic, result, height=3.4, name=f"traffic{index}", label=label
+    )
+    if (bucket := result.bucket) is not None:
+        title = bucket_title(bucket)
+        shown["bucket"] = _drawing(
+            draw_bucket, bucket, height=2.6, name=f"bucket{index}", label=title
         )
-    draw = partial(draw_traffic, result, height=3.4 if level is None else 5.6)
-    shown["traffic"] = _drawing(draw, f"traffic{index}", label)
-    shown["caption"] = caption
     note = "" if summary.denied else "No client was denied."
     clients = result.clients
     if summary.clients_denied > len(clients):
         note = f"The first {len(clients)} of {summary.clients_denied:,} clients with denied events."
     shown["tables"] = [*(_table(each) for each in result.tables), _table(clients, note)]
-    if summary.denied:
-        waits = partial(_draw_waits, result.waits)
-        shown["waits"] = _drawing(waits, f"waits{index}", "denied events by their wait")
+    waits = result.waits
+    while waits and not waits[-1][1]:
+        waits = waits[:-1]
+    if waits:
+        shown["waits"] = _drawing(
+            draw_waits, waits, height=1.1 + 0.38 * len(waits), name=f"waits{index}",
+            label="denied events by their wait",
+        )  # fmt: skip
     return shown
 
 
@@ -259,13 +280,6 @@ def _tiles(result: LimitResult) -> list[tuple[str, str, str, str]]:
             "",
         ),
     ]
-
-
-def _draw_waits(waits: tuple[tuple[str, int], ...], width: float) -> Figure:
-    last = max(position for position, (_, count) in enumerate(waits) if count)
-    figure = new_figure(1.1 + 0.38 * (last + 1), width)
-    draw_waits(figure.subplots(), waits)
-    return figure
 
 
 def _table(table: Table, note: str = "") -> dict[str, Any]:
@@ -292,31 +306,22 @@ def _cell(name: str, value: Any) -> Cell:
 
 
 def _recommended(
-    index: int,
-    heading: str,
-    name: str,
-    recommended: RecommendedLimit,
+    index: int, heading: str, name: str, recommended: Recommendation
 ) -> dict[str, Any]:
-    def draw(width: float) -> Figure:
-        figure = new_figure(3.4, width)
-        draw_curve(figure.subplots(), recommended)
-        return figure
-
-    label = f"what each count denies; recommended is count {recommended.count:,}"
-    if recommended.burst:
-        label = (
-            f"the smallest burst for each count; recommended are burst {recommended.burst:,} "
-            f"and count {recommended.count:,}"
-        )
+    far, denied = recommended.far(), recommended.denied_clients()
     return {
         "heading": f"{heading}: {describe_limit(recommended.limit)}",
         "lines": recommended.explain().splitlines(),
         "yaml": recommended.yaml(name),
-        "drawing": _drawing(draw, f"curve{index}", label),
+        "drawing": _drawing(
+            draw_recommendation, recommended, height=3.8, name=f"recommended{index}",
+            label="how many clients need how much, and the count of each limit",
+        ),
         "tables": [
-            _first_rows(table) for table in (recommended.unusual, recommended.hit) if len(table)
+            _table(recommended.table()),
+            *(_first_rows(table) for table in (far, denied) if len(table)),
         ],
-    }
+    }  # fmt: skip
 
 
 def _left_out(log: LogReport | None) -> dict[str, Any] | None:

@@ -12,5 +12,3 @@ ALLOWED: Final = "#00659e"
 DENIED: Final = "#e07800"
 LEVEL: Final = "#009e73"
 FULL: Final = "#7f7f7f"
-SEVERAL: Final = (ALLOWED, DENIED, LEVEL, "#c46b9c", "#b07800", "#3a94cc", FULL)
-"""Colors of several limits, each of which also has a dash."""

@@ -1,4 +1,4 @@
-"""Figures by Matplotlib. They are not registered with pyplot, so they need no closing."""
+"""Figures by Matplotlib: one function for each, for pages and for notebooks."""
 
 from __future__ import annotations
 
@@ -8,81 +8,69 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from penstock.display import printable
+from penstock.messages import describe_limit
 from penstock.simulate.format import format_value
 from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.report import palette
 from penstock.simulate.report.labels import bucket_title, events_per, time_axis
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from penstock.simulate.histogram import Bins
-    from penstock.simulate.level import Level
-    from penstock.simulate.limit_result import LimitResult
+    from penstock.simulate.limit_result import Bucket, LimitResult
+    from penstock.simulate.recommendation import Candidate, Recommendation
     from penstock.simulate.report.labels import TimeAxis
+    from penstock.simulate.table import Table
 
 
-_MAX_POINTS: Final = 2_000
 # Inches from which a figure has room for large numbers side by side.
 _WIDE: Final = 6
 _MAX_MARKS: Final = 500
-# A bucket that was used in less than this share of the time has a time axis of its own.
-_BRIEF: Final = 0.25
-_SECOND: Final = 1_000_000_000
-# The last time of any clock.
-_MAX_TIME: Final = 2**63 - 1
+_MAX_TEXTS: Final = 150
+_MAX_LABEL: Final = 36
+
+
+def show(draw: Callable[..., None], *values: Any, ax: Axes | None = None) -> Any:
+    """Draw into axes, or into a new figure.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+    """
+    import_optional("matplotlib", "plot()", PLOTTING)
+    if ax is not None:
+        draw(ax, *values)
+        return ax
+    figure = new_figure(4.4, 8.0)
+    draw(figure.subplots(), *values)
+    return figure
 
 
 def plot_simulation(result: LimitResult, *, ax: Axes | None = None) -> Any:
-    """Plot arrivals, allowed and denied events over time, and the level of one bucket below."""
+    """Plot allowed and denied events over time, and one bucket below."""
     import_optional("matplotlib", "plot()", PLOTTING)
-    level = result.level
-    axis = time_axis(result.first_ns, result.last_ns)
-    limit = plot_text(result.limit)
     summary = result.summary
     share = format_value("denied_share", summary.denied_share)
     totals = f"{summary.events:,} events, {summary.denied:,} denied ({share})"
+    limit = plot_text(result.limit)
     if ax is not None:
-        draw_bins(ax, result.bins, axis)
+        draw_traffic(ax, result)
         ax.set_title(limit or totals, loc="left")
         return ax
-    figure = draw_traffic(result, 9.0, 6.2 if level else 3.6)
+    panels = 1 if result.bucket is None else 2
+    figure = new_figure(3.6 if result.bucket is None else 6.2, 9.0)
+    above, *below = figure.subplots(panels, 1, squeeze=False, height_ratios=[3, 2][:panels])[:, 0]
+    draw_traffic(above, result)
     figure.suptitle(limit or "Simulation", x=0.01, ha="left", fontweight="bold")
-    figure.axes[0].set_title(totals, loc="left", fontsize="medium")
+    above.set_title(totals, loc="left", fontsize="medium")
+    if result.bucket is not None:
+        draw_bucket(below[0], result.bucket)
     return figure
 
 
-def draw_traffic(result: LimitResult, width: float, height: float) -> Figure:
-    """Draw the events, and the level of one bucket below.
-
-    It has the same time axis, or one of its own if its client was there only for a short time.
-    """
-    level = result.level
-    axis = time_axis(result.first_ns, result.last_ns)
-    is_brief = level is not None and _is_brief(level, result)
-    ratios = [3, 2] if level is not None else [1]
-    figure = new_figure(height, width)
-    panels = figure.subplots(
-        len(ratios), 1, sharex=not is_brief, squeeze=False, gridspec_kw={"height_ratios": ratios}
-    )[:, 0]
-    draw_bins(panels[0], result.bins, axis)
-    if level is not None:
-        if is_brief:
-            axis = time_axis(int(level.times[0]), int(level.times[-1]))
-        else:
-            panels[0].set_xlabel("")
-        draw_level(panels[1], level, axis)
-    return figure
-
-
-def _is_brief(level: Level, result: LimitResult) -> bool:
-    """Whether a bucket was used in a small part of the time only."""
-    used = int(level.times[-1]) - int(level.times[0])
-    return 0 < used < _BRIEF * (result.last_ns - result.first_ns)
-
-
-def new_figure(height: float, width: float = 9.0) -> Figure:
+def new_figure(height: float, width: float) -> Figure:
     """Make a figure that notebooks show although pyplot does not know it."""
     from matplotlib.figure import Figure  # noqa: PLC0415  an extra
 
@@ -98,109 +86,230 @@ def new_figure(height: float, width: float = 9.0) -> Figure:
     return Picture(figsize=(width, height), layout="constrained")
 
 
-def draw_bins(axes: Axes, bins: Bins, axis: TimeAxis) -> None:
+def draw_traffic(axes: Axes, result: LimitResult) -> None:
     """Draw allowed and denied events as stacked bars, which add up to the arrivals."""
-    edges = np.append(bins.start_ns, bins.start_ns[-1:] + bins.width_ns)
-    positions = axis.positions(edges)
+    bins, axis = result.bins, time_axis(result.first_ns, result.last_ns)
+    positions = axis.positions(np.append(bins.start_ns, bins.start_ns[-1:] + bins.width_ns))
     if len(bins.start_ns):
         axes.stairs(bins.allowed, positions, fill=True, color=palette.ALLOWED, label="allowed")
         axes.stairs(
             bins.arrivals, positions, baseline=bins.allowed, fill=True, color=palette.DENIED,
             label="denied",
         )  # fmt: skip
+        axes.legend(loc="lower right", ncols=2, frameon=False, bbox_to_anchor=(1, 1))
     axes.set_ylabel(events_per(bins.width_ns))
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
-    count_axis(axes)
-    label_time_axis(axes, axis)
-    if len(bins.start_ns):
-        axes.legend(loc="upper right", ncols=2, frameon=False, bbox_to_anchor=(1, 1.14))
+    _count_axis(axes)
+    _label_time_axis(axes, axis)
 
 
-def draw_level(axes: Axes, level: Level, axis: TimeAxis) -> None:
-    """Draw the level of a bucket, its capacity, and marks for denied events."""
-    times, tokens = thin(level.times, level.tokens)
-    axes.plot(axis.positions(times), tokens, color=palette.LEVEL, linewidth=1.2)
-    full = _full(level)
-    if full is not None:
-        axes.axhline(full, color=palette.FULL, linestyle=":", linewidth=1)
-    denied = level.denied_times
+def draw_bucket(axes: Axes, bucket: Bucket) -> None:
+    """Draw the tokens left in a bucket, or the requests in flight, with marks for denied events."""
+    axis = time_axis(int(bucket.times[0]), int(bucket.times[-1]))
+    style = "steps-post" if bucket.is_in_flight else "default"
+    axes.plot(
+        axis.positions(bucket.times), bucket.tokens, color=palette.LEVEL, linewidth=1.2,
+        drawstyle=style,
+    )  # fmt: skip
+    label = "limit" if bucket.is_in_flight else "full"
+    axes.axhline(bucket.full, color=palette.FULL, linestyle=":", linewidth=1.4, label=label)
+    denied = bucket.denied_times
     if len(denied) > _MAX_MARKS:
         denied = denied[np.linspace(0, len(denied) - 1, _MAX_MARKS).astype(np.int64)]
     if len(denied):
-        below = np.zeros(len(denied))
+        at = np.full(len(denied), bucket.full if bucket.is_in_flight else 0)
         axes.plot(
-            axis.positions(denied), below, "|", color=palette.DENIED, markersize=9, clip_on=False,
+            axis.positions(denied), at, "|", color=palette.DENIED, markersize=9, clip_on=False,
             label="denied",
         )  # fmt: skip
-    axes.set_ylim(bottom=0)
+    axes.legend(loc="lower right", ncols=2, frameon=False, bbox_to_anchor=(1, 1))
+    axes.set_ylim(0, 1.05 * max(bucket.full, 1))
     axes.margins(x=0)
-    if len(times) and times[0] == times[-1]:
-        # One second around a single instant, as in the bins.
-        begin = int(times[0]) // _SECOND * _SECOND
-        axes.set_xlim(*axis.positions(np.array([begin, min(begin + _SECOND, _MAX_TIME)])))
-    axes.set_ylabel("tokens left")
-    count_axis(axes)
-    axes.set_title(plot_text(bucket_title(level)), loc="left", fontsize="medium")
-    label_time_axis(axes, axis)
+    axes.set_ylabel("requests in flight" if bucket.is_in_flight else "tokens left")
+    _count_axis(axes)
+    axes.set_title(plot_text(bucket_title(bucket)), loc="left", fontsize="medium")
+    _label_time_axis(axes, axis)
 
 
-def draw_waits(axes: Axes, waits: tuple[tuple[str, int], ...]) -> None:
+def draw_waits(axes: Axes, waits: Sequence[tuple[str, int]]) -> None:
     """Draw the number of denied events by their `retry_after`."""
-    last = max((index for index, (_, count) in enumerate(waits) if count), default=0)
-    names = [name for name, _ in waits[: last + 1]]
-    counts = [count for _, count in waits[: last + 1]]
-    bars = axes.barh(names, counts, color=palette.DENIED)
-    axes.bar_label(bars, [f"{count:,}" for count in counts], padding=4, fontsize="small")
-    axes.invert_yaxis()
+    names, counts = zip(*waits, strict=True)
+    _draw_bars(axes, names, counts, [f"{count:,}" for count in counts], palette.DENIED)
     axes.set_xlabel("denied events")
-    axes.margins(x=0.12)
-    axes.spines[["top", "right"]].set_visible(False)
     # Large numbers need room on a phone.
-    figure = axes.get_figure(root=True)
-    is_narrow = figure is not None and figure.get_figwidth() < _WIDE
-    axes.xaxis.set_major_locator(_whole_numbers(3 if is_narrow else "auto"))
+    axes.xaxis.set_major_locator(_whole_numbers(3 if _inches(axes) < _WIDE else "auto"))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def _full(level: Level) -> int | None:
-    facts = level.limit.describe()
-    return None if facts is None or facts["evenly_spaced"] else facts["at_once"]
+def draw_table(
+    axes: Axes,
+    table: Table,
+    parameters: Sequence[str],
+    value: str = "denied_share",
+    axis: tuple[str | None, str | None] = (None, None),
+) -> None:
+    """Draw one number of each limit: bars, a line of one parameter, or a heat map of two."""
+    values = np.array(table[value], np.float64) * (100 if value.endswith("_share") else 1)
+    x, y = axis
+    for column in axis:
+        if column is not None:
+            table[column]
+    varied = [name for name in parameters if len(set(map(str, table[name]))) > 1]
+    others = [name for name in varied if name not in {x, y}]
+    x = x or (others.pop() if others else parameters[0])
+    y = y or (others.pop() if others else None)
+    if others:
+        raise ValueError(
+            f"a figure shows two parameters, but {', '.join(varied)} have several values; "
+            f"use one value for {others[0]}"
+        )
+    label = _label(value)
+    fixed = ", ".join(
+        f"{name} {table[name][0]}" for name in parameters if name not in {x, y, "limit"}
+    )
+    axes.set_title(
+        plot_text(f"{label}; {fixed}" if fixed else label), loc="left", fontweight="bold"
+    )
+    if y is not None:
+        _draw_heat(axes, table, (x, y), values, label)
+    elif x == "limit":
+        texts = [format_value(value, each) for each in table[value]]
+        color = palette.DENIED if "denied" in value else palette.ALLOWED
+        _draw_bars(axes, table[x], values, texts, color)
+        axes.set_xlabel(label)
+    else:
+        marks = [str(mark) for mark in table[x]]
+        axes.plot(range(len(marks)), values, "o-", color=palette.ALLOWED)
+        axes.set_xticks(range(len(marks)), marks)
+        axes.set_xlabel(_label(x))
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+        axes.spines[["top", "right"]].set_visible(False)
 
 
-def thin(times: Any, values: Any) -> tuple[Any, Any]:
-    """Reduce a line to the minimum and maximum of each group of neighbours."""
-    if len(times) <= 2 * _MAX_POINTS:
-        return times, values
-    size = -(-len(times) // _MAX_POINTS)
-    whole = len(times) // size * size
-    rows = values[:whole].reshape(-1, size)
-    starts = np.arange(0, whole, size)
-    kept = np.concatenate([starts + rows.argmin(axis=1), starts + rows.argmax(axis=1)])
-    kept = np.unique(np.append(kept, len(times) - 1))
-    return times[kept], values[kept]
+def draw_recommendation(axes: Axes, recommended: Recommendation) -> None:
+    """Draw how many clients need how much, and the count of each limit to choose."""
+    chosen = recommended.candidates[recommended.chosen]
+    need = chosen.need
+    is_shown = (
+        recommended.events > 0 if len(need.most) == len(recommended.events) else need.most > 0
+    )
+    order = np.argsort(-need.most[is_shown], kind="stable")
+    most = np.maximum(need.most[is_shown][order], 1)
+    is_far = need.is_far[is_shown][order]
+    rank = np.arange(1, len(most) + 1)
+    axes.step(most, rank, where="post", color=palette.ALLOWED, label="clients that need as much")
+    if is_far.any():
+        axes.plot(
+            most[is_far], rank[is_far], "D", color=palette.DENIED, markersize=6, linestyle="none",
+            label="far from the rest",
+        )  # fmt: skip
+    for each in recommended.candidates:
+        if each.need is need and each is not chosen:
+            axes.axvline(_count_of(each), color=palette.FULL, linestyle=":", linewidth=1)
+    axes.axvline(
+        _count_of(chosen), color=palette.DENIED, linestyle="--",
+        label=plot_text(f"chosen: {describe_limit(chosen.limit)}"),
+    )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for side in (axes.xaxis, axes.yaxis):
+        side.set_major_formatter("{x:,.0f}")
+    label = need.unit if need.unit.startswith("most") else f"tokens in the {need.unit}"
+    axes.set_xlabel(label)
+    axes.set_ylabel("clients")
+    axes.spines[["top", "right"]].set_visible(False)
+    columns = 3 if _inches(axes) >= _WIDE else 1
+    axes.legend(
+        loc="lower left", ncols=columns, frameon=False, fontsize="small", bbox_to_anchor=(0, 1)
+    )
 
 
-def label_time_axis(axes: Axes, axis: TimeAxis) -> None:
+def plot_text(text: str) -> str:
+    """Return a text that Matplotlib draws as it is, and not as a formula."""
+    return printable(text).replace("$", r"\$")
+
+
+def _count_of(each: Candidate) -> int:
+    """Return the tokens that a limit adds in one period, or its slots."""
+    facts, period_ns = each.limit.describe(), each.need.period_ns
+    if facts is None:
+        return each.limit.max_cost
+    return round(facts["refill_count"] * period_ns / facts["refill_interval_ns"])
+
+
+def _draw_bars(
+    axes: Axes, names: Sequence[str], values: Any, texts: Sequence[str], color: str
+) -> None:
+    places = range(len(names))
+    bars = axes.barh(places, values, color=color)
+    axes.set_yticks(places, [plot_text(printable(name, _MAX_LABEL)) for name in names])
+    axes.bar_label(bars, texts, padding=4, fontsize="small")
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_heat(axes: Axes, table: Table, names: tuple[str, str], values: Any, label: str) -> None:
+    columns = list(dict.fromkeys(table[names[0]]))
+    rows = list(dict.fromkeys(table[names[1]]))
+    grid = np.full((len(rows), len(columns)), np.nan)
+    for x, y, number in zip(table[names[0]], table[names[1]], values, strict=True):
+        grid[rows.index(y), columns.index(x)] = number
+    # The lightness changes with the value, so that it is readable without colors.
+    image = axes.imshow(grid, origin="lower", aspect="auto", cmap="cividis_r")
+    axes.set_xticks(range(len(columns)), [str(each) for each in columns])
+    axes.set_yticks(range(len(rows)), [str(each) for each in rows])
+    axes.set_xlabel(_label(names[0]))
+    axes.set_ylabel(_label(names[1]))
+    if axes.figure is not None:
+        axes.figure.colorbar(image, ax=axes, label=label)
+    if grid.size <= _MAX_TEXTS:
+        half = (np.nanmax(grid) + np.nanmin(grid)) / 2
+        for (row, column), number in np.ndenumerate(grid):
+            ink = "white" if number > half else "black"
+            axes.text(
+                column, row, f"{number:.3g}", ha="center", va="center", color=ink, fontsize="small"
+            )
+
+
+def _label(name: str) -> str:
+    labels = {
+        "denied_share": "denied (% of events)",
+        "longest_wait": "longest wait (seconds)",
+        "most_at_once": "most admitted at once (tokens)",
+        "most_in_second": "most admitted in a second (tokens)",
+        "most_in_minute": "most admitted in a minute (tokens)",
+        "burst": "burst (tokens)",
+        "count": "count (tokens per period)",
+        "size": "size (tokens)",
+    }
+    return labels.get(name, name.replace("_", " "))
+
+
+def _label_time_axis(axes: Axes, axis: TimeAxis) -> None:
     """Format the x axis as times."""
     import matplotlib.dates  # noqa: PLC0415  an extra
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415  an extra
 
     axes.set_xlabel(axis.label)
     axes.spines[["top", "right"]].set_visible(False)
-    if axis.is_date:
-        # matplotlib.dates has no types yet.
-        dates: Any = matplotlib.dates
-        # About two labels fit into an inch.
-        figure = axes.get_figure(root=True)
-        most = 9 if figure is None else max(3, int(figure.get_figwidth() * 1.2))
-        locator = dates.AutoDateLocator(tz="UTC", minticks=3, maxticks=most)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(
-            dates.ConciseDateFormatter(locator, tz="UTC", show_offset=False)
-        )
+    # About two labels fit into an inch.
+    most = max(3, min(9, int(_inches(axes) * 1.2)))
+    if not axis.is_date:
+        # Hours and minutes at multiples of 3 and 6.
+        axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 3, 6, 10]))
+        return
+    # matplotlib.dates has no types yet.
+    dates: Any = matplotlib.dates
+    locator = dates.AutoDateLocator(tz="UTC", minticks=3, maxticks=most)
+    locator.intervald[dates.HOURLY] = [1, 3, 6, 12]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz="UTC", show_offset=False))
 
 
-def count_axis(axes: Axes) -> None:
+def _count_axis(axes: Axes) -> None:
     """Format the y axis as whole numbers."""
     axes.yaxis.set_major_locator(_whole_numbers())
     axes.yaxis.set_major_formatter("{x:,.0f}")
@@ -212,6 +321,6 @@ def _whole_numbers(most: int | Literal["auto"] = "auto") -> Any:
     return MaxNLocator(most, integer=True)
 
 
-def plot_text(text: str) -> str:
-    """Return a text that Matplotlib draws as it is, and not as a formula."""
-    return printable(text).replace("$", r"\$")
+def _inches(axes: Axes) -> float:
+    figure = axes.get_figure(root=True)
+    return 0.0 if figure is None else float(figure.get_figwidth())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -12,11 +11,9 @@ from penstock.display import escape_text
 from penstock.simulate.report import palette
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from matplotlib.figure import Figure
-
-    from penstock.simulate.histogram import Bins
 
 
 # Matplotlib cannot use CSS variables: these colors are replaced in the SVG text.
@@ -76,52 +73,3 @@ def inline(figure: Figure, name: str, label: str) -> str:
     text = _FAMILY.sub(r"font: \1 var(--letters)", text)
     text = _IDS.sub(rf"\g<1>{name}-", text)
     return text.replace("<svg", f'<svg role="img" aria-label="{escape_text(label)}"', 1)
-
-
-def sparkline(bins: Bins, width: int = 360, height: int = 44) -> str:
-    """Draw allowed and denied events over time; return SVG.
-
-    Its colors suit light and dark notebooks.
-    """
-    peak = int(bins.arrivals.max(initial=0))
-    if peak == 0:
-        return ""
-    step, scale = width / len(bins.arrivals), (height - 2) / peak
-    tops = (
-        (palette.DENIED, bins.arrivals.tolist()),
-        (palette.ALLOWED, bins.allowed.tolist()),
-    )
-    paths = "".join(
-        f'<path fill="{color}" d="{_stairs(counts, step, scale, height)}"/>'
-        for color, counts in tops
-    )
-    label = f"{int(bins.allowed.sum()):,} events allowed and {int(bins.denied.sum()):,} denied"
-    return _svg(f"{label}, over time", paths, width, height)
-
-
-def bars(shares: Sequence[float], label: str, height: int = 44) -> str:
-    """Draw shares as bars; return SVG."""
-    peak = max(shares, default=0.0)
-    if peak <= 0:
-        return ""
-    step = min(12.0, 360 / len(shares))
-    width = math.ceil(step * len(shares))
-    counts = [share / peak for share in shares]
-    path = f'<path fill="{palette.DENIED}" d="{_stairs(counts, step, height - 2, height)}"/>'
-    return _svg(label, path, width, height)
-
-
-def _svg(label: str, paths: str, width: int, height: int) -> str:
-    title = escape_text(label)
-    return (
-        f'<svg role="img" aria-label="{title}" xmlns="http://www.w3.org/2000/svg" '
-        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
-        f"<title>{title}</title>{paths}</svg>"
-    )
-
-
-def _stairs(counts: Sequence[float], step: float, scale: float, height: int) -> str:
-    parts = [f"M0 {height}"]
-    for index, count in enumerate(counts):
-        parts.append(f"V{height - count * scale:.4g}H{(index + 1) * step:.5g}")
-    return "".join([*parts, f"V{height}Z"])

@@ -1,0 +1,91 @@
+"""The bucket of one client over the hour that matters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from penstock.display import UNNAMED
+from penstock.simulate.evaluator import Evaluator
+from penstock.simulate.limit_result import Bucket
+from penstock.simulate.trace import Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from penstock._core import Limit
+
+
+_HOUR: Final = 3_600_000_000_000
+_POINTS: Final = 720
+
+
+def bucket_of(id: str, limit: Limit, own: Trace, allowed: NDArray[np.bool_]) -> Bucket | None:
+    """Return a client's bucket, given its events in order; None if no limit applies to it."""
+    is_in_flight = hasattr(limit, "lease")
+    if limit.describe() is None and not is_in_flight:
+        return None
+    denied = own.times[~allowed]
+    first, last = _hour(denied if len(denied) else own.times, own.times)
+    if is_in_flight:
+        times, tokens = _in_flight(own[allowed])
+    else:
+        times, tokens = _level(limit, own, np.linspace(first, last, _POINTS).astype(np.int64))
+    shown = slice(*np.searchsorted(times, [first, last + 1]).tolist())
+    before = tokens[max(shown.start - 1, 0) : shown.start] if is_in_flight else tokens[:0]
+    times = np.concatenate([np.full(len(before), first), times[shown]])
+    times, tokens = _thin(times, np.concatenate([before, tokens[shown]]))
+    return Bucket(
+        id=id,
+        times=times,
+        tokens=tokens,
+        full=limit.max_cost,
+        denied_times=denied[(denied >= first) & (denied <= last)],
+        is_in_flight=is_in_flight,
+    )
+
+
+def _hour(times: NDArray[np.int64], own: NDArray[np.int64]) -> tuple[int, int]:
+    """Return the hour with most of some times; less if all events of the client are within it."""
+    ends = np.searchsorted(times, times + _HOUR)
+    # A little of what was before shows how the bucket was emptied.
+    first = int(times[int((ends - np.arange(len(times))).argmax())]) - _HOUR // 20
+    first = max(first, int(own[0]))
+    # A single instant is shown as one second.
+    return first, max(min(first + _HOUR, int(own[-1])), first + 1_000_000_000)
+
+
+def _thin(
+    times: NDArray[np.int64], tokens: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Reduce a line to the minimum and maximum of each group of neighbours."""
+    size = len(times) // _POINTS
+    if size <= 1:
+        return times, tokens
+    starts = np.arange(0, len(times) - size + 1, size)
+    rows = tokens[: len(starts) * size].reshape(-1, size)
+    kept = np.unique(np.concatenate([starts + rows.argmin(axis=1), starts + rows.argmax(axis=1)]))
+    return times[kept], tokens[kept]
+
+
+def _level(
+    limit: Limit, own: Trace, instants: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the tokens left after each event and at some instants, read by events of cost 0."""
+    costs = np.ones(len(own), np.int64) if own.costs is None else own.costs
+    times = np.concatenate([own.times, instants])
+    order = np.argsort(times, kind="stable")
+    read = Trace(times[order], None, np.append(costs, np.zeros_like(instants))[order], unit="ns")
+    return read.times, Evaluator(limit, UNNAMED).columns(read, ["remaining"])["remaining"]
+
+
+def _in_flight(admitted: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return when requests begin and end, and the slots that are then held."""
+    costs = np.ones(len(admitted), np.int64) if admitted.costs is None else admitted.costs
+    durations = admitted.arrays[3]
+    ends = admitted.times if durations is None else admitted.times + durations
+    times = np.concatenate([ends, admitted.times])
+    # A slot that comes back can be taken at the same instant.
+    order = np.argsort(times, kind="stable")
+    return times[order], np.cumsum(np.concatenate([-costs, costs])[order])
