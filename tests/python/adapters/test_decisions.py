@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from adapters.case import Reply, Request, Route, hello, limited
-from adapters.drivers import InLitestar, only, with_routes
+from adapters.drivers import InLitestar, InRestFramework, only, with_routes
 from guards import left
 
 import penstock
@@ -328,6 +328,26 @@ def test_text_belongs_to_its_view(serve: Serve) -> None:
     assert app.statuses(2, "/two") == [200, 429]
     names = [item.partition(";")[0] for item in app.ask("/one").header("RateLimit").split(", ")]  # type: ignore[union-attr]
     assert names[1] == f'{names[0][:-1]}-2"'
+
+
+# The limit of a throttle belongs to its class: two of one name are one limit.
+@only(lambda driver: driver.has_routes and driver is not InRestFramework)
+def test_equal_texts_with_different_ids_are_two_limits(serve: Serve) -> None:
+    """A mail counts for its sender and, apart from that, for its recipient."""
+
+    def sender(request: Request) -> str:
+        return request.query["sender"]
+
+    def recipient(request: Request) -> str:
+        return request.query["recipient"]
+
+    app = serve(Route("/", (limited("2/minute", id=sender), limited("2/minute", id=recipient))))
+
+    def mail(sender: str, recipient: str) -> int:
+        return app.ask(query={"sender": sender, "recipient": recipient}).status
+
+    assert [mail(sender, "grace") for sender in ("ada", "joan", "linus")] == [200, 200, 429]
+    assert [mail("grace", recipient) for recipient in ("ada", "joan", "linus")] == [200, 200, 429]
 
 
 def test_reload_changes_the_limits_of_a_running_app(

@@ -309,6 +309,18 @@ def test_function_for_get_answers_head(app: Any, hello: Any, limiter: penstock.L
     assert remaining(limiter, "PerUser") == 3
 
 
+@pytest.mark.parametrize("override_defaults", [False, True])
+def test_head_has_the_limits_of_the_function_for_get_and_its_defaults(
+    app: Any, hello: Any, limiter: penstock.Limiter, *, override_defaults: bool
+) -> None:
+    app.default("Large")
+    get = app.limit("PerAddress", override_defaults=override_defaults)(hello)
+    app.route("/", type("Orders", (app.base,), {"get": get}))
+    assert [app.ask(method="HEAD").status_code for _ in range(3)] == [200, 200, 429]
+    # In one decision: the refused request has taken nothing.
+    assert remaining(limiter, "Large") == (100 if override_defaults else 98)
+
+
 def test_head_may_have_its_own_function(app: Any, hello: Any) -> None:
     methods = {"get": app.limit("PerAddress")(hello), "head": hello}
     app.route("/", app.limit("PerUser")(type("Orders", (app.base,), methods)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from adapters.case import Reply, Request, Route, limited
+from adapters.drivers import InDjango, only
 from guards import left
 
 import penstock
@@ -110,6 +111,30 @@ def test_cost_may_follow_from_the_response(
     denied = app.ask(query={"rows": 0})
     assert (denied.status, denied.header("Retry-After")) == (429, "8")
     assert left(limiter, "Large") == 0
+
+
+@only(lambda driver: issubclass(driver, InDjango))
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [({"deduct_when": failed}, 100), ({"cost_from_response": cost_of}, 97), ({"settle": True}, 96)],
+)
+def test_middlewares_outside_see_the_settled_decision(
+    serve: Serve, options: dict[str, Any], left: int
+) -> None:
+    requests: list[Any] = []
+
+    def view(request: Request) -> Reply:
+        requests.append(request.native)
+        assert request.decision is not None
+        if "settle" in options:
+            request.decision.settle(4)
+        return Reply(headers={"X-Cost": "3"})
+
+    app = serve(Route("/", (limited("Large", cost=10, **options),), view))
+    assert app.ask().status == 200
+    seen = app.request(requests[0]).decision
+    assert seen is not None
+    assert seen.remaining == left
 
 
 def test_cost_of_a_response_and_whether_it_counts_go_together(

@@ -111,6 +111,11 @@ def test_route_that_keeps_too_much_is_an_error_at_start(start: Start) -> None:
         start(Route("/", (limited("PerUser", cost=2, keep=4),)))
 
 
+def test_shared_bucket_that_is_no_id_of_a_limit_is_an_error_at_start(start: Start) -> None:
+    with pytest.raises(penstock.ConfigError, match="unknown"):
+        start(Route("/", (limited("Orders"),)), on_missing_id="unknown")
+
+
 @with_routes
 def test_routes_that_block_alike_are_right(serve: Serve) -> None:
     blocking = limited("PerAddress", block_for=["1m", "2m"])
