@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -302,3 +303,14 @@ def test_a_list_of_addresses_is_asked_about_in_any_field(log: Any) -> None:
     line = '{{"time": "2026-11-20T10:00:00Z", "ip": "10.0.0.1", "via": "{}, 10.0.0.1"}}'
     with pytest.raises(LogError, match="lists of addresses"):
         Trace.from_log(log(line), id="via")
+
+
+@pytest.mark.parametrize("text", ['"', "1.2.3.4 ", "a,", '" "', "a=", "(", "- "])
+def test_a_hostile_line_does_not_delay_the_detection(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(f"{text * 800}\n" * 50, encoding="utf-8")
+    began = time.process_time()
+    with pytest.raises(LogError):
+        read_log(path)
+    # It took 50 s when the pattern of an address gave back what it had matched.
+    assert time.process_time() - began < 10

@@ -55,16 +55,20 @@ _QUOTED: Final = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 
 # A mark after a field, which the field does not contain.
 _MARK: Final = re.compile(r'[]"[]')
-# What a logger, syslog or a container writes before a line.
-_PREFIX: Final = r"((?:\S*[^\s,] +){0,8})"
-_IPV6: Final = r"(?=[\da-fA-F.:]*::|(?:[\da-fA-F]{1,4}:){6})[\da-fA-F:.]+(?:%\w+)?"
+# What a logger, syslog or a container writes before a line. Here and below, what was matched is not
+# given back, so that a hostile line takes linear time.
+_PREFIX: Final = r"((?:\S++(?<!,) ++){0,8})"
+_IPV6: Final = (
+    r"(?=[\da-fA-F.]*(?::[\da-fA-F.]++)*::|(?:[\da-fA-F]{1,4}:){6})"
+    r"[\da-fA-F:.]++(?:%\w++)?"
+)
 _ADDRESS: Final = (
-    r"""["'(<]*(?:[\w.-]+[=>])?["'(\[]*"""
-    rf"""(?:\d{{1,3}}(?:\.\d{{1,3}}){{3}}|{_IPV6})\]?(?::\d+)?["')>;]*"""
+    r"""["'(<]{0,2}(?:[\w.-]{1,64}[=>])?["'(\[]{0,2}"""
+    rf"""(?:\d{{1,3}}(?:\.\d{{1,3}}){{3}}|{_IPV6})\]?(?::\d++)?["')>;]{{0,3}}"""
 )
 # An address, or the list of addresses that proxies send.
-_CLIENT: Final = rf"{_ADDRESS}(?:, *{_ADDRESS})*"
-_HOST: Final = r"[\w.-]+|unix:"
+_CLIENT: Final = rf"{_ADDRESS}(?:, *+{_ADDRESS})*+"
+_HOST: Final = r"[\w.-]++|unix:"
 # What may follow an open format: text with its quotes in pairs, and the quote after a whole line.
 _REST: Final = r"""(?: [^"]*(?:"[^"]*"[^"]*)*)?"?"""
 
@@ -145,18 +149,20 @@ def _pattern(layout: LineFormat, client: str) -> re.Pattern[str]:
     for field, after in zip(layout.fields, [*layout.fields[1:], None], strict=True):
         end = layout.tail if after is None else after.before
         if field.kind == "number":
-            text = r"\d+|-"
+            text = r"\d++|-"
         elif is_named and field.names[0] in _ADDRESSES:
             text = client
         elif field.before.endswith('"') and end.startswith('"'):
-            text = r'(?:[^"\\]|\\.)*'
+            text = r'(?:[^"\\]|\\.)*+'
         elif end == " " or (not end and layout.is_open):
-            text = r"\S*"
+            text = r"\S*+"
         elif client is _HOST and field.names[0] in _USERS:
             # With blanks, the words before it may be a prefix.
-            text = r"\S*"
+            text = r"\S*+"
         elif mark := _MARK.search(end):
             text = rf"[^\{mark[0]}]*"
+        elif end and end[0] != " ":
+            text = rf"[^\{end[0]}]*+"
         else:
             text = ".*?" if end else ".*"
         pattern += f"{_literal(field.before)}({text})"
@@ -164,7 +170,7 @@ def _pattern(layout: LineFormat, client: str) -> re.Pattern[str]:
 
 
 def _literal(text: str) -> str:
-    return re.escape(text).replace(r"\ ", " +")
+    return re.escape(text).replace(r"\ ", " ++")
 
 
 def line_format(text: str) -> LineFormat:
