@@ -207,7 +207,7 @@ def test_response_that_a_middleware_holds_back_is_settled(
         inner = PenstockMiddleware(
             answering(status), limiter, limit="PerUser", id=shared("ada"), deduct_when=failed
         )
-        start, _ = ask(PenstockMiddleware(holding(inner), limiter, **outer))
+        start, _ = ask(PenstockMiddleware(holding(inner), Guard(limiter), **outer))
         assert b'"PerUser";r=%d' % remaining in dict(start["headers"])[b"ratelimit"]
         assert left(limiter, "PerUser", "ada") == remaining
 
