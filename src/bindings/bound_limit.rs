@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use smallvec::smallvec;
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::decision::Decision;
@@ -17,13 +16,12 @@ use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::Reservation;
 use crate::bindings::spend_each::spend_each;
-use crate::bindings::waiter::{Waiter, verb_of};
-use crate::bindings::waiting_call::QueuePlace;
+use crate::bindings::waiter::{Waiter, kept, verb_of};
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::verb::Verb;
-use crate::limiter::{self, Answered, Call};
+use crate::limiter::{self, Answered, BucketChange, Call};
 use crate::store::{Store, Wait};
 
 /// The verbs of the compiled calls.
@@ -191,11 +189,21 @@ impl BoundLimit {
         &self,
         call: Call<'_>,
         id: &Bound<'py, PyAny>,
-    ) -> Option<Bound<'py, Decision>> {
-        self.fill_idle(call, id, |core, bound, answered| {
+    ) -> PyResult<Option<Bound<'py, Decision>>> {
+        let take = |core: &AnyLimiter, bound: &limiter::BoundLimit, answered: &mut Answered| {
             let taken = core.take(bound, call, Wait::Never, answered);
             taken.is_ok_and(|is_allowed| is_allowed).then_some(())
-        })
+        };
+        if let Some(decision) = self.fill_idle(call, id, take) {
+            return Ok(Some(decision));
+        }
+        let (bound, entry) = self.snapshot(id.py())?;
+        let mut answered = Answered::default();
+        if take(&self.handle.core, &bound, &mut answered).is_none() {
+            return Ok(None);
+        }
+        let data = DecisionData::new(answered, call.verb, call.cost, id, entry);
+        self.decisions.make(id.py(), data).map(Some)
     }
 
     /// Creates a waiter for a call. Without `notify`, it is one of a thread.
@@ -212,8 +220,8 @@ impl BoundLimit {
         let (text, adjustment) = (id_text(id)?, adjustment.as_ref());
         self.handle.check_cost(&limit, Call { verb, id: &text, cost, adjustment }, given)?;
         let part = (kept_id(id, &text).unbind(), cost, entry);
-        let places = smallvec![QueuePlace::new(part, Kind::Spend, adjustment)];
-        Ok(Waiter::new(&self.handle, (verb, false), places, timeout_ns, notify))
+        let want = (part, text.into(), Kind::Spend, kept(adjustment));
+        Ok(Waiter::new(&self.handle, (verb, false), [want].into_iter(), timeout_ns, notify))
     }
 
     /// Takes tokens or slots.
@@ -390,7 +398,7 @@ impl BoundLimit {
         let decision = refunded.map_err(|error| with_cost(error, cost.given()))?;
         if !self.handle.waiting.is_empty() {
             let (bound, text) = (self.snapshot(id.py())?.0, id_text(id)?);
-            self.handle.wake_after_refund(id.py(), &bound, &text)?;
+            self.handle.wake_waiters(id.py(), Some((&bound, &text)), BucketChange::Refund)?;
         }
         Ok(decision)
     }
@@ -400,7 +408,7 @@ impl BoundLimit {
         let (py, text, (bound, _)) = (id.py(), id_text(id)?, self.snapshot(id.py())?);
         let forgotten = self.handle.run(py, |core| core.reset(&bound, &text));
         let forgotten = forgotten?;
-        self.handle.wake_after_reset(py, &bound, &text)?;
+        self.handle.wake_waiters(py, Some((&bound, &text)), BucketChange::Reset)?;
         Ok(forgotten)
     }
 
@@ -437,7 +445,7 @@ impl BoundLimit {
         let (verb, text) = (Verb::Spend, id_text(id)?);
         let call = Call { verb, id: &text, cost: tokens, adjustment: adjustment.as_ref() };
         if slf.handle.waiting.is_empty()
-            && let Some(decision) = slf.try_take(call, &kept_id(id, &text))
+            && let Some(decision) = slf.try_take(call, &kept_id(id, &text))?
         {
             return Ok(decision.into_any());
         }

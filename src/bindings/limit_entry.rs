@@ -72,13 +72,21 @@ impl LimitEntry {
         py: Python<'_>,
         active: &Snapshot,
     ) -> PyResult<ActiveLimit> {
+        let bound = active.limit(previous.get().entry.name().as_str())?;
+        Ok((Arc::clone(bound), LimitEntry::of(previous, py, bound)?))
+    }
+
+    /// Returns the counterpart of `bound`, which has the same name as `previous`.
+    pub(crate) fn of(
+        previous: &Py<LimitEntry>,
+        py: Python<'_>,
+        bound: &BoundLimit,
+    ) -> PyResult<Py<LimitEntry>> {
         let LimitEntry { name, entry, clock, .. } = previous.get();
-        let bound = active.limit(entry.name().as_str())?;
         if Arc::ptr_eq(bound.entry(), entry) {
-            return Ok((Arc::clone(bound), previous.clone_ref(py)));
+            return Ok(previous.clone_ref(py));
         }
         let (name, clock) = (name.clone_ref(py), clock.clone());
-        let entry = LimitEntry::new(py, name, Arc::clone(bound.entry()), clock)?;
-        Ok((Arc::clone(bound), Py::new(py, entry)?))
+        Py::new(py, LimitEntry::new(py, name, Arc::clone(bound.entry()), clock)?)
     }
 }

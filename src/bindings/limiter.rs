@@ -19,10 +19,10 @@ use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::limits::Limits;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
-use crate::bindings::waiter::{Waiter, verb_of};
-use crate::bindings::waiting_call::{Places, QueuePlace};
+use crate::bindings::waiter::{Waiter, kept, verb_of};
 use crate::clock::AnyClock;
 use crate::engine::verb::Verb;
+use crate::limiter::BucketChange;
 use crate::store::Store;
 use crate::store::any::{self, Opened, open};
 use crate::store::remote::RemoteStore;
@@ -104,7 +104,8 @@ impl Limiter {
         let answered = self.handle.run(py, |core| core.answer_all(verb, &transactions))?;
         if verb == Verb::Refund {
             for transaction in &transactions {
-                self.handle.wake_after_refund(py, &transaction.limit, &transaction.id)?;
+                let bucket = (&*transaction.limit, &*transaction.id);
+                self.handle.wake_waiters(py, Some(bucket), BucketChange::Refund)?;
             }
         }
         several(py, &self.handle, verb, answered, parts)
@@ -119,15 +120,15 @@ impl Limiter {
         notify: Option<Py<PyAny>>,
     ) -> PyResult<Waiter> {
         let (transactions, parts) = self.transactions(verb, transactions)?;
-        let places = transactions.iter().zip(parts).map(|(transaction, part)| {
+        let wants = transactions.into_iter().zip(parts).map(|(transaction, part)| {
             let adjustment = transaction.adjustment.as_ref();
             if adjustment.is_some_and(|adjustment| adjustment.factor.is_some()) {
                 return Err(PyTypeError::new_err("factor cannot be combined with timeout"));
             }
-            Ok(QueuePlace::new(part, transaction.kind, adjustment))
+            Ok((part, transaction.id.into(), transaction.kind, kept(adjustment)))
         });
-        let places = places.collect::<PyResult<Places>>()?;
-        Ok(Waiter::new(&self.handle, (verb, true), places, timeout_ns, notify))
+        let wants = wants.collect::<PyResult<Vec<_>>>()?;
+        Ok(Waiter::new(&self.handle, (verb, true), wants.into_iter(), timeout_ns, notify))
     }
 
     /// Returns the handle that this object shares with its bound limits.
@@ -366,7 +367,7 @@ impl Limiter {
         let registry = Limits::registry_or_file(limits)?;
         self.handle.run(limits.py(), |core| core.reload(registry))?;
         self.handle.renew_after_reload(limits.py());
-        self.handle.wake_after_reload(limits.py())
+        self.handle.wake_waiters(limits.py(), None, BucketChange::Reload)
     }
 
     #[doc = doc!(Limiter.stats)]
@@ -477,7 +478,7 @@ pub(crate) fn restore_limit(
     let Some(entry) = limits.get().registry().entry(name) else { return Ok(false) };
     let is_added = handle.run(py, |core| core.restore(entry));
     if is_added {
-        handle.wake_after_reload(py)?;
+        handle.wake_waiters(py, None, BucketChange::Reload)?;
     }
     Ok(is_added)
 }

@@ -7,10 +7,10 @@ use pyo3::prelude::*;
 
 use crate::bindings::arguments::is_clamped;
 use crate::bindings::errors::with_cost;
-use crate::bindings::limit_entry::{ActiveLimit, DecisionClock, LimitEntry};
-use crate::bindings::wait_queues::WaitQueues;
+use crate::bindings::limit_entry::DecisionClock;
+use crate::bindings::wakeup::Wakeup;
 use crate::clock::AnyClock;
-use crate::limiter::{self, Call, Limiter, OpenSlots};
+use crate::limiter::{self, Call, Limiter, OpenSlots, WaitingRoom};
 use crate::renewer::RENEWER;
 use crate::store::any::AnyStore;
 #[cfg(all(feature = "redis", not(Py_GIL_DISABLED)))]
@@ -28,7 +28,9 @@ pub(crate) struct LimiterHandle {
     pub(crate) core: AnyLimiter,
     closed: AtomicBool,
     pub(crate) clock: Py<PyAny>,
-    pub(crate) waiting: WaitQueues,
+    pub(crate) waiting: WaitingRoom<Arc<Wakeup>>,
+    /// The timer that wakes waiters on a manual clock.
+    pub(crate) waiting_timer: Mutex<Option<(i64, u64)>>,
     /// The slots that this process holds.
     pub(crate) slots: Arc<OpenSlots>,
     /// The timer that renews them on a manual clock.
@@ -51,9 +53,10 @@ impl fmt::Debug for LimiterHandle {
 impl LimiterHandle {
     pub(crate) fn new(core: AnyLimiter, clock: &Bound<'_, PyAny>, url: String) -> LimiterHandle {
         let (closed, clock) = (AtomicBool::new(false), clock.clone().unbind());
-        let (waiting, slots) = (WaitQueues::new(), Arc::default());
-        let renewal_timer = Mutex::new(None);
-        LimiterHandle { core, closed, clock, waiting, slots, renewal_timer, url }
+        let slots = Arc::default();
+        let waiting = WaitingRoom::new(&slots, core.store().is_shared());
+        let (waiting_timer, renewal_timer) = (Mutex::new(None), Mutex::new(None));
+        LimiterHandle { core, closed, clock, waiting, waiting_timer, slots, renewal_timer, url }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -80,16 +83,6 @@ impl LimiterHandle {
     pub(crate) fn decision_clock(&self) -> DecisionClock {
         let has_server_time = self.core.store().remote().is_some();
         DecisionClock { clock: self.core.clock().clone(), has_server_time }
-    }
-
-    /// Returns the active limit with the same name as `previous`.
-    pub(crate) fn active(
-        &self,
-        py: Python<'_>,
-        previous: &Py<LimitEntry>,
-    ) -> PyResult<ActiveLimit> {
-        self.check_open()?;
-        LimitEntry::active_in(previous, py, &self.core.snapshot())
     }
 
     /// Raises the error about a cost beyond 64 bits, which the core would show clamped to `call.cost`.

@@ -30,7 +30,6 @@ mod header_field;
 mod headers;
 mod id_numbers;
 mod id_text;
-mod joint_call;
 mod limit;
 mod limit_entry;
 mod limiter;
@@ -49,10 +48,9 @@ mod stats;
 mod taken;
 mod totals;
 mod transaction;
-mod wait_driver;
-mod wait_queues;
 mod waiter;
-mod waiting_call;
+mod waiting;
+mod wakeup;
 
 use pyo3::prelude::*;
 
@@ -100,9 +98,7 @@ mod _core {
     #[pymodule_export]
     use super::transaction::check_transaction;
     #[pymodule_export]
-    use super::wait_driver::rate_limited_error;
-    #[pymodule_export]
-    use super::waiter::Waiter;
+    use super::waiter::{Waiter, rate_limited_error};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -150,7 +150,7 @@ impl Submission {
                 Ok(Bound::new(py, Decision::new(data))?.into_any())
             }
             Submission::End { decision, endings } => {
-                handle.wake_after_releases(py, &endings);
+                handle.wake_after(py, &endings);
                 Ok(decision.into_bound(py).into_any())
             }
             Submission::All { call, parts } => {

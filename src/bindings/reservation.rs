@@ -21,8 +21,8 @@ use crate::engine::cost::CostError;
 use crate::engine::factor::Adjustment;
 use crate::engine::verb::Verb;
 use crate::limiter::{
-    self, Answered, AnsweredAll, Call, CallError, Endings, HeldSlotKey, Progress, Stage,
-    Transaction,
+    self, Answered, AnsweredAll, BucketChange, Call, CallError, Endings, HeldSlotKey, Progress,
+    Stage, Transaction,
 };
 use crate::sync::{AtomicBool, Mutex, Ordering, forks};
 
@@ -48,7 +48,11 @@ pub(crate) struct Reservation {
 
 impl Reservation {
     #[inline(always)]
-    fn new(handle: &Arc<LimiterHandle>, data: DecisionData, parts: Parts) -> Reservation {
+    pub(crate) fn new(
+        handle: &Arc<LimiterHandle>,
+        data: DecisionData,
+        parts: Parts,
+    ) -> Reservation {
         let (handle, decision) = (Arc::clone(handle), Mutex::new(None));
         let (progress, is_handled) = (Progress::new(), AtomicBool::new(false));
         Reservation { handle, data, decision, parts, progress, is_handled, forks: forks() }
@@ -92,16 +96,6 @@ impl Reservation {
         Bound::new(py, Reservation::of_one(handle, (bound, entry), call, id, slot, answered))
     }
 
-    /// Creates a reservation for a waiter that was served.
-    pub(crate) fn of_waiter<'py>(
-        py: Python<'py>,
-        handle: &Arc<LimiterHandle>,
-        decision: &Py<Decision>,
-        parts: Parts,
-    ) -> PyResult<Bound<'py, Reservation>> {
-        Bound::new(py, Reservation::new(handle, decision.get().data.clone_ref(py), parts))
-    }
-
     /// Creates a reservation for the answer to one call about several buckets.
     pub(crate) fn of_several<'py>(
         py: Python<'py>,
@@ -136,7 +130,7 @@ impl Reservation {
         let entry = part.entry.clone_ref(py);
         let data = DecisionData::given(decided, actual, id.bind(py), entry);
         let decision = Bound::new(py, Decision::new(data))?;
-        self.handle.wake_after_refund(py, bound, &text)?;
+        self.handle.wake_waiters(py, Some((bound, &text)), BucketChange::Refund)?;
         Ok(decision)
     }
 

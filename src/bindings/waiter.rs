@@ -1,26 +1,25 @@
-//! The class `Waiter`.
+//! The class `Waiter`: a caller that waits, in a thread or in a task.
 
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::bindings::decision::Decision;
+use crate::bindings::clock::ManualClock;
+use crate::bindings::decision::{Decision, DecisionPart, several, several_data};
 use crate::bindings::decision_data::DecisionData;
-use crate::bindings::errors::raise;
-use crate::bindings::id_text::id_text;
-use crate::bindings::joint_call::{Verdict, arrive_at};
-use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
+use crate::bindings::errors::{raise, rate_limited};
+use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::reservation::Reservation;
-use crate::bindings::taken::{Parts, ReservedPart, Taken};
-use crate::bindings::wait_driver::{Driver, arrive, drive, drop_timers, set_timer, too_late};
-use crate::bindings::waiting_call::{Acquisition, Permission, Places, QueueMember, WaitingCall};
+use crate::bindings::taken::{ReservedPart, Taken};
+use crate::bindings::wakeup::Wakeup;
 use crate::clock::Clock;
-use crate::engine::answer::Outcome;
+use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
-use crate::limiter::{Answered, Call};
-use crate::store::Wait;
+use crate::limiter::{Acquired, Call, Transaction, WaitOutcome, WaitingCall, Want};
+use crate::sync::{AtomicBool, Ordering};
 
 #[doc = doc!(Waiter)]
 #[pyclass(frozen, module = "penstock._core")]
@@ -28,21 +27,39 @@ use crate::store::Wait;
 pub(crate) struct Waiter {
     handle: Arc<LimiterHandle>,
     call: Arc<WaitingCall>,
+    /// The ids and limits as the decision shows them.
+    shown: Vec<DecisionPart>,
+    /// The number of its arrival, and the instant.
+    arrival: (u64, Timestamp),
+    has_arrived: AtomicBool,
+    wakeup: Arc<Wakeup>,
 }
 
 impl Waiter {
-    /// Creates a waiter. Without `notify`, it is one of a thread.
+    /// Creates a waiter for one limit, or for several that decide together. Without `notify`, it is one of a
+    /// thread.
     pub(crate) fn new(
         handle: &Arc<LimiterHandle>,
         (verb, is_joint): (Verb, bool),
-        places: Places,
+        wants: impl Iterator<Item = (DecisionPart, Box<str>, Kind, i64)>,
         timeout_ns: Option<i64>,
         notify: Option<Py<PyAny>>,
     ) -> Waiter {
-        let timeout = timeout_ns.map(Nanos::clamped);
-        let arrival = (handle.core.clock().now(), handle.waiting.next_number());
-        let call = WaitingCall::new(verb, is_joint, places, timeout, arrival, notify);
-        Waiter { handle: Arc::clone(handle), call: Arc::new(call) }
+        let mut shown = Vec::new();
+        let wants = wants.map(|(part, id, kind, keep)| {
+            let (name, cost) = (part.2.get().entry.name().as_str().into(), part.1);
+            shown.push(part);
+            Want { name, id, cost, kind, keep }
+        });
+        let (wants, timeout) = (wants.collect(), timeout_ns.map(Nanos::clamped));
+        Waiter {
+            handle: Arc::clone(handle),
+            call: Arc::new(WaitingCall { verb, wants, timeout, is_joint }),
+            shown,
+            arrival: (handle.waiting.next_number(), handle.core.clock().now()),
+            has_arrived: AtomicBool::new(false),
+            wakeup: Arc::new(Wakeup::new(notify)),
+        }
     }
 
     /// Blocks this thread until the call is served. Returns its decision or reservation.
@@ -53,7 +70,7 @@ impl Waiter {
                 Ok(true) => break self.result(py),
                 Err(error) => break Err(error),
             }
-            if let Err(error) = self.call.wakeup.wait(py, self.delay(py)) {
+            if let Err(error) = self.wakeup.wait(py, self.delay(py)) {
                 break Err(error);
             }
         };
@@ -61,78 +78,61 @@ impl Waiter {
         served.and_then(|served| left.map(|()| served))
     }
 
-    fn member(&self, index: usize) -> QueueMember {
-        QueueMember { call: Arc::clone(&self.call), index }
-    }
-
-    /// Drives its queues. Returns whether it was served.
-    fn advance(&self, py: Python<'_>) -> PyResult<bool> {
-        for (index, place) in self.call.places.iter().enumerate() {
-            if let Some(queue) = place.queue()
-                && !self.call.is_served()?
-            {
-                drive(py, &self.handle, &queue, Some((&self.member(index), true)))?;
-            }
-        }
-        let is_served = self.call.is_served()?;
-        if is_served {
-            drop_timers(py, &self.handle, &self.call);
-        }
-        Ok(is_served)
-    }
-
-    /// Takes the cost if the limiter has no waiters, otherwise joins the queue of the bucket.
-    fn arrive(&self, py: Python<'_>) -> PyResult<()> {
-        let (member, handle) = (self.member(0), &self.handle);
-        let (place, verb) = (member.place(), self.call.verb);
-        if verb == Verb::Spend && handle.waiting.is_empty() {
-            let (id, adjustment) = (place.id.bind(py), Adjustment::keeping(place.keep));
-            let (text, mut answered) = (id_text(id)?, Answered::default());
-            let call = Call { verb, id: &text, cost: place.cost, adjustment: adjustment.as_ref() };
-            let (bound, entry) = handle.active(py, &place.entry)?;
-            let take = |core: &AnyLimiter| core.take(&bound, call, Wait::Allowed, &mut answered);
-            if handle.run(py, take)? {
-                let mut parts = Parts::new();
-                if answered.answer.outcome == Outcome::Allowed {
-                    let (entry, taken) = (entry.clone_ref(py), Taken::new(None, &bound, id, None));
-                    parts.push(ReservedPart { entry, cost: place.cost, taken });
-                }
-                let data = DecisionData::new(answered, verb, place.cost, id, entry);
-                let decision = Py::new(py, Decision::new(data));
-                let outcome = decision.map(|decision| (decision, Acquisition::Parts(parts)));
-                Driver::new(py, handle).finish(&self.call, outcome);
-                return Ok(());
-            }
-        }
-        arrive(py, handle, &member).map(drop)
-    }
-
-    /// Takes everything if the limits allow it, otherwise joins the queue of the one that denies it.
-    fn arrive_together(&self, py: Python<'_>) -> PyResult<()> {
-        let (call, handle) = (&self.call, &self.handle);
-        if call.begin(None) != Permission::Granted {
-            // Another thread has an answer, and notifies this waiter.
-            return Ok(());
-        }
-        let verdict = call.decide(py, handle, None);
-        let now = handle.core.clock().now();
-        let arrived = verdict.and_then(|verdict| match verdict {
-            Verdict::Taken(decision, parts) => {
-                let outcome = Ok((decision, Acquisition::Parts(parts)));
-                Driver::new(py, handle).finish(call, outcome);
-                Ok(())
-            }
-            Verdict::Denied(denial) => {
-                let member = self.member(denial.index);
-                if call.is_too_late(denial.rates, now) {
-                    return Err(too_late(py, handle, &member, "", denial.rates));
-                }
-                arrive_at(py, handle, &member).map(drop)
-            }
+    /// Returns the ids and limits of `transactions` as a decision shows them.
+    fn shown(&self, py: Python<'_>, transactions: &[Transaction]) -> PyResult<Vec<DecisionPart>> {
+        let shown = self.shown.iter().zip(transactions).map(|((id, cost, entry), transaction)| {
+            let entry = LimitEntry::of(entry, py, &transaction.limit)?;
+            Ok((id.clone_ref(py), *cost, entry))
         });
-        // Another thread may have driven the queue that it has joined; this one drives it next.
-        call.end(now);
-        arrived
+        shown.collect()
+    }
+
+    /// Returns the error of a call whose turn did not come in time, or would come in `wait`.
+    fn too_late(&self, py: Python<'_>, wait: Option<Nanos>) -> PyResult<PyErr> {
+        let transactions = self.call.transactions(&self.handle.core.snapshot())?;
+        let parts = self.shown(py, &transactions)?;
+        if self.call.is_joint {
+            let verb = self.call.verb;
+            let refused = self.handle.run(py, |core| core.refuse_all(verb, &transactions))?;
+            let decision = several(py, &self.handle, Verb::Check, refused, parts)?;
+            let decision = Decision::denied(&decision, None)?;
+            // Of what denies it now, another limit may take longer, such as one on slots.
+            let least = decision.get().data.decision(py).retry_after.max(Nanos::clamped(1));
+            return self.denied(&decision, wait.filter(|wait| *wait >= least));
+        }
+        let ([transaction], [(id, cost, entry)]) = (&transactions[..], &parts[..]) else {
+            return Ok(raise("LimitError", "a waiter has one limit"));
+        };
+        let adjustment = transaction.adjustment.as_ref();
+        let check = Call { adjustment, ..Call::check(&transaction.id, *cost) };
+        let decided = self.handle.run(py, |core| core.refuse(&transaction.limit, check))?;
+        let data = DecisionData::given(decided, *cost, id.bind(py), entry.clone_ref(py));
+        self.denied(&Bound::new(py, Decision::new(data))?, wait)
+    }
+
+    fn denied(&self, decision: &Bound<'_, Decision>, wait: Option<Nanos>) -> PyResult<PyErr> {
+        if let Some(wait) = wait {
+            return Ok(PyErr::from_value(rate_limited_error(decision, wait.get())?));
+        }
+        let name = decision.getattr("name")?;
+        let what = if self.call.is_joint { "not served" } else { "no slot was free" };
+        let seconds = self.call.timeout.map_or(0.0, |timeout| timeout.get() as f64 / 1e9);
+        let message = format!("denied by {name}: {what} within the timeout of {seconds} s");
+        rate_limited(decision, &message).map(PyErr::from_value)
+    }
+
+    fn decision_data(&self, py: Python<'_>, taken: &Acquired) -> PyResult<DecisionData> {
+        let (verb, answered) = (self.call.verb, taken.answered.clone());
+        let mut parts = self.shown(py, &taken.transactions)?;
+        if self.call.is_joint {
+            return several_data(py, &self.handle, verb, answered, parts);
+        }
+        let (part, answer) = (parts.pop(), answered.parts.into_iter().next());
+        let found = part.zip(answer).map(|((id, cost, entry), answer)| match &taken.decided {
+            Some(decided) => DecisionData::given(decided.clone(), cost, id.bind(py), entry),
+            None => DecisionData::new(answer, verb, cost, id.bind(py), entry),
+        });
+        Ok(found.unwrap_or_default())
     }
 }
 
@@ -140,59 +140,85 @@ impl Waiter {
 impl Waiter {
     #[doc = doc!(Waiter.step)]
     fn step(&self, py: Python<'_>) -> PyResult<bool> {
-        if self.advance(py)? {
-            return Ok(true);
+        let (handle, (number, _)) = (&self.handle, self.arrival);
+        let waiting = &handle.waiting;
+        // Relaxed: only its caller steps.
+        if !self.has_arrived.swap(true, Ordering::Relaxed) {
+            handle.check_open()?;
+            handle.drive(py, Some(number), |core, driven| {
+                let waker = Arc::clone(&self.wakeup);
+                waiting.arrive(core, self.arrival, &self.call, waker, driven)
+            })??;
+        } else if !waiting.is_done(number) {
+            handle.drive(py, Some(number), |core, driven| waiting.step(core, number, driven))?;
         }
-        if self.call.places.iter().any(|place| place.queue().is_some()) {
-            return Ok(false);
+        match waiting.take_refusal(number) {
+            Some(WaitOutcome::Failed(failure)) => Err(failure.into()),
+            Some(WaitOutcome::Late(wait)) => {
+                Err(self.too_late(py, wait).unwrap_or_else(|error| error))
+            }
+            _ => Ok(waiting.is_done(number)),
         }
-        if self.call.is_joint { self.arrive_together(py) } else { self.arrive(py) }?;
-        self.advance(py)
     }
 
     #[doc = doc!(Waiter.result)]
     fn result<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let outcome = self.call.take_outcome();
-        let outcome = outcome
+        let taken = self.handle.waiting.take_taken(self.arrival.0);
+        let taken = taken
             .ok_or_else(|| raise("ReservationError", "the waiter has nothing to take over"))?;
-        let (decision, taken) = outcome?;
-        let (Verb::Reserve, Some(place)) = (self.call.verb, self.call.places.first()) else {
-            return Ok(decision.into_bound(py).into_any());
-        };
-        let parts = match taken {
-            Acquisition::Parts(parts) => parts,
-            Acquisition::Charge(charge) => charge.into_parts(place.id.bind(py)),
-        };
-        Ok(Reservation::of_waiter(py, &self.handle, &decision, parts)?.into_any())
+        let data = self.decision_data(py, &taken)?;
+        if self.call.verb != Verb::Reserve {
+            return Ok(Bound::new(py, Decision::new(data))?.into_any());
+        }
+        let shown = self.shown(py, &taken.transactions)?;
+        let parts = taken.parts().map(|(index, slot)| {
+            let (transaction, (id, cost, entry)) = (&taken.transactions[index], &shown[index]);
+            let adjustment = transaction.adjustment.as_ref();
+            let taken = Taken::new(slot, &transaction.limit, id.bind(py), adjustment);
+            ReservedPart { entry: entry.clone_ref(py), cost: *cost, taken }
+        });
+        let reserved = Reservation::new(&self.handle, data, parts.collect());
+        Ok(Bound::new(py, reserved)?.into_any())
     }
 
     #[doc = doc!(Waiter.delay)]
     fn delay(&self, py: Python<'_>) -> Option<f64> {
-        let mut earliest: Option<Timestamp> = None;
-        for (index, place) in self.call.places.iter().enumerate() {
-            let Some((queue, ticket)) = self.call.queue_and_ticket(place) else { continue };
-            let until = queue.waiters.lock().sleep(ticket);
-            // A call of several may have joined this queue after it was driven.
-            if !set_timer(py, &self.handle, &self.member(index), until) {
-                earliest = earliest.into_iter().chain(until).min();
-            }
-        }
-        let until = earliest?;
-        // Rounded up to a microsecond, so that the waiter does not step too early.
+        let until = self.handle.waiting.sleep(self.arrival.0)?;
         let left = (until.get() - self.handle.core.clock().now().get()).max(0);
+        if left > 0 && self.handle.clock.bind(py).is_instance_of::<ManualClock>() {
+            // A timer wakes it.
+            return None;
+        }
+        // Rounded up to a microsecond, so that the waiter does not step too early.
         Some(((left + 999) / 1000) as f64 / 1e6)
     }
 
     #[doc = doc!(Waiter.leave)]
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
-        let mut driver = Driver::new(py, &self.handle);
-        driver.depart(&self.call);
-        driver.drive_queues();
-        driver.result()
+        let (handle, (number, _)) = (&self.handle, self.arrival);
+        let leave = |core: &_, driven: &mut _| handle.waiting.leave(core, number, driven);
+        handle.drive(py, Some(number), leave)
     }
 }
 
 /// Returns the verb of a waiter that takes tokens, or reserves.
 pub(crate) fn verb_of(reserves: bool) -> Verb {
     if reserves { Verb::Reserve } else { Verb::Spend }
+}
+
+/// Returns the tokens that a call must leave.
+pub(crate) fn kept(adjustment: Option<&Adjustment>) -> i64 {
+    adjustment.map_or(0, |adjustment| adjustment.keep)
+}
+
+#[doc = doc!(rate_limited_error)]
+#[pyfunction]
+pub(crate) fn rate_limited_error<'py>(
+    decision: &Bound<'py, Decision>,
+    wait_ns: i64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let denied = Decision::denied(decision, Some(Nanos::clamped(wait_ns)))?;
+    let (name, wait) = (decision.getattr("name")?, wait_ns as f64 / 1e9);
+    let message = format!("denied by {name}: the turn would come in {wait} s, too late");
+    rate_limited(&denied, &message)
 }

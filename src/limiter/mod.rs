@@ -6,16 +6,15 @@
 mod batch;
 mod bound;
 mod call;
-mod charge;
 mod counters;
 mod error;
-mod queue;
 mod settle;
 mod slots;
 mod spend_each;
 mod store_ops;
 mod submit;
 mod top_denied;
+mod waiting;
 
 use std::sync::Arc;
 
@@ -24,12 +23,14 @@ pub use bound::{BoundLimit, Prepared, Snapshot};
 pub use call::Call;
 pub use counters::{Counts, DeniedBucket, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
-pub use queue::{Demand, Estimate, Pace, Placing, QueueStep, Rejected, Ticket, WaitQueue};
 pub use settle::{Progress, Stage};
 pub use slots::{AddedSlot, Ending, Endings, HeldSlotKey, OpenSlots, Returned, count_endings};
 pub use spend_each::IdList;
 pub use submit::{Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
+pub use waiting::{
+    Acquired, BucketChange, Demand, Driven, Estimate, WaitOutcome, WaitingCall, WaitingRoom, Want,
+};
 
 use bound::Resolved;
 use counters::CountersByName;

@@ -315,7 +315,7 @@ fn calls_that_would_never_return_their_slots_are_refused<S: Store>(fresh: fn() -
         limiter.decide_each(bound, &["ada"][..], &[1], None, |_, _, _| panic!("nothing is taken"));
     assert!(matches!(*each.expect_err("refused").1, CallError::Slots { .. }));
     assert!(matches!(
-        *limiter.place(bound, Call::spend("ada", 1)).expect_err("refused"),
+        *limiter.answer(bound, Call::spend("ada", 1)).expect_err("refused"),
         CallError::Slots { .. }
     ));
     let transaction = [Transaction::new(bound, "ada", 1, Kind::Spend)];

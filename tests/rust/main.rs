@@ -23,3 +23,4 @@ mod structure;
 mod stub_docs;
 mod submission;
 mod two_limits;
+mod waiting;

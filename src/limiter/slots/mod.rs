@@ -6,14 +6,18 @@ mod renewal;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use smallvec::SmallVec;
 
 use crate::clock::Clock;
 use crate::engine::algorithm::in_flight::InFlight;
+use crate::engine::batch::Kind;
 use crate::engine::state::Lease;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
 use crate::limiter::error::store_failed;
-use crate::limiter::{Answered, BoundLimit, Call, Failure, Limiter, Snapshot};
+use crate::limiter::{
+    Answered, AnsweredAll, BoundLimit, Call, Failure, Limiter, Snapshot, Transaction,
+};
 use crate::store::{Store, StoreError, Wait};
 use crate::sync::{TryLock, TryLockGuard, forks};
 
@@ -185,6 +189,22 @@ impl OpenSlots {
         now: Timestamp,
     ) -> AddedSlot {
         self.insert(limit, id, cost, lease, now, Terms::for_client(limit, id))
+    }
+
+    /// Adds the slots that a reservation of several transactions has taken; `None` for each other one.
+    pub(super) fn hold_all(
+        &self,
+        transactions: &[Transaction],
+        answered: &AnsweredAll,
+        now: Timestamp,
+    ) -> SmallVec<[Option<AddedSlot>; 1]> {
+        let parts = transactions.iter().zip(&answered.parts).map(|(one, part)| {
+            let lease = one.limit.entry().lease(Verb::Reserve, &one.id, one.cost, &part.answer);
+            let lease = lease.filter(|_| part.answer.allowed() && one.kind != Kind::Check)?;
+            let id = one.limit.canonical(&one.id).ok()?;
+            Some(self.add(&one.limit, &id, one.cost, lease, now))
+        });
+        parts.collect()
     }
 
     #[inline]

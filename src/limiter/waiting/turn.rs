@@ -1,7 +1,7 @@
-//! Charging and turn times of waiters.
+//! What a call that waits asks of the limiter. It is counted once, when it is served or refused.
 
 use crate::clock::Clock;
-use crate::engine::answer::{Answer, Outcome};
+use crate::engine::answer::{Answer, Outcome as Found};
 use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::state::State;
@@ -10,19 +10,36 @@ use crate::engine::verb::Verb;
 use crate::limiter::batch::Timing;
 use crate::limiter::counters::StripeIndex;
 use crate::limiter::error::store_failed;
-use crate::limiter::queue::{Demand, Estimate, Pace, Placing};
 use crate::limiter::{
     Answered, AnsweredAll, BoundLimit, Call, Decided, Failure, Limiter, Prepared, Transaction,
 };
 use crate::store::{Store, StoreError, Wait};
 
-/// What a question on behalf of a waiter is counted as: nothing. The waiter is counted once, as a spend,
-/// when it is served or refused.
+/// What a question is counted as that is not counted.
 const UNCOUNTED: Verb = Verb::Charge;
+
+/// The cost of a call that waits, and the tokens that it must leave.
+pub type Demand = (i64, i64);
+
+/// The estimated turn of the last call in a queue, on the store's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Estimate {
+    /// The instant at which the bucket was read.
+    now: Timestamp,
+    /// The turn, and the bucket's state after it.
+    turn: (Timestamp, Option<State>),
+}
+
+impl Estimate {
+    /// Returns the time from reading the bucket to the turn.
+    pub fn wait(&self) -> Nanos {
+        Nanos::clamped(self.turn.0.get() - self.now.get())
+    }
+}
 
 impl Prepared<'_> {
     /// Makes the call of a caller that waits if it is denied count only if it is allowed.
-    pub(super) fn count_if_allowed(&mut self, answer: &Answer) {
+    pub(in crate::limiter) fn count_if_allowed(&mut self, answer: &Answer) {
         if !answer.allowed() && !self.resolved.rule.shadow {
             self.call.verb = UNCOUNTED;
         }
@@ -64,69 +81,6 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(is_allowed)
     }
 
-    /// Charges the cost of a call for a waiter, so that no other call can take these tokens. The call is a
-    /// spend, or a reservation, which alone may take slots. It is not counted before the waiter is
-    /// [served](Limiter::count_served).
-    ///
-    /// Token and leaky buckets may go into debt. A window forgets its debt when it ends, so it is
-    /// charged only when it has room. So is any bucket for a waiter that must leave tokens, which
-    /// a debt would take.
-    ///
-    /// # Errors
-    /// The same as [`Limiter::decide`].
-    pub fn place(&self, bound: &BoundLimit, call: Call<'_>) -> Result<Placing, Failure> {
-        let canonical = bound.canonical(call.id)?;
-        let limit = &bound.entry().rule_for(&canonical).limit;
-        let repayment = limit.repayment(call.cost);
-        let keeps = call.adjustment.is_some();
-        let verb = if repayment.is_some() && !keeps { Verb::Charge } else { call.verb };
-        let interval = repayment.and_then(|repayment| repayment.interval);
-        let pace = Pace { algorithm: limit.algorithm(), interval };
-        let call = bound.prepare(Call { verb, id: &canonical, ..call })?;
-        let answer = self.ask(&call)?;
-        let lease = call.operation().and_then(|(_, operation)| operation.lease(&answer));
-        let decided = self.decided(call, answer, UNCOUNTED);
-        // The `retry_after` of an allowed spend is the wait for the next one.
-        let is_served = decided.shadow || verb != Verb::Charge && decided.decision.allowed;
-        let wait = if is_served { Nanos::ZERO } else { decided.decision.retry_after };
-        Ok(Placing { decided, wait, pace, lease, is_polled: false })
-    }
-
-    /// Counts a waiter that is served, under the limit that was charged.
-    pub fn count_served(&self, bound: &BoundLimit, id: &str, charged: &Decided) {
-        let Decided { decision, shadow, .. } = charged;
-        let stripe = bound.counters.stripe(StripeIndex::choose());
-        bound.counters.count(stripe, Verb::Spend, decision.allowed, *shadow, id);
-    }
-
-    /// Checks a call on behalf of a waiter, without counting it.
-    ///
-    /// # Errors
-    /// The same as [`Limiter::decide`].
-    pub fn peek(&self, bound: &BoundLimit, check: Call<'_>) -> Result<Decided, Failure> {
-        let call = bound.prepare(check)?;
-        let answer = self.ask(&call)?;
-        Ok(self.decided(call, answer, UNCOUNTED))
-    }
-
-    /// Returns the decision of a waiter that is served: what is left in the bucket, and when the same call
-    /// could be allowed again.
-    ///
-    /// # Errors
-    /// The same as [`Limiter::decide`].
-    pub fn served(&self, bound: &BoundLimit, check: Call<'_>) -> Result<Decided, Failure> {
-        let call = bound.prepare(check)?;
-        let answer = self.ask(&call)?;
-        // The numbers without the cost.
-        let spared = Answer { outcome: Outcome::Spared, ..answer };
-        let current = call.operation().map(|(_, operation)| operation.numbers(&spared));
-        let mut decided = self.decided(call, answer, UNCOUNTED);
-        let next = decided.decision;
-        let retry_after = if next.allowed { Nanos::ZERO } else { next.retry_after };
-        decided.decision = Decision { allowed: true, retry_after, ..current.unwrap_or(next) };
-        Ok(decided)
-    }
-
     /// Returns the decision of a waiter that leaves without what it wanted, and counts a denial.
     ///
     /// # Errors
@@ -157,6 +111,39 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             |allowed| allowed.then_some(verb),
             Wait::Allowed,
         )
+    }
+
+    /// Charges the cost of a call before its tokens are there, so that no other call can take them: the bucket
+    /// goes into debt. The call is counted when it is [served](Limiter::count_served).
+    ///
+    /// # Errors
+    /// The same as [`Limiter::answer_all`].
+    pub fn charge(&self, transactions: &[Transaction]) -> Result<AnsweredAll, Failure> {
+        self.ask_all(Verb::Charge, transactions, Timing::None, |_| None, Wait::Allowed)
+    }
+
+    /// Counts a call that is served by a charge under this limit.
+    pub fn count_served(&self, bound: &BoundLimit, id: &str) {
+        let stripe = bound.counters.stripe(StripeIndex::choose());
+        bound.counters.count(stripe, Verb::Spend, true, false, id);
+    }
+
+    /// Returns the decision of a call that is served by a charge: what is left in the bucket, and when the
+    /// same call could be allowed again.
+    ///
+    /// # Errors
+    /// The same as [`Limiter::decide`].
+    pub fn served(&self, bound: &BoundLimit, check: Call<'_>) -> Result<Decided, Failure> {
+        let call = bound.prepare(check)?;
+        let answer = self.ask(&call)?;
+        // The numbers without the cost.
+        let spared = Answer { outcome: Found::Spared, ..answer };
+        let current = call.operation().map(|(_, operation)| operation.numbers(&spared));
+        let mut decided = self.decided(call, answer, UNCOUNTED);
+        let next = decided.decision;
+        let retry_after = if next.allowed { Nanos::ZERO } else { next.retry_after };
+        decided.decision = Decision { allowed: true, retry_after, ..current.unwrap_or(next) };
+        Ok(decided)
     }
 
     /// Checks a call of a waiter about several buckets that leaves without it, and counts each decision as
@@ -196,7 +183,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 let Answer { found, now, outcome } = self.ask(&call)?;
                 let turn = match (outcome, found) {
                     // A full store has no space before this instant, and the bucket is new then.
-                    (Outcome::Refused, Some(until)) => (until.instant(), None),
+                    (Found::Refused, Some(until)) => (until.instant(), None),
                     _ => (now, found),
                 };
                 Estimate { now, turn }
