@@ -33,30 +33,25 @@ pub enum UrlError {
     InvalidOption { option: &'static str, expected: &'static str, found: String, url: String },
 }
 
-/// Returns the URL with `***` in place of passwords.
+/// Returns the text of a URL with `***` in place of credentials, whether or not it is a URL.
+///
+/// Everything before the last `@` is hidden, and everything after the name of an option with a password.
 pub fn without_password(url: &str) -> String {
-    let (start, query) = match url.split_once('?') {
-        None => (url, None),
-        Some((start, query)) => (start, Some(query)),
+    let (url, hidden) = match url.find("password=") {
+        None => (url, ""),
+        Some(start) => (&url[..start + "password=".len()], "***"),
     };
-    let mut shown = start.to_owned();
-    if let Some((scheme, location)) = start.split_once("://")
-        && let Some((credentials, hosts)) = location.rsplit_once('@')
-        && let Some((username, _)) = credentials.split_once(':')
-    {
-        shown = format!("{scheme}://{username}:***@{hosts}");
-    }
-    for (index, option) in query.iter().flat_map(|query| query.split('&')).enumerate() {
-        shown.push(if index == 0 { '?' } else { '&' });
-        match option.split_once('=') {
-            Some((name, _)) if name.ends_with("password") => {
-                shown.push_str(name);
-                shown.push_str("=***");
-            }
-            _ => shown.push_str(option),
-        }
-    }
-    shown
+    // A user who encodes the password may encode this, too.
+    let end = url.rfind('@').map(|at| at + 1).max(url.rfind("%40").map(|at| at + 3));
+    let Some(end) = end else { return format!("{url}{hidden}") };
+    let scheme = url[..end].split_once("://").map_or("", |(scheme, _)| scheme);
+    let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'+';
+    let start = match scheme {
+        "" => String::new(),
+        _ if scheme.bytes().all(is_scheme) => format!("{scheme}://"),
+        _ => String::new(),
+    };
+    format!("{start}***@{}{hidden}", &url[end..])
 }
 
 /// The parts of a URL.
@@ -81,8 +76,11 @@ impl<'a> UrlParts<'a> {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let Some(index) = names.iter().position(|known| *known == name) else {
                 let known = names.join(", ");
-                let (found, url) = (shown(name), shown(self.url));
-                return Err(UrlError::UnknownOption { known, found, url });
+                // The rest of a password with a `&` looks like an option.
+                let is_secret = self.query.is_some_and(|query| query.contains("password="));
+                let found =
+                    if is_secret { "***".to_owned() } else { shown(&without_password(name)) };
+                return Err(UrlError::UnknownOption { known, found, url: shown(self.url) });
             };
             if values[index].replace(value).is_some() {
                 return Err(UrlError::Twice { option: names[index], url: shown(self.url) });
@@ -98,7 +96,7 @@ impl<'a> UrlParts<'a> {
         expected: &'static str,
         found: &str,
     ) -> UrlError {
-        let (found, url) = (shown(found), shown(self.url));
+        let (found, url) = (shown(&without_password(found)), shown(self.url));
         UrlError::InvalidOption { option, expected, found, url }
     }
 

@@ -128,6 +128,10 @@ impl fmt::Debug for RedisUrl {
 
 /// Parses a URL with `redis` or another scheme of a server.
 pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError> {
+    let options = parts.query.and_then(|query| query.split("password=").next()).unwrap_or_default();
+    if options.contains('@') && !parts.location.contains('@') {
+        return Err(parts.invalid_address("%3F in place of ? and %40 in place of @ in a password"));
+    }
     let (family, topology) = parts.scheme.split_once('+').unwrap_or((parts.scheme, ""));
     let is_encrypted = matches!(family, "rediss" | "valkeys");
     let [prefix, deadline, connect, deny_cache, ca, cert, key, user, password] =
@@ -331,7 +335,24 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_shown() {
+    fn no_part_of_a_password_is_shown() {
+        for text in [
+            "redis://:aa?bb@localhost/0",
+            "redis://:aa/bb@localhost:x",
+            "redis://me:aa@bb@localhost:0",
+            "redis://aa:bb%40localhost:0",
+            "redis:/:aa:bb@localhost",
+            "redi://aa:bb@localhost",
+            "aa:bb@localhost",
+            "http://aa:bb@localhost",
+            "redis://a?sentinel_password=aa@bb&x=1",
+            "redis://a?sentinel_password=aa&bb&x=1",
+            "redis://a?x=1&sentinel_password=aa%40bb",
+            "redis://aa:bb@a?prefix=a:b",
+        ] {
+            let error = text.parse::<StoreUrl>().expect_err(text).to_string();
+            assert!(!error.contains("aa") && !error.contains("bb"), "{error}");
+        }
         let url = "redis://me:secret@a:0";
         let error = url.parse::<StoreUrl>().expect_err("port 0").to_string();
         assert!(!error.contains("secret"), "{error}");
