@@ -124,7 +124,7 @@ pub(super) fn canonical(text: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Parses a network and clears its host bits; returns `None` if the text is not an address with a
-/// mask. A network of IPv4-mapped addresses becomes IPv4.
+/// mask. A network of IPv4-mapped addresses becomes IPv4; its mask must be at least 96.
 pub(super) fn network(text: &str) -> Option<IpNet> {
     let (address, mask) = text.split_once('/')?;
     if address.len() > MAX_ADDRESS_LENGTH {
@@ -134,7 +134,8 @@ pub(super) fn network(text: &str) -> Option<IpNet> {
     match address.parse::<IpAddr>().ok()? {
         IpAddr::V4(address) => Ipv4Net::new(address, mask).ok().map(|net| IpNet::V4(net.trunc())),
         IpAddr::V6(address) => {
-            if let (Some(mapped), Some(mask)) = (address.to_ipv4_mapped(), mask.checked_sub(96)) {
+            if let Some(mapped) = address.to_ipv4_mapped() {
+                let mask = mask.checked_sub(96)?;
                 return Ipv4Net::new(mapped, mask).ok().map(|net| IpNet::V4(net.trunc()));
             }
             Ipv6Net::new(address, mask).ok().map(|net| IpNet::V6(net.trunc()))

@@ -74,7 +74,9 @@ pub enum IdError {
     #[error("an override must name a registered domain, found {found}; use {domain}")]
     BelowDomain { found: Excerpt, domain: Box<str> },
     /// A public suffix, below which unrelated parties register domains.
-    #[error("an override must name a registered domain, found the public suffix {found}")]
+    #[error(
+        "an override must name a registered domain, found the public suffix {found}; use a name below it"
+    )]
     PublicSuffix { found: Excerpt },
 }
 

@@ -65,6 +65,11 @@ pub(super) fn domain_start(name: &str) -> Option<usize> {
     Some(name.len() - domain.len())
 }
 
+/// Returns whether a lower-case name is a public suffix of a private party, such as `github.io`.
+pub(super) fn is_private_suffix(name: &str) -> bool {
+    psl2::lookup(name).is_some_and(|found| found.is_public_suffix() && found.is_private())
+}
+
 /// Returns a name in lower case.
 ///
 /// # Errors

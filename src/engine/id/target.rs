@@ -97,6 +97,8 @@ fn domain_or_address(text: &str, below: bool) -> Result<Cow<'_, str>, IdError> {
     }
     let name = name::lower_case(text)?;
     match name::domain_start(&name) {
+        // Its owner may use the name itself, unlike that of a registry such as `co.uk`.
+        None if name::is_private_suffix(&name) => Ok(name),
         None => Err(IdError::PublicSuffix { found: found() }),
         Some(start) if start > 0 && !below => {
             Err(IdError::BelowDomain { found: found(), domain: name[start..].into() })
@@ -130,6 +132,10 @@ mod tests {
         for text in ["10.0.0.0/33", "10.0.0.0/", "10.0.0.0/08", "10.0.0/8", "::/129", "/8", "a/8"] {
             assert!(target("ipAddress", text).is_err(), "{text}");
         }
+        // Shorter masks would clear the prefix of a mapped address.
+        for text in ["::ffff:198.51.100.0/48", "::ffff:198.51.100.0/0", "::ffff:198.51.100.0/95"] {
+            assert!(target("ipAddress", text).is_err(), "{text}");
+        }
     }
 
     #[test]
@@ -140,6 +146,10 @@ mod tests {
         );
         assert!(matches!(target("domainOrCIDR", "co.uk"), Err(IdError::PublicSuffix { .. })));
         assert!(matches!(target("domainOrCIDR/exact", "co.uk"), Err(IdError::PublicSuffix { .. })));
+        for format in ["domainOrCIDR", "domainOrCIDR/exact"] {
+            let private = Target::Id("github.io".into());
+            assert_eq!(target(format, "GitHub.io"), Ok(private), "{format}");
+        }
         assert!(matches!(target("domainOrCIDR", "10.0.0.0/8"), Err(IdError::Masked { .. })));
         let inside = target("domainOrCIDR", "2001:db8::1").unwrap_err();
         assert!(inside.to_string().ends_with("use 2001:db8::"), "{inside}");
