@@ -62,6 +62,19 @@ def test_a_fault_is_printed_with_its_file_line_and_limit(
     assert command.err.startswith(f"{busted}:1: Orders: ")
 
 
+def test_check_names_an_override_whose_limit_does_not_exist(write: Write, command: Command) -> None:
+    limits = write("limits.yaml", 'Orders: "5/minute"\nFree: {algorithm: unlimited}\n')
+    entry = "{burst: 2, count: 1, period: 1m, ids: [ada]}"
+    overrides = write("overrides.yaml", f"- Order: {entry}\n- Free: {entry}\n")
+    assert command.run("check", "--limits", limits, "--overrides", overrides) == 1
+    assert command.err.startswith(f"{overrides}: Order: ")
+    assert "did you mean 'Orders'?" in command.err
+    wanted = ["check", "--json", "--limits", limits, "--overrides", overrides]
+    assert command.run(*wanted) == 1
+    (problem,) = command.json()["problems"]
+    assert (problem["file"], problem["limit"]) == (overrides, "Order")
+
+
 def test_check_prints_json(limits: str, busted: str, command: Command) -> None:
     assert command.json_of("check", "--limits", limits)["problems"] == []
     assert command.run("check", "--json", "--limits", busted) == 1

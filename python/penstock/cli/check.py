@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from penstock.cli.errors import FAULT, CommandError
 from penstock.cli.limits import add_file_options, load_limits
 from penstock.display import pluralize
+from penstock.errors import ConfigProblem
+from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator
+
+    from penstock import Limits
 
 
 EXAMPLES: Final = """\
@@ -28,6 +34,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Load the files; raise their errors as a `CommandError`."""
     limits = load_limits(options.limits, options.overrides)
+    problems = tuple(_overrides_without_default(limits, options.overrides))
+    if problems:
+        raise CommandError("\n".join(problems), FAULT, problems)
     if options.json:
         print(json.dumps({"problems": [], "limits": list(limits)}, ensure_ascii=False))
     else:
@@ -37,3 +46,17 @@ def run(options: Namespace) -> int:
             found.append(f"{options.overrides}: {pluralize(overrides, 'override')}")
         print(*found, "no faults", sep=", ")
     return 0
+
+
+def _overrides_without_default(limits: Limits, file: str | None) -> Iterator[ConfigProblem]:
+    """Yield each name of overrides whose limit does not exist: all other ids would be unlimited."""
+    known = [name for name in limits if limits.default(name) is not None]
+    for name in limits:
+        if name not in known:
+            message = (
+                f"no limit has this name; {did_you_mean(name, known)}; if only these ids are "
+                f"limited, add `{name}: {{algorithm: unlimited}}` to the limits file"
+            )
+            problem = ConfigProblem(f"{file}: {name}: {message}")
+            problem.file, problem.limit_name, problem.message = file, name, message
+            yield problem
