@@ -58,6 +58,7 @@ class Limit:
         Limit.token_bucket(burst=20, count=100, period='1m')
     """
 
+    def __new__(cls, *given: Never, **fields: Never) -> Self: ...
     @staticmethod
     def token_bucket(*, burst: int, count: int, period: Period) -> Limit:
         """Create a token bucket: at most `burst` tokens, refilled with `count` per `period`.
@@ -767,7 +768,11 @@ class Decision:
         """
     @property
     def remaining(self) -> int:
-        """Tokens left in the bucket after this decision; 2**63 - 1 if no limit applies."""
+        """Tokens left in the bucket after this decision.
+
+        2**63 - 1 if nothing bounds it: no limit applies, or the store failed and the call was
+        allowed without it. In `as_dict()`, this is `None`.
+        """
     @property
     def retry_after(self) -> float:
         """Seconds until the same request could be allowed, even if this one was allowed.
@@ -853,8 +858,9 @@ class Decision:
     def as_dict(self) -> dict[str, Any]:
         """Return the decision as a dictionary that `json.dumps` accepts.
 
-        The keys are the names of the attributes. A decision about several limits also has `parts`,
-        a list of such dictionaries.
+        The keys are the names of the attributes. `remaining` is `None` if nothing bounds it: for an
+        unlimited call, and for one that was decided without the store. A decision about several
+        limits also has `parts`, a list of such dictionaries.
 
         Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -960,7 +966,7 @@ class BoundLimit:
     def name(self) -> str:
         """The limit's name."""
     def spend(
-        self, id: Id, cost: int = 1, factor: Factor | None = None, *, keep: int = 0
+        self, id: Id, cost: int = 1, *, factor: Factor | None = None, keep: int = 0
     ) -> Decision:
         """Take `cost` tokens from the bucket of `id`, if available.
 
@@ -973,7 +979,7 @@ class BoundLimit:
             (True, False)
         """
     def check(
-        self, id: Id, cost: int = 1, factor: Factor | None = None, *, keep: int = 0
+        self, id: Id, cost: int = 1, *, factor: Factor | None = None, keep: int = 0
     ) -> Decision:
         """Return the decision that `spend` would return, without taking tokens.
 
@@ -985,7 +991,7 @@ class BoundLimit:
     @property
     def may_wait(self) -> bool:
         """Whether a call may wait for a server or for another process."""
-    def refund(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
+    def refund(self, id: Id, cost: int = 1, *, factor: Factor | None = None) -> Decision:
         """Return `cost` tokens to the bucket of `id`.
 
         The same as `Limiter.refund` without the name.
@@ -1016,7 +1022,7 @@ class BoundLimit:
         The same as `Limiter.reserve` without the name.
         """
     def acquire(
-        self, id: Id, cost: int = 1, timeout: Period | None = None, *, keep: int = 0
+        self, id: Id, cost: int = 1, *, timeout: Period | None = None, keep: int = 0
     ) -> Decision:
         """Wait until the bucket of `id` has `cost` tokens, and take them.
 
@@ -1076,7 +1082,7 @@ class Limiter:
     def may_wait(self) -> bool:
         """Whether a call may wait for a server or for another process."""
     def spend(
-        self, name: str, id: Id, cost: int = 1, factor: Factor | None = None, *, keep: int = 0
+        self, name: str, id: Id, cost: int = 1, *, factor: Factor | None = None, keep: int = 0
     ) -> Decision:
         """Take `cost` tokens from the bucket of `id` under the limit `name`, if available.
 
@@ -1111,7 +1117,7 @@ class Limiter:
             True
         """
     def check(
-        self, name: str, id: Id, cost: int = 1, factor: Factor | None = None, *, keep: int = 0
+        self, name: str, id: Id, cost: int = 1, *, factor: Factor | None = None, keep: int = 0
     ) -> Decision:
         """Return the decision that `spend` would return, without taking tokens.
 
@@ -1123,7 +1129,7 @@ class Limiter:
             >>> limiter.check("Orders", "ada").remaining, limiter.peek("Orders", "ada").remaining
             (1, 2)
         """
-    def refund(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
+    def refund(self, name: str, id: Id, cost: int = 1, *, factor: Factor | None = None) -> Decision:
         """Return `cost` tokens to the bucket of `id` under the limit `name`.
 
         A refund never fills a bucket beyond full. Raises as `spend` does.
@@ -1248,7 +1254,7 @@ class Limiter:
             (550, 5)
         """
     def acquire_all(
-        self, transactions: Iterable[AnyTransaction], timeout: Period | None = None
+        self, transactions: Iterable[AnyTransaction], *, timeout: Period | None = None
     ) -> Decision:
         """Wait until several limits allow a call, and take all of its tokens at once.
 
@@ -1286,8 +1292,8 @@ class Limiter:
         name: str,
         id: Id,
         cost: int = 1,
-        timeout: Period | None = None,
         *,
+        timeout: Period | None = None,
         keep: int = 0,
     ) -> Decision:
         """Wait until the bucket of `id` under `name` has `cost` tokens, and take them.

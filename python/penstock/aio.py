@@ -503,8 +503,8 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
         self,
         id: Id,
         cost: int = 1,
-        timeout: Period | None = None,  # noqa: ASYNC109  it refuses; nothing is cancelled
         *,
+        timeout: Period | None = None,  # noqa: ASYNC109  it refuses; nothing is cancelled
         keep: int = 0,
     ) -> Decision:
         """Wait until the bucket of `id` has `cost` tokens, and take them.
@@ -643,6 +643,7 @@ class AsyncLimiter(_Verbs[Limiter]):
     async def acquire_all(
         self,
         transactions: Iterable[AnyTransaction],
+        *,
         timeout: Period | None = None,  # noqa: ASYNC109  it refuses; nothing is cancelled
     ) -> Decision:
         """Wait until several limits allow a call, and take all of its tokens at once.
@@ -658,8 +659,8 @@ class AsyncLimiter(_Verbs[Limiter]):
         name: str,
         id: Id,
         cost: int = 1,
-        timeout: Period | None = None,  # noqa: ASYNC109  it refuses; nothing is cancelled
         *,
+        timeout: Period | None = None,  # noqa: ASYNC109  it refuses; nothing is cancelled
         keep: int = 0,
     ) -> Decision:
         """Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
@@ -682,7 +683,7 @@ class AsyncLimiter(_Verbs[Limiter]):
                 is the wait.
             ValueError: `timeout` is negative or not a number.
         """
-        return await self.limit(name).acquire(id, cost, timeout, keep=keep)
+        return await self.limit(name).acquire(id, cost, timeout=timeout, keep=keep)
 
     def limit(self, name: str) -> AsyncBoundLimit:
         """Return one limit with the same methods less the name.

@@ -180,7 +180,7 @@ class limited:  # noqa: N801  a decorator
 
     def _spend(self, id: Id, cost: int) -> Decision:
         if self._timeout != 0:
-            return self._limiter.acquire(self._name, id, cost, self._timeout)
+            return self._limiter.acquire(self._name, id, cost, timeout=self._timeout)
         decision = self._limiter.spend(self._name, id, cost)
         decision.raise_if_denied()
         return decision
@@ -188,7 +188,7 @@ class limited:  # noqa: N801  a decorator
     async def _aspend(self, id: Id, cost: int) -> Decision:
         limiter = AsyncLimiter(self._limiter)
         if self._timeout != 0:
-            return await limiter.acquire(self._name, id, cost, self._timeout)
+            return await limiter.acquire(self._name, id, cost, timeout=self._timeout)
         decision = await limiter.spend(self._name, id, cost)
         decision.raise_if_denied()
         return decision

@@ -385,8 +385,8 @@ impl BoundLimit {
     }
 
     #[doc = doc!(BoundLimit.refund)]
-    #[pyo3(signature = (id, cost = Argument::Missing, factor = None))]
-    #[pyo3(text_signature = "($self, id, cost=1, factor=None)")]
+    #[pyo3(signature = (id, cost = Argument::Missing, *, factor = None))]
+    #[pyo3(text_signature = "($self, id, cost=1, *, factor=None)")]
     pub(crate) fn refund<'py>(
         &self,
         id: &Bound<'py, PyAny>,
@@ -430,8 +430,8 @@ impl BoundLimit {
     }
 
     #[doc = doc!(BoundLimit.acquire)]
-    #[pyo3(signature = (id, cost = Argument::Missing, timeout = None, *, keep = None))]
-    #[pyo3(text_signature = "($self, id, cost=1, timeout=None, *, keep=0)")]
+    #[pyo3(signature = (id, cost = Argument::Missing, *, timeout = None, keep = None))]
+    #[pyo3(text_signature = "($self, id, cost=1, *, timeout=None, keep=0)")]
     pub(crate) fn acquire<'py>(
         slf: &Bound<'py, Self>,
         id: &Bound<'py, PyAny>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -144,7 +144,16 @@ impl ManualClock {
     #[new]
     #[pyo3(signature = (start = Argument::Missing), text_signature = "(start=0)")]
     fn new(start: Argument<'_>) -> PyResult<ManualClock> {
-        let start = start.given().map_or(Ok(0), |start| arguments::signed_nanos("start", start))?;
+        let start = match start.given() {
+            None => 0,
+            Some(start) if start.hasattr("timestamp")? => {
+                return Err(PyTypeError::new_err(
+                    "start must be Unix seconds, found a date; use its timestamp(), as in \
+                     ManualClock(start=date.timestamp())",
+                ));
+            }
+            Some(start) => arguments::signed_nanos("start", start)?,
+        };
         let start = Timestamp::new(start)?;
         let clock = Arc::new(clock::ManualClock::new(start));
         Ok(ManualClock { clock, timers: Mutex::new(Timers::default()) })

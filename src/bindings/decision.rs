@@ -235,6 +235,10 @@ impl Decision {
         for name in NAMES {
             fields.set_item(name, slf.getattr(name)?)?;
         }
+        // Nothing bounds it: the call was unlimited, or decided without the store.
+        if slf.get().remaining(py) == i64::MAX {
+            fields.set_item("remaining", py.None())?;
+        }
         if let Some(parts) = slf.get().data.parts() {
             let list = PyList::empty(py);
             for part in parts.bind(py) {
@@ -252,7 +256,7 @@ impl Decision {
             return Ok(());
         }
         let name = decision.name(py).map_or_else(String::new, |name| format!(" by {name}"));
-        let wait = decision.data.decision(py).retry_after;
+        let wait = decision.data.decision(py).retry_after.to_whole_millis();
         let message = format!("denied{name}; retry in {wait}");
         Err(PyErr::from_value(rate_limited(slf, &message)?))
     }
@@ -369,13 +373,14 @@ impl Decision {
         // An allowed decision is shown without retry_after, which would look like a required wait.
         let retry = match decision.allowed {
             true => String::new(),
-            false => format!(", retry_after={}", decision.retry_after),
+            false => format!(", retry_after={}", decision.retry_after.to_whole_millis()),
         };
         let numbers = match decision.unlimited {
             true => ", unlimited".to_owned(),
             false => format!(
                 ", remaining={}{retry}, reset_after={}",
-                decision.remaining, decision.reset_after
+                decision.remaining,
+                decision.reset_after.to_whole_millis()
             ),
         };
         Ok(format!("<Decision{name}{id}: {outcome}{shadow}{degraded}{numbers}>"))

@@ -40,8 +40,8 @@ macro_rules! signed {
 /// Adds the methods to their classes.
 pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
     let bound = py.get_type::<BoundLimit>();
-    let spend = signed!("spend($self, id, cost=1, factor=None, *, keep=0)", doc!(BoundLimit.spend));
-    let check = signed!("check($self, id, cost=1, factor=None, *, keep=0)", doc!(BoundLimit.check));
+    let spend = signed!("spend($self, id, cost=1, *, factor=None, keep=0)", doc!(BoundLimit.spend));
+    let check = signed!("check($self, id, cost=1, *, factor=None, keep=0)", doc!(BoundLimit.check));
     let reserve = signed!(
         "reserve($self, id, estimate=1, *, factor=None, keep=0, timeout=None)",
         doc!(BoundLimit.reserve)
@@ -51,9 +51,9 @@ pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
     add(&bound, c"reserve", method::<OfBound<RESERVE>>, reserve)?;
     let limiter = py.get_type::<Limiter>();
     let spend =
-        signed!("spend($self, name, id, cost=1, factor=None, *, keep=0)", doc!(Limiter.spend));
+        signed!("spend($self, name, id, cost=1, *, factor=None, keep=0)", doc!(Limiter.spend));
     let check =
-        signed!("check($self, name, id, cost=1, factor=None, *, keep=0)", doc!(Limiter.check));
+        signed!("check($self, name, id, cost=1, *, factor=None, keep=0)", doc!(Limiter.check));
     let reserve = signed!(
         "reserve($self, name, id, estimate=1, *, factor=None, keep=0, timeout=None)",
         doc!(Limiter.reserve)
@@ -161,7 +161,7 @@ fn raise_error(error: PyErr) -> RawObject {
     null_mut()
 }
 
-/// `BoundLimit.spend(id, cost=1, factor=None, *, keep=0)`, `check`, and
+/// `BoundLimit.spend(id, cost=1, *, factor=None, keep=0)`, `check`, and
 /// `reserve(id, estimate=1, *, factor=None, keep=0, timeout=None)`.
 struct OfBound<const VERB: u8>;
 
@@ -195,7 +195,7 @@ fn call_bound<'py>(
     call(slf, verb, id, rest)
 }
 
-/// `Limiter.spend(name, id, cost=1, factor=None, *, keep=0)`, `check`, and
+/// `Limiter.spend(name, id, cost=1, *, factor=None, keep=0)`, `check`, and
 /// `reserve(name, id, estimate=1, *, factor=None, keep=0, timeout=None)`.
 struct OfLimiter<const VERB: u8>;
 
@@ -366,7 +366,8 @@ impl ParameterNames {
     /// Returns the parameters of a limiter's method, and how many of them can be given by position. A bound
     /// limit has the same ones without the name.
     fn of(&self, verb: Verb) -> (&[Py<PyString>], usize) {
-        if verb == Verb::Reserve { (&self.of_reserve, 3) } else { (&self.of_spend, 4) }
+        let names: &[_] = if verb == Verb::Reserve { &self.of_reserve } else { &self.of_spend };
+        (names, 3)
     }
 }
 
@@ -380,7 +381,10 @@ impl<'a, 'py> Arguments<'a, 'py> {
     ) -> PyResult<[Option<&'a Bound<'py, PyAny>>; PARAMETERS]> {
         let count = self.positional.len();
         if count > positional {
-            let message = format!("at most {positional} arguments can be given, found {count}");
+            let message = format!(
+                "at most {positional} arguments can be given without their names, found {count}; \
+                 write the others as factor=..., keep=... or timeout=..."
+            );
             return Err(PyTypeError::new_err(message));
         }
         let mut values = [None; PARAMETERS];

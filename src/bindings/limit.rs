@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU32;
 
-use pyo3::exceptions::{PyAttributeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 
@@ -209,6 +209,16 @@ impl Limit {
     #[staticmethod]
     fn unlimited() -> Limit {
         Limit { limit: limit::Limit::Unlimited }
+    }
+
+    /// Names the functions that create a limit.
+    #[new]
+    #[pyo3(signature = (*given, **fields))]
+    fn new(given: &Bound<'_, PyTuple>, fields: Option<&Bound<'_, PyDict>>) -> PyResult<Limit> {
+        let _ = fields;
+        let text = given.get_item(0).map_or_else(|_| "'10/minute'".to_owned(), |text| shown(&text));
+        let hint = format!("use Limit.parse({text}), or a method such as Limit.token_bucket(...)");
+        Err(PyTypeError::new_err(format!("a Limit cannot be created like this; {hint}")))
     }
 
     #[doc = doc!(Limit.parse)]

@@ -141,14 +141,22 @@ impl Limiter {
 #[pymethods]
 impl Limiter {
     #[new]
-    #[pyo3(signature = (limits, store = Argument::Missing, clock = None))]
+    #[pyo3(signature = (limits, store = Argument::Missing, clock = None, **others))]
     #[pyo3(text_signature = "(limits, store='memory://', clock=None)")]
     fn new(
         limits: &Bound<'_, PyAny>,
         store: Argument<'_>,
         clock: Option<&Bound<'_, PyAny>>,
+        others: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Limiter> {
         let py = limits.py();
+        if let Some((name, _)) = others.and_then(|others| others.iter().next()) {
+            let is_store = ["storage", "backend", "redis", "url", "uri"]
+                .iter()
+                .any(|word| name.to_string().contains(word));
+            let hint = if is_store { "use store=" } else { "it has limits, store and clock" };
+            return Err(PyTypeError::new_err(format!("Limiter has no argument {name}; {hint}")));
+        }
         let store = match store.given() {
             None => url::DEFAULT,
             Some(store) => {
@@ -219,8 +227,8 @@ impl Limiter {
     }
 
     #[doc = doc!(Limiter.refund)]
-    #[pyo3(signature = (name, id, cost = Argument::Missing, factor = None))]
-    #[pyo3(text_signature = "($self, name, id, cost=1, factor=None)")]
+    #[pyo3(signature = (name, id, cost = Argument::Missing, *, factor = None))]
+    #[pyo3(text_signature = "($self, name, id, cost=1, *, factor=None)")]
     fn refund<'py>(
         &self,
         name: &Bound<'py, PyAny>,
@@ -250,7 +258,7 @@ impl Limiter {
     }
 
     #[doc = doc!(Limiter.acquire_all)]
-    #[pyo3(signature = (transactions, timeout = None))]
+    #[pyo3(signature = (transactions, *, timeout = None))]
     fn acquire_all<'py>(
         &self,
         transactions: &Bound<'py, PyAny>,
@@ -261,8 +269,8 @@ impl Limiter {
     }
 
     #[doc = doc!(Limiter.acquire)]
-    #[pyo3(signature = (name, id, cost = Argument::Missing, timeout = None, *, keep = None))]
-    #[pyo3(text_signature = "($self, name, id, cost=1, timeout=None, *, keep=0)")]
+    #[pyo3(signature = (name, id, cost = Argument::Missing, *, timeout = None, keep = None))]
+    #[pyo3(text_signature = "($self, name, id, cost=1, *, timeout=None, keep=0)")]
     fn acquire<'py>(
         &self,
         name: &Bound<'py, PyAny>,

@@ -78,8 +78,16 @@ impl Limits {
 
     /// Returns the registry of a limits file, or as [`Limits::registry_of`].
     pub(crate) fn registry_or_file(given: &Bound<'_, PyAny>) -> PyResult<Registry> {
-        let is_path = given.is_instance_of::<PyString>() || given.hasattr("__fspath__")?;
-        if is_path {
+        let is_text = given.is_instance_of::<PyString>();
+        if is_text && limit_or_text("limits", given, None).is_ok() {
+            let message = format!(
+                "limits must be a limits file or a dict, found the limit {}; name it: \
+                 {{'Orders': {0}}}",
+                shown(given)
+            );
+            return Err(raise("ConfigError", &message));
+        }
+        if is_text || given.hasattr("__fspath__")? {
             return Limits::load(given.py(), given, None, None).map(|limits| limits.registry);
         }
         Limits::registry_of(given)

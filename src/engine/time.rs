@@ -50,6 +50,12 @@ impl Nanos {
         self.0 % NANOS_PER_MILLI == 0
     }
 
+    /// Returns the time in milliseconds, rounded up, for messages.
+    pub fn to_whole_millis(self) -> Nanos {
+        let rest = self.0 % NANOS_PER_MILLI;
+        if rest == 0 { self } else { Nanos(self.0.saturating_add(NANOS_PER_MILLI - rest)) }
+    }
+
     /// Returns the product, at most [`Nanos::MAX`].
     pub fn saturating_mul(self, times: u64) -> Nanos {
         let product = i128::from(self.0) * i128::from(times);

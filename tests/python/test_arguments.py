@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import functools
 import inspect
 import ipaddress
@@ -18,7 +19,7 @@ import pytest
 from core_limits import FILE, LIMITED
 
 import penstock
-from penstock import Limiter, ManualClock, _core
+from penstock import Limit, Limiter, ManualClock, _core
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -268,14 +269,12 @@ def test_arguments_by_position_and_by_name_mean_the_same(
         limiter.spend("Notes", "ada", 4)
         return call(getattr(limiter, verb), getattr(limiter.limit("Notes"), verb))
 
-    expected = answer(lambda call, _: call("Notes", "ada", 2, "1/2"))
+    expected = answer(lambda call, _: call("Notes", "ada", 2, factor="1/2"))
     ways: list[Callable[[Any, Any], penstock.Decision]] = [
-        lambda call, _: call("Notes", "ada", 2, factor="1/2"),
         lambda call, _: call("Notes", "ada", factor="1/2", cost=2),
         lambda call, _: call("Notes", id="ada", cost=2, factor="1/2"),
         lambda call, _: call(factor="1/2", cost=2, id="ada", name="Notes"),
         lambda call, _: call(*["Notes", "ada"], cost=2, factor="1/2"),
-        lambda _, bound: bound("ada", 2, "1/2"),
         lambda _, bound: bound("ada", 2, factor="1/2"),
         lambda _, bound: bound(id="ada", cost=2, factor="1/2"),
         lambda _, bound: bound(factor="1/2", id="ada", cost=2),
@@ -289,9 +288,9 @@ def test_defaults_are_cost_one_and_no_factor(limiter: Limiter, verb: str) -> Non
     assert method("Notes", "ada").cost == bound("ada").cost == 1
     assert bound("ada", factor=None).limit.size == 4
     # A refund leaves more tokens, never fewer.
-    keep = "" if verb == "refund" else ", *, keep=0"
-    assert str(inspect.signature(bound)) == f"(id, cost=1, factor=None{keep})"
-    assert str(inspect.signature(method)) == f"(name, id, cost=1, factor=None{keep})"
+    keep = "" if verb == "refund" else ", keep=0"
+    assert str(inspect.signature(bound)) == f"(id, cost=1, *, factor=None{keep})"
+    assert str(inspect.signature(method)) == f"(name, id, cost=1, *, factor=None{keep})"
 
 
 @pytest.mark.parametrize("verb", CALLS)
@@ -300,12 +299,12 @@ def test_defaults_are_cost_one_and_no_factor(limiter: Limiter, verb: str) -> Non
     [
         (("Notes",), {}, "id"),
         (("Notes",), {"cost": 1}, "id"),
-        (("Notes", "ada", 1, None, 5), {}, "3|4"),
+        (("Notes", "ada", 1, None), {}, "2|3"),
         (("Notes", "ada"), {"tokens": 1}, "tokens"),
         (("Notes", "ada"), {"Cost": 1}, "Cost"),
         (("Notes", "ada"), {"": 1}, "argument"),
         (("Notes", "ada", 1), {"cost": 1}, "cost"),
-        (("Notes", "ada", 1, None), {"factor": 1}, "factor"),
+        (("Notes", "ada", 1, None), {"factor": 1}, "factor|2|3"),
         (("Notes", "ada"), {"id": "ada"}, "id"),
         (("Notes", "ada"), {"name": "Notes"}, "name"),
         (("Notes", "ada"), {"\udc80": 1}, "argument|udc80"),
@@ -383,10 +382,10 @@ def test_methods_have_the_names_and_docs_of_methods() -> None:
 def test_factor_divides_the_size_exactly(limiter: Limiter, factor: Any, size: int) -> None:
     notes = limiter.limit("Notes")
     for decision in (
-        limiter.check("Notes", "ada", 0, factor),
+        limiter.check("Notes", "ada", 0, factor=factor),
         limiter.spend("Notes", "ada", 0, factor=factor),
-        notes.check("ada", 0, factor),
-        notes.refund("ada", 0, factor),
+        notes.check("ada", 0, factor=factor),
+        notes.refund("ada", 0, factor=factor),
         limiter.check_all([penstock.Transaction("Notes", "ada", 0, factor=factor)]),
     ):
         assert (decision.limit.size, decision.remaining) == (size, size)
@@ -394,7 +393,7 @@ def test_factor_divides_the_size_exactly(limiter: Limiter, factor: Any, size: in
 
 @pytest.mark.parametrize("factor", [0, "0", 0.0, -0.0, "0/5", Decimal(0), Fraction(0)], ids=repr)
 def test_factor_of_zero_lifts_the_limit(limiter: Limiter, factor: Any) -> None:
-    decision = limiter.spend("Notes", "ada", 1_000, factor)
+    decision = limiter.spend("Notes", "ada", 1_000, factor=factor)
     assert (decision.allowed, decision.unlimited) == (True, True)
     assert decision.limit == penstock.Limit.unlimited()
     assert len(limiter) == 0
@@ -409,7 +408,7 @@ def test_factor_of_zero_lifts_the_limit(limiter: Limiter, factor: Any) -> None:
 @pytest.mark.parametrize("verb", CALLS)
 def test_factor_that_cannot_be_is_refused(limiter: Limiter, verb: str, factor: Any) -> None:
     with pytest.raises(penstock.LimitError) as caught:
-        getattr(limiter, verb)("Notes", "ada", 1, factor)
+        getattr(limiter, verb)("Notes", "ada", 1, factor=factor)
     assert caught.value.field == "factor"
     assert len(limiter) == 0
 
@@ -419,7 +418,7 @@ def test_factor_that_cannot_be_is_refused(limiter: Limiter, verb: str, factor: A
 def test_factor_of_another_kind_is_a_type_error(limiter: Limiter, verb: str, factor: Any) -> None:
     message = "factor must be an int, str, float, Decimal or Fraction, found"
     with pytest.raises(TypeError, match=message):
-        getattr(limiter, verb)("Notes", "ada", 1, factor)
+        getattr(limiter, verb)("Notes", "ada", 1, factor=factor)
 
 
 @pytest.mark.parametrize("name", ["Orders", "Pages", "Calls"])
@@ -475,3 +474,26 @@ def test_integers_of_numpy_are_ids_and_costs(limiter: Limiter) -> None:
 def test_store_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="store must be a str, found object"):
         Limiter({}, store=object())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("guess", "hint"),
+    [
+        (lambda: Limit("10/minute"), "Limit.parse('10/minute')"),  # type: ignore[arg-type]
+        (lambda: Limit(burst=1), "Limit.token_bucket("),  # type: ignore[arg-type]
+        (lambda: Limiter("10/minute"), "{'Orders': '10/minute'}"),
+        (lambda: Limiter("5 in flight"), "{'Orders': '5 in flight'}"),
+        (lambda: Limiter({}, storage="memory://"), "use store="),  # type: ignore[call-arg]
+        (lambda: Limiter({}, redis_url="redis://a"), "use store="),  # type: ignore[call-arg]
+        (lambda: Limiter({}, rate="1/minute"), "limits, store and clock"),  # type: ignore[call-arg]
+        (
+            lambda: penstock.ManualClock(datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)),  # type: ignore[arg-type]
+            "timestamp()",
+        ),
+        (lambda: Limiter({}).spend("Orders", "ada", 1, 2), "factor="),  # type: ignore[call-arg]
+    ],
+)
+def test_first_guesses_name_what_to_write(guess: Callable[[], object], hint: str) -> None:
+    with pytest.raises((TypeError, penstock.ConfigError)) as caught:
+        guess()
+    assert hint in str(caught.value)

@@ -121,6 +121,30 @@ def test_denied_raises_with_the_decision_and_the_wait(limiter: Limiter) -> None:
         several.raise_if_denied()
 
 
+def test_what_nothing_bounds_is_none_in_a_dictionary(clock: ManualClock) -> None:
+    limiter = Limiter({"Free": Limit.unlimited(), "Orders": "2/minute"}, clock=clock)
+    free = limiter.spend("Free", "ada")
+    assert free.remaining == 2**63 - 1
+    both = limiter.spend_all([("Free", "ada"), ("Orders", "ada")])
+    fields = json.loads(json.dumps([free.as_dict(), both.as_dict(), both.parts[0].as_dict()]))
+    assert [decision["remaining"] for decision in fields] == [None, 1, None]
+    assert both.as_dict()["parts"][0]["remaining"] is None
+
+
+@pytest.mark.parametrize(
+    ("passed_ns", "wait"),
+    [(0, "20s"), (5_898_899, "19s995ms"), (1, "20s"), (19_999_999_999, "1ms")],
+)
+def test_texts_have_milliseconds_rounded_up(clock: ManualClock, passed_ns: int, wait: str) -> None:
+    limiter = Limiter({"Orders": "3/minute, burst 1"}, clock=clock)
+    limiter.spend("Orders", "ada")
+    clock.advance_ns(passed_ns)
+    denied = limiter.spend("Orders", "ada")
+    assert f"retry_after={wait}, reset_after={wait}>" in repr(denied)
+    with pytest.raises(penstock.RateLimited, match=rf"denied by Orders; retry in {wait}$"):
+        denied.raise_if_denied()
+
+
 def test_decision_as_dict_can_be_written_as_json(limiter: Limiter) -> None:
     decision = limiter.spend_all([("Orders", "ada", 2), ("Watch", "ada")])
     fields = json.loads(json.dumps(decision.as_dict()))

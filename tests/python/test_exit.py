@@ -27,7 +27,7 @@ CALLS = {
     "an id with a text": "limiter.spend('Calls', Address('192.0.2.1'))",
     "an id with a number": "limiter.spend('Calls', Number())",
     "a cost with a number": "limiter.spend('Calls', 'ada', Number())",
-    "a factor with a text": "limiter.spend('Calls', 'ada', 1, Factor('1.5'))",
+    "a factor with a text": "limiter.spend('Calls', 'ada', 1, factor=Factor('1.5'))",
     "a timeout": "limiter.acquire('Calls', 'ada', timeout=Timeout(0, 0, 1000))",
     "a name with a hash": "limiter.spend(Name('Calls'), 'ada')",
     "an unknown name": "limiter.spend('Other', 'ada')",

@@ -227,7 +227,7 @@ def test_calls_about_many_buckets(one: Any, other: Any) -> None:
 @example(fractions.Fraction(1, 10**4_000))
 def test_factors(factor: Any) -> None:
     limiter = Limiter({"Notes": Limit.leaky_bucket(size=1_000)}, clock=ManualClock(1))
-    found = soft(limiter.spend, "Notes", "ada", 1, factor)
+    found = soft(limiter.spend, "Notes", "ada", 1, factor=factor)
     if isinstance(found, penstock.Decision) and not found.unlimited:
         assert 1 <= found.limit.size <= 1_048_575
 
@@ -244,8 +244,8 @@ HOSTILE: list[Callable[[Any, Limiter], object]] = [
     lambda thing, limiter: limiter.spend(thing, "ada"),
     lambda thing, limiter: limiter.spend("Limit 0", thing),
     lambda thing, limiter: limiter.spend("Limit 0", "ada", thing),
-    lambda thing, limiter: limiter.spend("Limit 0", "ada", 1, thing),
-    lambda thing, limiter: limiter.refund("Limit 0", "ada", thing, thing),
+    lambda thing, limiter: limiter.spend("Limit 0", "ada", 1, factor=thing),
+    lambda thing, limiter: limiter.refund("Limit 0", "ada", thing, factor=thing),
     lambda thing, limiter: limiter.reset("Limit 0", thing),
     lambda thing, limiter: limiter.spend_all(thing),
     lambda thing, limiter: limiter.spend_all([thing]),

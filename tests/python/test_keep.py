@@ -166,8 +166,8 @@ def test_more_than_the_limit_can_hold_is_an_error(name: str) -> None:
         assert str(caught.value) == message
         with pytest.raises(penstock.CostNegative, match="keep must be at least 0, found -1"):
             limiter.spend(name, "ada", keep=-1)
-    with pytest.raises(TypeError, match="at most 4 arguments"):
-        limiter.spend(name, "ada", 1, None, 1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="at most 3 arguments"):
+        limiter.spend(name, "ada", 1, None)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="keep"):
         limiter.spend(name, "ada", keep=0.5)  # type: ignore[arg-type]
 
@@ -201,7 +201,7 @@ def test_a_limit_in_shadow_mode_counts_whom_headroom_would_deny(clock: ManualClo
 
 def test_a_factor_applies_before_the_tokens_to_keep(clock: ManualClock) -> None:
     limiter = Limiter(LIMITS, clock=clock)
-    assert limiter.spend("Drips", "ada", 1, 2, keep=3).remaining == 1
+    assert limiter.spend("Drips", "ada", 1, factor=2, keep=3).remaining == 1
 
 
 def test_settling_may_take_the_tokens_that_a_reservation_kept(limiter: Limiter) -> None:

@@ -79,12 +79,12 @@ def calls(limiter: Limiter, name: Any, id: Any, cost: Any, factor: Any) -> Itera
         yield lambda verb=verb: getattr(limiter, verb)(cost=cost, id=id, name=name)
         yield lambda verb=verb: getattr(bound, verb)(id, cost)
         yield lambda verb=verb: getattr(bound, verb)(id, cost=cost, factor=None)
-        yield lambda verb=verb: getattr(limiter, verb)("Notes", id, cost, factor)
+        yield lambda verb=verb: getattr(limiter, verb)("Notes", id, cost, factor=factor)
         yield lambda verb=verb: getattr(limiter, verb)("Free", id, cost)
         yield lambda verb=verb: getattr(limiter, verb)("Pages", id, cost)
         # And the wrong ones.
         yield lambda verb=verb: getattr(limiter, verb)(name, id, -1)
-        yield lambda verb=verb: getattr(limiter, verb)(name, id, cost, factor)
+        yield lambda verb=verb: getattr(limiter, verb)(name, id, cost, factor=factor)
         yield lambda verb=verb: getattr(limiter, verb)("Nothing", id, cost)
         yield lambda verb=verb: getattr(limiter, verb)(id, name, cost, name)
         yield lambda verb=verb: getattr(limiter, verb)("Accounts", id, cost)
@@ -285,7 +285,7 @@ def test_bucket_takes_sixteen_bytes_and_little_more(limiter: Limiter) -> None:
         lambda limiter: limiter.limit("Orders").spend(object()),
         lambda limiter: limiter.spend("Orders", "ada", "1"),
         lambda limiter: limiter.check("Orders", "ada", tokens=1),
-        lambda limiter: limiter.limit("Orders").check("ada", 1, None, 1),
+        lambda limiter: limiter.limit("Orders").check("ada", 1, 1),
     ],
     ids=["id", "cost", "keyword", "too many"],
 )

@@ -129,9 +129,9 @@ assert_type(limiter.limits, Limits)
 assert_type(limiter.clock, SystemClock | ManualClock)
 assert_type(limiter.spend("Orders", "ada"), Decision)
 assert_type(limiter.spend(name="Orders", id=7, cost=2, factor=None), Decision)
-assert_type(limiter.check("Orders", b"ada", 0, "1/2"), Decision)
+assert_type(limiter.check("Orders", b"ada", 0, factor="1/2"), Decision)
 assert_type(limiter.refund("Orders", "ada", factor=decimal.Decimal("0.5")), Decision)
-assert_type(limiter.spend("Orders", "ada", 1, fractions.Fraction(1, 2)), Decision)
+assert_type(limiter.spend("Orders", "ada", 1, factor=fractions.Fraction(1, 2)), Decision)
 assert_type(limiter.reset("Orders", "ada"), bool)
 assert_type(limiter.define("More", "4/second"), BoundLimit)
 assert_type(limiter.define("Most", limit), BoundLimit)
@@ -148,7 +148,7 @@ limiter.spend("Orders", None)  # type: ignore[arg-type]
 limiter.spend(7, "ada")  # type: ignore[arg-type]
 limiter.spend("Orders", "ada", 1.5)  # type: ignore[arg-type]
 limiter.spend("Orders", "ada", None)  # type: ignore[arg-type]
-limiter.spend("Orders", "ada", 1, b"1/2")  # type: ignore[arg-type]
+limiter.spend("Orders", "ada", 1, factor=b"1/2")  # type: ignore[arg-type]
 limiter.spend("Orders", "ada", tokens=1)  # type: ignore[call-arg]
 limiter.refund("Orders", "ada", None)  # type: ignore[arg-type]
 Limiter(limits, clock=5)  # type: ignore[arg-type]
@@ -172,10 +172,10 @@ assert_type((reservation.decision, reservation.settle(3)), tuple[Decision, Decis
 with limiter.reserve("Orders", "ada") as entered:
     assert_type(entered, Reservation)
 assert_type(limiter.acquire("Orders", "ada", timeout=datetime.timedelta(seconds=1)), Decision)
-assert_type(orders.acquire("ada", 2, 1.5), Decision)
+assert_type(orders.acquire("ada", 2, timeout=1.5), Decision)
 assert_type(limiter.reserve_all([("Orders", "ada", 2)]), Reservation)
 assert_type(limiter.reserve_all([("Orders", "ada", 2)], timeout="5s"), Reservation)
-assert_type(limiter.acquire_all([("Orders", "ada", 2)], 5), Decision)
+assert_type(limiter.acquire_all([("Orders", "ada", 2)], timeout=5), Decision)
 reservation.settle(1.5)  # type: ignore[call-overload]
 limiter.reserve("Orders", "ada", 2, 0.5)  # type: ignore[call-arg]
 assert_type(limiter.acquire("Orders", "ada", timeout="1s"), Decision)

@@ -345,7 +345,7 @@ def _check_numbers(rule: Rule, given: str | Limit, limit: Limit) -> None:
     if rule.factor is not None:
         factor = 1 if callable(rule.factor) else rule.factor
         try:
-            decision = Limiter({"limit": limit}).check("limit", "id", 0, factor)
+            decision = Limiter({"limit": limit}).check("limit", "id", 0, factor=factor)
         except LimitError as error:
             raise ConfigError(f"{given}: {error}") from error
         if decision.unlimited:

@@ -155,11 +155,11 @@ class _AdjustedLimit:
 
     def spend(self, id: Id, cost: int = 1) -> Decision:
         """Take tokens."""
-        return self._bound.spend(id, cost, self._factor, keep=self._keep)
+        return self._bound.spend(id, cost, factor=self._factor, keep=self._keep)
 
     def check(self, id: Id, cost: int) -> Decision:
         """Decide without taking tokens."""
-        return self._bound.check(id, cost, self._factor, keep=self._keep)
+        return self._bound.check(id, cost, factor=self._factor, keep=self._keep)
 
     def reserve(self, id: Id, estimate: int) -> Reservation:
         """Take tokens before the cost is known."""

@@ -97,7 +97,7 @@ class LocalLimiter:
         # Each limit has a limiter of its own here, so all are checked first, under one lock.
         with self._lock:
             found = [self._find(*entry) for entry in entries]
-            parts = [limiter.check(*call, keep=keep) for limiter, call, keep in found]
+            parts = [_check(*adjusted) for adjusted in found]
             if all(part or entry[0].is_shadow for part, entry in zip(parts, entries, strict=True)):
                 for index, (limit, _, _) in enumerate(entries):
                     if not limit.is_deferred:
@@ -110,10 +110,11 @@ class LocalLimiter:
             return None
         limit, id, _ = entry
         limiter, call, keep = self._find(limit, id, abs(cost - taken))
-        decision = limiter.refund(*call) if cost < taken else limiter.spend(*call)
+        name, canonical, change, factor = call
+        make = limiter.refund if cost < taken else limiter.spend
+        decision = make(name, canonical, change, factor=factor)
         if keep:
-            name, canonical, _, factor = call
-            decision = limiter.check(name, canonical, 0, factor, keep=keep)
+            decision = limiter.check(name, canonical, 0, factor=factor, keep=keep)
         return _degraded(decision)
 
     def _find(
@@ -129,7 +130,7 @@ class LocalLimiter:
             limiter = Limiter({name: limit}, clock=self._limiter.clock)
             self._limiters[name, limit] = limiter
         # The share may be smaller than a cost, or a cost and keep, that the whole limit allows.
-        divided = limit if factor is None else limiter.check(name, why.id, 0, factor).limit
+        divided = limit if factor is None else limiter.check(name, why.id, 0, factor=factor).limit
         cost = min(cost, divided.max_cost)
         keep = min(-(-of.keep // self._processes), divided.max_cost - cost)
         return limiter, (name, why.id, cost, factor), keep
@@ -139,12 +140,17 @@ def _degraded(part: Decision) -> Decision:
     return part.replace(degraded=_DEGRADED)
 
 
+def _check(limiter: Limiter, call: tuple[str, Id, int, Factor | None], keep: int) -> Decision:
+    name, id, cost, factor = call
+    return limiter.check(name, id, cost, factor=factor, keep=keep)
+
+
 def _take(
     limiter: Limiter, call: tuple[str, Id, int, Factor | None], keep: int, held: list[Reservation]
 ) -> Decision:
     name, id, cost, factor = call
     if not has_slots(limiter.limits.default(name)):
-        return limiter.spend(name, id, cost, factor, keep=keep)
+        return limiter.spend(name, id, cost, factor=factor, keep=keep)
     reservation = limiter.reserve(name, id, cost, factor=factor, keep=keep)
     held.append(reservation)
     return reservation.decision
@@ -391,7 +397,7 @@ class StoreAccess:
             limit, id, cost = entries[0]
             # Without the tokens to keep: what was served is charged in full.
             change = limit.unadjusted.spend if verb == "spend" else limit.unadjusted.refund
-            return (change(id, cost, limit.factor),)
+            return (change(id, cost, factor=limit.factor),)
         if verb == "refund":
             return self.limiter.refund_all(_transactions(entries, "spend")).parts
         # The request was served, so the limits are charged independently, each as far as possible.
