@@ -113,7 +113,7 @@ def test_route_that_keeps_too_much_is_an_error_at_start(start: Start) -> None:
 
 def test_shared_bucket_that_is_no_id_of_a_limit_is_an_error_at_start(start: Start) -> None:
     with pytest.raises(penstock.ConfigError, match="unknown"):
-        start(Route("/", (limited("Orders"),)), on_missing_id="unknown")
+        start(Route("/", (limited("Orders"),)), on_missing_id=shared("unknown"))
 
 
 @with_routes
