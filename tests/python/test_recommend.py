@@ -80,9 +80,9 @@ def test_a_recommendation_explains_itself() -> None:
     assert table["loses_most"][-1] == "no client"
     last = found.choose(len(table))
     assert (last.limit, last.denied_share) == (found.candidates[-1].limit, 0)
-    for row in (0, len(table) + 1):
+    for number in (0, len(table) + 1):
         with pytest.raises(ValueError, match="row must be 1 to"):
-            found.choose(row)
+            found.choose(number)
 
 
 def test_concentration_is_reported_both_ways() -> None:
@@ -165,12 +165,12 @@ def test_costs_in_bytes_are_recommended_for_every_period() -> None:
     costs = random.integers(100, 50_000, 4_000)
     costs[77] = 90_000_000
     trace = Trace(times, random.integers(0, 40, 4_000), costs)
-    for period in ("10s", "1m", "1h", "1d"):
-        found = recommend(trace, period)
+    by_period = [recommend(trace, period) for period in ("10s", "1m", "1h", "1d")]
+    for found in by_period:
         assert found.candidates[-1].denied.sum() <= 1
         assert len(found.far()) == 1
     with pytest.raises(ValueError, match=r"1048575.*token bucket"):
-        recommend(trace, "1h", algorithm="fixed-window", protect=found.far()["id"])
+        recommend(trace, "1h", algorithm="fixed-window", protect=by_period[-1].far()["id"])
 
 
 def test_a_single_expensive_event_is_denied_by_strict_candidates_only() -> None:

@@ -96,12 +96,12 @@ def test_all_limits_of_the_routes_are_written_as_a_limits_file(
     routes = write("routes.yaml", "- path: /never\n  limits: [Unused]\n- limits: [Pages]\n")
     written = tmp_path / "new.yaml"
     replayed = ("replay", log, "--routes", routes)
-    options = ("--limits", limits, "--recommend", "--write", str(written))
+    options = ["--limits", limits, "--recommend", "--write", str(written)]
     # The storm is most of the log, so that it has to be accepted by name.
     assert command.run(*replayed, *options) == 1
     assert "203.0.113.66" in command.err
     assert not written.exists()
-    options = (*options, "--accept", "203.0.113.*")
+    options += ["--accept", "203.0.113.*"]
     ((name, recommended),) = command.json_of(*replayed, *options)["recommendations"].items()
     assert "no event spends it" in command.err
     loaded = penstock.Limits.load(written)
