@@ -121,7 +121,7 @@ def test_denied_raises_with_the_decision_and_the_wait(limiter: Limiter) -> None:
         several.raise_if_denied()
 
 
-def test_what_nothing_bounds_is_none_in_a_dictionary(clock: ManualClock) -> None:
+def test_an_unbounded_remaining_is_null_in_json(clock: ManualClock) -> None:
     limiter = Limiter({"Free": Limit.unlimited(), "Orders": "2/minute"}, clock=clock)
     free = limiter.spend("Free", "ada")
     assert free.remaining == 2**63 - 1
