@@ -127,7 +127,9 @@ impl<S: Store> Bench<S> {
         let began = self.began.entry(id.to_owned()).or_default();
         *began = answer.found.map_or(*began, |state| state.slots().start.max(*began));
         let now = decision.now.max(at(*began * Slots::UNIT.get()));
-        let is_written = decision.allowed || decision.reset_after == Nanos::ZERO;
+        // A server takes a value that has just expired for none, and leaves it.
+        let is_empty = answer.found.is_some() && decision.reset_after == Nanos::ZERO;
+        let is_written = decision.allowed || is_empty;
         if matches!(verb, Verb::Release(_)) && is_written {
             *began = self.slots.lease_at(answer.found, answer.now).start();
         }
