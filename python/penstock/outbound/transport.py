@@ -127,9 +127,11 @@ class Paced:
         """Return the function of each step."""
         name = self.pace.name
         return {
-            verb: functools.partial(getattr(limiter, verb), name)
-            for verb in ("acquire", "check", "refund")
-        } | others
+            "acquire": lambda id, cost, timeout: limiter.acquire(name, id, cost, timeout=timeout),
+            "check": functools.partial(limiter.check, name),
+            "refund": functools.partial(limiter.refund, name),
+            **others,
+        }
 
 
 class PacedInThread(Paced):
