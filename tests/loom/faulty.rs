@@ -9,7 +9,7 @@ use penstock::clock::Clock;
 use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::answer::Answer;
 use penstock::engine::state::{Lifetime, State};
-use penstock::engine::time::Timestamp;
+use penstock::engine::time::{Now, Timestamp};
 use penstock::store::memory::MemoryStore;
 use penstock::store::{Answers, Batch, Bucket, Keyspace, Stats, Store, StoreStep, Wait, Write};
 
@@ -98,12 +98,12 @@ impl Store for Faulty {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        now: Now,
         _wait: Wait,
     ) -> Result<Answer, Infallible> {
         let (index, key) = (Faulty::shard_of(bucket), key(bucket));
         let mut shard = self.lock(index);
-        let now = self.effective_now(&shard, now);
+        let now = self.effective_now(&shard, now.steady);
         let state = shard.state(&key);
         let (allowed, write) = step.apply(state, now);
         match self.fault {
@@ -127,7 +127,7 @@ impl Store for Faulty {
         &self,
         buckets: &[Bucket<'_>],
         batch: &B,
-        now: Timestamp,
+        now: Now,
         _clock: &impl Clock,
         _wait: Wait,
     ) -> Result<Answers, Infallible> {
@@ -139,6 +139,7 @@ impl Store for Faulty {
         order.dedup();
         let mut locked: [Option<MutexGuard<'_, Shard>>; 2] = [None, None];
         let mut states = vec![None; buckets.len()];
+        let now = now.steady;
         let mut decided_at = now;
         for index in order {
             let shard = self.lock(index);
@@ -153,7 +154,7 @@ impl Store for Faulty {
             }
         }
         let mut writes = vec![Write::Keep; buckets.len()];
-        let answers = batch.apply(&states, &[], decided_at, &mut writes);
+        let answers = batch.apply(&states, &[], decided_at.into(), &mut writes);
         for (&bucket, write) in buckets.iter().zip(writes) {
             let index = Faulty::shard_of(bucket);
             match &mut locked[index] {
@@ -173,7 +174,7 @@ impl Store for Faulty {
         Ok((0..2).map(take).sum())
     }
 
-    fn stats(&self, _now: Timestamp) -> Result<Stats, Infallible> {
+    fn stats(&self, _now: Now) -> Result<Stats, Infallible> {
         let buckets = (0..2).map(|shard| self.lock(shard).buckets.len() as u64).sum();
         Ok(Stats { buckets: Some(buckets), ..Stats::default() })
     }
