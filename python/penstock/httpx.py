@@ -29,7 +29,7 @@ class Transport(PacedTransport, httpx.BaseTransport):
     """Transport for `httpx.Client` that sends each request when a limit allows it.
 
     Further requests of the same id are delayed for as long as a response asks, with `Retry-After`
-    or with fields that say that nothing remains, but for no longer than a day. Redirects and
+    or with fields that say that nothing remains, for at most a day. Redirects and
     retries are requests, and wait for a turn of their own.
 
     Args:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.web.events import Observers
     from penstock.web.outcome import ResponseSettings
     from penstock.web.per_request import PerRequestLimit
-    from penstock.web.request import Request
+    from penstock.web.request import Request, Requested
     from penstock.web.setup_checks import Watch
 
 Call: TypeAlias = tuple[Literal["one", "all", "hold", "run"], Any]
@@ -66,6 +66,9 @@ NOTHING: Final = unlimited_decision(0).replace(settle=lambda _: None)
 """The decision of a request that no limit applies to: allowed, and unlimited."""
 UNLIMITED: Final = NOTHING.replace(degraded="the store failed; the request was allowed")
 """The decision of a request that a limit would have decided, if the store had not failed."""
+
+# Shared, because what a waiting request holds makes the garbage collector run.
+_NO_BLOCKS: Final[tuple[Sequence[_Block], _Denied]] = ((), {})
 
 _log: Final = logging.getLogger("penstock")
 _UNKNOWN: Final = PeerIds(lambda _: None)
@@ -162,20 +165,20 @@ class RouteLimits:
         return tuple([(limit, id, limit.cost) for limit in self._plain])
 
     def decide(
-        self, request: Request, earlier: Outcome | None, id: Id | None = None, answer: Any = None
+        self, visit: Requested, earlier: Outcome | None, id: Id | None = None, answer: Any = None
     ) -> Steps:
         """Decide a request.
 
         Args:
-            request: The request.
+            visit: What has the request, which is read only if something needs it.
             earlier: The outcome of limits that were decided for it before.
             id: The id under all limits, if nothing else has to be read.
             answer: What the store has answered to the first call, or its error; `None` if it has
                 not been made.
         """
-        step: tuple[Entry, ...] | Outcome | Allowed = self._first(request, earlier, id, answer)
+        step: tuple[Entry, ...] | Outcome | Allowed = self._first(visit, earlier, id, answer)
         if not step:
-            step = earlier or Outcome(self.settings, request, None, (), ())
+            step = earlier or Outcome(self.settings, visit.request, None, (), ())
         else:
             is_ahead = answer is not None
             while not isinstance(step, Outcome | Allowed):
@@ -183,28 +186,28 @@ class RouteLimits:
                 try:
                     if isinstance(answer, Error):
                         raise answer
-                    step = yield from self._ask(request, entries, earlier, answer)
+                    step = yield from self._ask(visit, entries, earlier, answer)
                 except Error as error:
-                    step = self._after_error(request, entries, error, is_ahead=is_ahead)
+                    step = self._after_error(visit.request, entries, error, is_ahead=is_ahead)
                     answer, is_ahead = None, False
             if isinstance(step, Outcome):
                 step = self._conclude(step).merge_earlier(earlier)
         if self.watch.is_awake and earlier is None:
-            self.watch.look(request)
+            self.watch.look(visit.request)
         if isinstance(step, Outcome) and step is not earlier:
             self._observers.report(step)
         return step
 
     def _first(
-        self, request: Request, earlier: Outcome | None, id: Id | None, answer: Any
+        self, visit: Requested, earlier: Outcome | None, id: Id | None, answer: Any
     ) -> tuple[Entry, ...] | Outcome:
         """Return what is asked of the store; the outcome of a request without an id or cost."""
         if id is not None:
             return self.entries(id)
         if answer is None:
-            return self._read(request, earlier)
+            return self._read(visit.request, earlier)
         if isinstance(answer, MissingId | InvalidId | CostTooHigh):
-            return self._bad_request(request, self._plain[0], answer)
+            return self._bad_request(visit.request, self._plain[0], answer)
         raise answer
 
     def _read(self, request: Request, earlier: Outcome | None) -> tuple[Entry, ...] | Outcome:
@@ -236,15 +239,15 @@ class RouteLimits:
 
     def _ask(
         self,
-        request: Request,
+        visit: Requested,
         entries: tuple[Entry, ...],
         earlier: Outcome | None,
         answer: Any,
     ) -> Steps:
         """Decide all or nothing; shadow mode never denies."""
-        blocks, blocked = self._look_for_blocks(entries) if self._penalizes else ([], {})
+        blocks, blocked = self._look_for_blocks(entries) if self._penalizes else _NO_BLOCKS
         if blocked:
-            return self._refuse_blocked(request, entries, None, blocked)
+            return self._refuse_blocked(visit.request, entries, None, blocked)
         if len(entries) == 1 and not (blocks or entries[0][0].holds):
             # Of entries without a decision over all, only a single enforced limit can deny.
             decision = (yield "one", entries[0]) if answer is None else answer
@@ -253,7 +256,7 @@ class RouteLimits:
         else:
             whole, slots, parts, denied = yield from self._ask_batch(entries, blocks, answer)
             if denied:
-                return self._refuse_blocked(request, entries, parts, denied)
+                return self._refuse_blocked(visit.request, entries, parts, denied)
             decision = _without_blocks(entries, parts) if blocks else whole
             is_refused = not decision
             if decision.unlimited:
@@ -262,7 +265,7 @@ class RouteLimits:
             self._store.report_success()
         if not (is_refused or self.has_outcome or self._has_shadow or earlier):
             return Allowed(entries, decision, slots)
-        outcome = Outcome(self.settings, request, decision, entries, parts)
+        outcome = Outcome(self.settings, visit.request, decision, entries, parts)
         if not is_refused:
             outcome.slots = slots
             return outcome
@@ -271,7 +274,7 @@ class RouteLimits:
             yield "run", partial(_penalize, outcome)
         return outcome
 
-    def _look_for_blocks(self, entries: tuple[Entry, ...]) -> tuple[list[_Block], _Denied]:
+    def _look_for_blocks(self, entries: tuple[Entry, ...]) -> tuple[Sequence[_Block], _Denied]:
         """Return the checks of blocks to ask a server for; denials, where that needs no server."""
         if self.limiter.is_remote:
             return _blocks(entries), {}

@@ -138,7 +138,7 @@ class Visit:
     def _begin(self, limits: RouteLimits, spend: Callable[[Id], Any]) -> Steps | None:
         """Make the first call to the store ahead; return the steps that follow, `None` if none."""
         if self.is_decided:
-            return limits.decide(self.request, self.outcome)
+            return limits.decide(self, self.outcome)
         try:
             id = limits.known[self.peer]
         except KeyError:
@@ -147,15 +147,15 @@ class Visit:
         try:
             if id is None:
                 if limits.id_of is None:
-                    return limits.decide(self.request, None)
+                    return limits.decide(self, None)
                 # The peer does not tell the id: the request is read.
                 request = self.cached_request
                 id = limits.id_of(self.request if request is None else request)
             answer = spend(id)
         except Error as error:
-            return limits.decide(self.request, None, id, error)
+            return limits.decide(self, None, id, error)
         if not answer or limits.has_outcome or limits.watch.is_awake:
-            return limits.decide(self.request, None, id, answer)
+            return limits.decide(self, None, id, answer)
         self.limits, self._id, self.is_decided = limits, id, True
         if limits.holds:
             self.decision, self.slots = answer.decision, HeldSlots((answer,))

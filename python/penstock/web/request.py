@@ -52,6 +52,14 @@ class Request(Protocol):
         """Return a header, its lines joined with commas; `None` if it is missing."""
 
 
+class Requested(Protocol):
+    """What has a request, and makes the object that limits read only if something needs it."""
+
+    @property
+    def request(self) -> Any:
+        """The request as limits read it."""
+
+
 @dataclass(frozen=True)
 class Response:
     """Head of a response that has not been sent yet, as `deduct_when` gets it.
