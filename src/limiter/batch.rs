@@ -213,7 +213,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             }
             if let Some(stopwatch) = stopwatch {
                 transactions.iter().for_each(|one| one.limit.counters.count_latency(stopwatch));
-                self.store.tidy(self.clock.read(Timeline::Wall));
+                self.store.tidy(|| self.clock.read(Timeline::Wall));
             }
             Ok(AnsweredAll { binding, now: now.steady, parts })
         })

@@ -236,7 +236,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         bound.counters.count(stripe, verb, answer.allowed(), rule.shadow, &id);
         if let Some(stopwatch) = stopwatch {
             bound.counters.count_latency(stopwatch);
-            self.store.tidy(self.clock.read(Timeline::Wall));
+            self.store.tidy(|| self.clock.read(Timeline::Wall));
         }
         answered.answer = answer;
         // A refund denies nothing.

@@ -132,7 +132,7 @@ impl Store for AnyStore {
     }
 
     #[inline]
-    fn tidy(&self, now: Now) {
+    fn tidy(&self, now: impl FnOnce() -> Now) {
         each_store!(self, store => store.tidy(now))
     }
 

@@ -341,7 +341,7 @@ pub trait Store: Send + Sync {
     ) {
         for index in 0..count {
             if index % TIDIED_EVERY == 0 {
-                self.tidy(now);
+                self.tidy(|| now);
             }
             let (bucket, step) = call(index);
             match self.update(bucket, &step, now, Wait::Allowed) {
@@ -370,8 +370,8 @@ pub trait Store: Send + Sync {
     fn stats(&self, now: Now) -> Result<Stats, Self::Error>;
 
     /// Does a little housekeeping, such as returning the memory of expired buckets. A limiter calls
-    /// this once in some hundred calls.
-    fn tidy(&self, now: Now) {
+    /// this once in some hundred calls. `now` reads the clock, which most stores need not do.
+    fn tidy(&self, now: impl FnOnce() -> Now) {
         let _ = now;
     }
 

@@ -256,7 +256,7 @@ fn the_memory_of_a_flood_is_freed() {
     // Two thousand timed calls on the known id, after which a limiter calls `tidy`.
     for _ in 0..2000 {
         play(&store, &keyspace, "known", Toy::Look, 2000);
-        store.tidy(at(2000).into());
+        store.tidy(|| at(2000).into());
     }
     let after = stats(&store);
     assert_eq!((after.buckets, after.forgotten), (1, 200_000));

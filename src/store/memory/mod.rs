@@ -390,7 +390,7 @@ impl Store for MemoryStore {
         }
         for index in 0..count {
             if index % TIDIED_EVERY == 0 {
-                self.tidy(now);
+                self.tidy(|| now);
             }
             let address = ahead[index % DISTANCE];
             if index + DISTANCE < count {
@@ -473,7 +473,7 @@ impl Store for MemoryStore {
     }
 
     #[cold]
-    fn tidy(&self, now: Now) {
+    fn tidy(&self, now: impl FnOnce() -> Now) {
         if cfg!(loom) {
             // Skipped: new buckets run the same code, and this would multiply the interleavings.
             return;
@@ -488,7 +488,7 @@ impl Store for MemoryStore {
             return self.next_tidied.store((next + 8) % self.shards.len(), Ordering::Relaxed);
         };
         let index = index % self.shards.len();
-        let shard = &self.shards[index];
+        let (shard, now) = (&self.shards[index], now());
         let is_done = {
             let mut table = shard.lock();
             let now = table.effective_now(now);

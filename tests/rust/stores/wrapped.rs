@@ -130,7 +130,7 @@ impl<A: Around> Store for Wrapped<A> {
         self.store.clear()
     }
 
-    fn tidy(&self, now: Now) {
+    fn tidy(&self, now: impl FnOnce() -> Now) {
         self.store.tidy(now);
     }
 
