@@ -62,7 +62,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         "partial(limiter.spend, 'Orders', 'ada', cost=1)",
         "partial(limiter.limit('Orders').spend, 'ada', cost=1)",
         "partial(limiter.spend, 'Orders', UUID(int=1))",
-        "partial(limiter.spend, 'Notes', 'ada', 1, Decimal('0.5'))",
+        "partial(limiter.spend, 'Notes', 'ada', 1, factor=Decimal('0.5'))",
         "partial(limiter.spend, 'Nothing', 'ada')",
         "partial(limiter.acquire, 'Orders', 'ada', timeout=timedelta(0))",
         "partial(penstock.ManualClock().advance, timedelta(seconds=1))",
