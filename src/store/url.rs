@@ -19,7 +19,7 @@ const SCHEMES: &[(&[&str], ReadUrl)] = &[
 ];
 
 #[cfg(feature = "redis")]
-const REDIS_SCHEMES: [&str; 9] = [
+const REDIS_SCHEMES: [&str; 10] = [
     "redis",
     "rediss",
     "redis+cluster",
@@ -27,6 +27,8 @@ const REDIS_SCHEMES: [&str; 9] = [
     "redis+sentinel",
     "rediss+sentinel",
     "unix",
+    // Refused, with the right one.
+    "redis+unix",
     "valkey",
     "valkeys",
 ];

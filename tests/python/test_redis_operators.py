@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from redis_servers import tls_config
+from redis_servers import Server, tls_config
 
 import penstock
 from penstock import Limit, Limiter
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from conftest import Command, StartServer
-    from redis_servers import Cluster, Server
+    from redis_servers import Cluster
 
 LIMITS = {"Orders": Limit.token_bucket(burst=50, count=1, period="1h")}
 PATIENT = "deadline=20s"
@@ -60,6 +62,64 @@ def test_one_node_that_evicts_is_a_warning(cluster: Cluster) -> None:
             Limiter(LIMITS, url).close()
     finally:
         node.command("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
+
+
+@pytest.mark.slow
+def test_a_url_of_another_kind_of_server_is_an_error_that_names_the_right_one(
+    redis_server: Server, cluster: Cluster, start_server: StartServer, tmp_path: Path
+) -> None:
+    config, authority = tls_config(tmp_path / "tls")
+    encrypted = start_server(config, certificate=authority)
+    locked = start_server({"requirepass": "secret"})
+    monitor = {"sentinel monitor": f"limits 127.0.0.1 {redis_server.port} 1"}
+    sentinel = Server(tmp_path / "sentinel", monitor, is_sentinel=True).start()
+    servers = {
+        "plain": redis_server,
+        "TLS": encrypted,
+        "locked": locked,
+        "node": cluster.nodes[0],
+        "Sentinel": sentinel,
+    }
+    ca = f"&ca={authority}"
+    right = {("plain", "redis"), ("node", "redis+cluster"), ("Sentinel", "redis+sentinel")}
+    found = {}
+    for name, server in servers.items():
+        for kind in ("redis", "redis+cluster", "redis+sentinel"):
+            path = "/limits" if kind == "redis+sentinel" else ""
+            url = f"{kind}://127.0.0.1:{server.port}{path}?connect_timeout=500ms"
+            for given in (url, "rediss" + url.removeprefix("redis") + ca):
+                scheme, _, _ = given.partition("://")
+                if (name, scheme) in right | {("TLS", "rediss")}:
+                    Limiter(LIMITS, given).close()
+                    continue
+                with pytest.raises(penstock.StoreUnavailable) as caught:
+                    Limiter(LIMITS, given)
+                found[name, scheme] = str(caught.value)
+    sentinel.stop()
+    kinds = {"node": "+cluster://", "Sentinel": "+sentinel://HOST/SERVICE"}
+    for (name, scheme), message in found.items():
+        family, plus, topology = scheme.partition("+")
+        if family != ("rediss" if name == "TLS" else "redis"):
+            expected = f"{'redis' if family == 'rediss' else 'rediss'}{plus}{topology}://"
+        elif name == "locked":
+            expected = "NOAUTH"
+        else:
+            expected = family + kinds.get(name, "://")
+        assert expected in message.partition(" in place of ")[0], (name, scheme, message)
+
+
+def test_an_answer_that_is_not_of_redis_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with listener.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
+
+        answer = threading.Thread(target=serve)
+        answer.start()
+        with pytest.raises(penstock.StoreUnavailable, match="check the host and the port"):
+            Limiter(LIMITS, f"redis://127.0.0.1:{listener.getsockname()[1]}")
+        answer.join()
 
 
 def test_unix_socket_is_the_same_store(redis_server: Server) -> None:

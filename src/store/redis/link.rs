@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::future::{BoxFuture, Shared, join};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::task::yield_now;
 use tokio::time::timeout;
@@ -263,17 +263,49 @@ async fn connect(url: RedisUrl, is_checked: Arc<AtomicBool>) -> Result<Connectio
         }
         Ok(connection)
     };
-    timeout(url.connect_timeout, connecting).await.unwrap_or_else(|_| {
+    let outcome = timeout(url.connect_timeout, connecting).await.unwrap_or_else(|_| {
         let why = format!("no connection within {} ms", millis(url.connect_timeout));
         Err(StoreError::Unavailable { why })
-    })
+    });
+    if let Err(StoreError::Unavailable { .. }) = &outcome
+        && !is_checked.load(Ordering::Relaxed)
+        && let Some(refused) = wrong_server(&url).await
+    {
+        return Err(refused);
+    }
+    outcome
+}
+
+/// Returns the error if the server that cannot be reached is of another kind than the URL says.
+async fn wrong_server(url: &RedisUrl) -> Option<StoreError> {
+    let ask_node = async {
+        // The client of a cluster does not tell that a node refuses it for good.
+        let node = url.first_server().filter(|_| url.is_cluster())?;
+        let error = connection::open(&node).await.err()?;
+        Some(not_executed(&error, url)).filter(|error| matches!(error, StoreError::Refused { .. }))
+    };
+    let wrong_encryption =
+        async { Some(StoreError::Refused { why: probe::wrong_encryption(url).await? }) };
+    let (refused, unencrypted) = join(
+        timeout(url.connect_timeout, ask_node),
+        timeout(url.connect_timeout, wrong_encryption),
+    )
+    .await;
+    refused.ok().flatten().or(unencrypted.ok().flatten())
 }
 
 /// Returns the error of a call that the server did not execute.
 fn not_executed(error: &RedisError, url: &RedisUrl) -> StoreError {
     let why = error.to_string();
     let mistake = match error.kind() {
+        _ if why.contains("invalid peer certificate") => Some(format!(
+            "the certificate of the server is not trusted; name the authority's with ?ca=FILE ({why})"
+        )),
+        ErrorKind::InvalidClientConfig if why.contains("sentinel node") => {
+            probe::mistake(error, None, url)
+        }
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => Some(why.clone()),
+        ErrorKind::Parse => Some(probe::NO_SERVER.to_owned()),
         ErrorKind::RESP3NotSupported => {
             Some("the server is too old; it must know HELLO 3, as Redis 6.0 does".to_owned())
         }

@@ -8,8 +8,12 @@ use redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 use crate::store::StoreError;
 use crate::store::redis::codec;
-use crate::store::redis::connection::Connection;
-use crate::store::redis::url::{RedisUrl, ServerPlace};
+use crate::store::redis::connection::{self, Connection};
+use crate::store::redis::url::{Certificates, Credentials, RedisUrl, ServerPlace};
+
+/// The error if the answer is not that of a server.
+pub(super) const NO_SERVER: &str =
+    "the answer is not one of Redis or Valkey; check the host and the port";
 
 /// Makes calls of everything that decisions need, in one round trip. Returns whether all succeeded: a
 /// server that is full or loads its data must be checked again.
@@ -85,10 +89,44 @@ pub(super) fn mistake(error: &RedisError, command: Option<&Cmd>, url: &RedisUrl)
         ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::CrossSlot)
             if !url.is_cluster() =>
         {
-            let scheme = if url.is_encrypted { "rediss" } else { "redis" };
             Some(format!(
-                "the server is a node of a cluster; write {scheme}+cluster:// in place of \
-                 {scheme}://"
+                "the server is a node of a cluster; write {}:// in place of {}",
+                url.scheme("+cluster"),
+                given_scheme(url)
+            ))
+        }
+        ErrorKind::Server(ServerErrorKind::ResponseError)
+            if error.to_string().contains("cluster support disabled") =>
+        {
+            Some(format!(
+                "the server is not a node of a cluster; write {}:// in place of {}",
+                url.scheme(""),
+                given_scheme(url)
+            ))
+        }
+        ErrorKind::InvalidClientConfig if error.to_string().contains("sentinel node") => {
+            Some(format!(
+                "the server is not a Sentinel; write {}://HOST, or {}://HOST for a cluster, in \
+                 place of {}",
+                url.scheme(""),
+                url.scheme("+cluster"),
+                given_scheme(url)
+            ))
+        }
+        ErrorKind::MasterNameNotFoundBySentinel => Some(
+            "the Sentinels do not watch a service of this name; the path of the URL must be the \
+             name after `sentinel monitor` in their configuration"
+                .to_owned(),
+        ),
+        // Of all servers, only a Sentinel has neither.
+        ErrorKind::Server(ServerErrorKind::ResponseError)
+            if error.to_string().contains("unknown command 'TIME'")
+                || error.to_string().contains("unknown command 'CLUSTER'") =>
+        {
+            Some(format!(
+                "the server is a Sentinel; write {}://HOST/SERVICE in place of {}",
+                url.scheme("+sentinel"),
+                given_scheme(url)
             ))
         }
         ErrorKind::Server(ServerErrorKind::ResponseError)
@@ -98,6 +136,45 @@ pub(super) fn mistake(error: &RedisError, command: Option<&Cmd>, url: &RedisUrl)
         }
         _ => None,
     }
+}
+
+/// Returns what is wrong if the server expects TLS where the URL has none, or the reverse.
+///
+/// A server does not say so: it closes the connection or waits. So another connection is tried, without
+/// credentials.
+pub(super) async fn wrong_encryption(url: &RedisUrl) -> Option<String> {
+    let other = RedisUrl {
+        is_encrypted: !url.is_encrypted,
+        credentials: Credentials::default(),
+        certificates: Certificates::default(),
+        database: 0,
+        ..url.first_server()?
+    };
+    let is_other = match connection::open(&other).await {
+        Ok(_) => true,
+        Err(error) if error.kind() == ErrorKind::Parse => return Some(NO_SERVER.to_owned()),
+        // A certificate that is not trusted is one, too.
+        Err(error) if other.is_encrypted => error.to_string().contains("certificate"),
+        // An error with a code comes from a server.
+        Err(error) => error.code().is_some(),
+    };
+    let found = if other.is_encrypted { "expects TLS" } else { "does not use TLS" };
+    let right = RedisUrl { is_encrypted: other.is_encrypted, ..url.clone() };
+    is_other.then(|| {
+        let (right, given) = (given_scheme(&right), given_scheme(url));
+        format!("the server {found}; write {right} in place of {given}")
+    })
+}
+
+/// Returns the start of the URL as it was given.
+fn given_scheme(url: &RedisUrl) -> String {
+    let scheme = match url.place {
+        ServerPlace::Cluster(_) => url.scheme("+cluster"),
+        ServerPlace::Sentinel(..) => url.scheme("+sentinel"),
+        ServerPlace::Server(_) => url.scheme(""),
+        ServerPlace::Socket(_) => "unix".to_owned(),
+    };
+    format!("{scheme}://")
 }
 
 fn name(command: &Cmd) -> Option<&str> {

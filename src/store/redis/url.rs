@@ -68,6 +68,23 @@ impl RedisUrl {
         matches!(self.place, ServerPlace::Cluster(_))
     }
 
+    /// Returns the scheme of the URL with another topology: `redis`, `rediss+cluster`, and so on.
+    pub(super) fn scheme(&self, topology: &str) -> String {
+        format!("{}{topology}", if self.is_encrypted { "rediss" } else { "redis" })
+    }
+
+    /// Returns the URL of the first server alone; `None` for a socket.
+    pub(super) fn first_server(&self) -> Option<RedisUrl> {
+        let address = match &self.place {
+            ServerPlace::Server(address) => Some(address),
+            ServerPlace::Cluster(addresses) | ServerPlace::Sentinel(addresses, _) => {
+                addresses.first()
+            }
+            ServerPlace::Socket(_) => None,
+        };
+        Some(RedisUrl { place: ServerPlace::Server(address?.clone()), ..self.clone() })
+    }
+
     /// Returns the URL of one node of the cluster. The default of its host is that of this URL.
     pub(super) fn of_node(&self, (host, port): (Option<String>, u16)) -> RedisUrl {
         let known = match &self.place {
@@ -134,6 +151,13 @@ pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError>
     }
     let (family, topology) = parts.scheme.split_once('+').unwrap_or((parts.scheme, ""));
     let is_encrypted = matches!(family, "rediss" | "valkeys");
+    let has_database =
+        parts.query.is_some_and(|query| query.starts_with("db=") || query.contains("&db="));
+    if has_database && family != "unix" {
+        return Err(
+            parts.invalid_address("its database in the path, as redis://host:port/DATABASE")
+        );
+    }
     let [prefix, deadline, connect, deny_cache, ca, cert, key, user, password] =
         parts.options(OPTIONS)?;
     let (credentials, location) = match parts.location.rsplit_once('@') {
@@ -152,7 +176,7 @@ pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError>
         ("unix", _) if !path.is_empty() && hosts.is_empty() => {
             ServerPlace::Socket(PathBuf::from(format!("/{path}")))
         }
-        ("unix", _) => return Err(parts.invalid_address("unix:///path/to/socket")),
+        ("unix", _) | (_, "unix") => return Err(parts.invalid_address("unix:///path/to/socket")),
         (_, "cluster") => ServerPlace::Cluster(addresses(parts, hosts, DEFAULT_PORT)?),
         (_, "sentinel") => {
             let sentinels = addresses(parts, hosts, DEFAULT_SENTINEL_PORT)?;
@@ -166,8 +190,9 @@ pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError>
     let database = match (&place, path.split_once('/')) {
         (ServerPlace::Server(_), _) => Some(path),
         (ServerPlace::Sentinel(..), service) => Some(service.map_or("", |(_, database)| database)),
-        // A cluster has only one database.
-        (ServerPlace::Cluster(_), _) if !path.is_empty() => None,
+        (ServerPlace::Cluster(_), _) if !path.is_empty() => {
+            return Err(parts.invalid_address("no path if it is that of a cluster"));
+        }
         _ => Some(""),
     };
     let database = match database {
@@ -385,6 +410,9 @@ mod tests {
             "redis+sentinel://a",
             "redis+sentinel://a/main/x",
             "redis+other://a",
+            "redis+unix:///run/redis.sock",
+            "redis://a?db=2",
+            "redis://a?deadline=5ms&db=2",
             "unix://socket",
             "unix://",
             "redis:///1",
