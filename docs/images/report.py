@@ -1,6 +1,6 @@
 """Take the pictures of the report page in the docs, with Chromium.
 
-Run as `PYTHONPATH=examples/notebooks python docs/images/report.py FOLDER`.
+Run as `python docs/images/report.py FOLDER`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sample_log import write_access_log
-
 from penstock.simulate import Trace, simulate
+
+sys.path.append(str(Path(__file__).parents[2] / "examples/notebooks"))
+from sample_log import write_access_log
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 # The width and height of each picture, and whether it is dark.

@@ -170,7 +170,7 @@ def test_tables_fit_on_paper(browser: Browser, tmp_path: Path) -> None:
     )  # fmt: skip
     tables = "[...document.querySelectorAll('.wide')]"
     heads = "[...document.querySelectorAll('.wide thead th')].map(each => each.textContent)"
-    assert "times at peak" in browser.value(session, heads)
+    assert "suffices for" in browser.value(session, heads)
     assert browser.value(session, f"{tables}.every(each => each.scrollWidth <= each.clientWidth)")
 
 
