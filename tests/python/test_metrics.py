@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import programs
@@ -12,6 +15,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from servers import SECONDS_TO_ANSWER, ask, free_port, gunicorn, running, wait_until_it_answers
 
 import penstock
 from penstock.adapter import EnvironRequest, admit
@@ -23,6 +27,7 @@ from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from conftest import MakeLimiter
     from opentelemetry.metrics import Meter
@@ -483,3 +488,64 @@ def test_refresher_of_another_limiter_is_refused(make_limiter: MakeLimiter) -> N
     refresher = Refresher(make_limiter(LIMITS), [])
     with pytest.raises(penstock.ConfigError):
         PrometheusCollector(make_limiter(LIMITS), refreshers=[refresher])
+
+
+SHOP = """
+import os
+
+from flask import Flask
+from penstock.flask import Penstock
+from penstock.metrics import PrometheusCollector
+from prometheus_client import make_wsgi_app
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+app = Flask(__name__)
+limits = Penstock(app, limits={"Orders": "1/hour", "Exports": "9 in flight"}, store=STORE)
+PrometheusCollector(limits.guard)
+app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/metrics": make_wsgi_app()})
+# Before the fork: counted by the parent alone.
+limits.limiter.spend("Orders", "ada")
+held = []
+
+@app.get("/orders")
+def orders():
+    limits.limiter.spend("Orders", "ada")
+    if not held:
+        held.append(limits.limiter.reserve("Exports", "all"))
+    return str(os.getpid())
+"""
+
+
+def page_values(port: int, *expected: tuple[str, float]) -> None:
+    """Ask for the page until it has these values; each process writes its own once a second."""
+    deadline = penstock.SystemClock().now() + SECONDS_TO_ANSWER
+    found: dict[str, str] = {}
+    while not all(float(found.get(name, "nan")) == value for name, value in expected):
+        assert penstock.SystemClock().now() < deadline, (expected, found)
+        lines = ask(port, "/metrics")[1].decode().splitlines()
+        found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
+def test_any_of_four_workers_serves_the_sums_of_all(tmp_path: Path, shm_url: str) -> None:
+    (tmp_path / "shop.py").write_text(SHOP.replace("STORE", repr(shm_url)))
+    (tmp_path / "values").mkdir()
+    port = free_port()
+    command = gunicorn(port, tmp_path, "--workers", "4", "--preload", "shop:app")
+    values = str(tmp_path / "values")
+    denied = 'penstock_decisions_total{limit="Orders",outcome="denied"}'
+    with running(command, tmp_path, PROMETHEUS_MULTIPROC_DIR=values) as process:
+        wait_until_it_answers(process, port)
+        workers: set[int] = set()
+        asked = 0
+        with ThreadPoolExecutor(8) as pool:
+            while len(workers) < 4:
+                answers = pool.map(lambda _: ask(port, "/orders")[1], range(16))
+                workers.update(map(int, answers))
+                asked += 16
+        held = 'penstock_slots_held{limit="Exports"}'
+        page_values(port, (denied, asked), (held, 4), ("penstock_buckets", 2))
+        os.kill(workers.pop(), signal.SIGKILL)
+        # The counts of the killed worker stay, and its slot is no longer held.
+        page_values(port, (denied, asked), (held, 3))
+        ask(port, "/orders")
+        page_values(port, (denied, asked + 1), ("penstock_buckets", 2))

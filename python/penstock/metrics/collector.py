@@ -142,7 +142,11 @@ def _of_refresher(figure: Literal["failures", "skipped_rows", "loaded_at"]) -> _
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: its name, labels and description, and how its values are read."""
+    """One metric: its name, labels and description, and how its values are read.
+
+    `of_processes` says how the values of several processes become one. Those of a `table` are the
+    same in all processes if they share the table, and are added otherwise.
+    """
 
     name: str
     labels: Labels
@@ -150,6 +154,7 @@ class Metric:
     read: _Read
     unit: str
     kind: Literal["counter", "sum", "gauge"] = "counter"
+    of_processes: Literal["sum", "max", "min", "table"] = "sum"
 
 
 _BY_LIMIT: Final = ("limit",)
@@ -217,6 +222,7 @@ _METRICS: Final = (
         "Buckets evicted before they were drained, because the store was full.",
         _of_store("evicted"),
         "{bucket}",
+        of_processes="table",
     ),
     Metric(
         "shared_bucket_calls",
@@ -224,6 +230,7 @@ _METRICS: Final = (
         "Calls decided in a bucket that new ids share, because the store was full.",
         _of_store("shared"),
         "{call}",
+        of_processes="table",
     ),
     Metric(
         "refused_calls",
@@ -231,6 +238,7 @@ _METRICS: Final = (
         "Calls refused because the store was full.",
         _of_store("refused"),
         "{call}",
+        of_processes="table",
     ),
     Metric(
         "recovered_locks",
@@ -238,9 +246,14 @@ _METRICS: Final = (
         "Locks of killed processes that were recovered.",
         _of_store("recovered_locks"),
         "{lock}",
+        of_processes="table",
     ),
-    Metric("buckets", (), "Buckets in the store.", _of_store("buckets"), "{bucket}", "sum"),
-    Metric("store_bytes", (), "Memory used by the store.", _of_store("bytes"), "By", "sum"),
+    Metric(
+        "buckets", (), "Buckets in the store.", _of_store("buckets"), "{bucket}", "sum", "table"
+    ),
+    Metric(
+        "store_bytes", (), "Memory used by the store.", _of_store("bytes"), "By", "sum", "table"
+    ),
     Metric(
         "store_failing",
         (),
@@ -248,6 +261,7 @@ _METRICS: Final = (
         _of_store("failing"),
         "1",
         "gauge",
+        "max",
     ),
     Metric(
         "store_failures",
@@ -277,6 +291,7 @@ _METRICS: Final = (
         lambda snapshot: (((limit,), n) for limit, n in snapshot.override_counts().items()),
         "{override}",
         "sum",
+        "max",
     ),
     Metric(
         "overrides_loaded_timestamp_seconds",
@@ -285,6 +300,7 @@ _METRICS: Final = (
         _of_refresher("loaded_at"),
         "s",
         "gauge",
+        "min",
     ),
     Metric(
         "overrides_skipped_rows",
@@ -293,6 +309,7 @@ _METRICS: Final = (
         _of_refresher("skipped_rows"),
         "{row}",
         "gauge",
+        "max",
     ),
     Metric(
         "overrides_load_failures",
@@ -410,6 +427,23 @@ class Reader:
     def labels(self, metric: Metric | Histogram) -> Labels:
         """Return the names of a metric's labels."""
         return self._first_labels + metric.labels
+
+    def of_processes(self, metric: Metric) -> str:
+        """Return how the values of a metric in several processes become one.
+
+        Raises:
+            ConfigError: Some processes share a table, and others have their own.
+        """
+        if metric.of_processes != "table":
+            return metric.of_processes
+        limiters = map(_limiter_of, self._sources.values())
+        are_shared = {limiter.is_shared for limiter in limiters if not limiter.is_remote}
+        if len(are_shared) > 1:
+            raise ConfigError(
+                "a limiter with shm:// and one with memory:// cannot be in one collector if "
+                "PROMETHEUS_MULTIPROC_DIR is set; give one of them a collector and a namespace"
+            )
+        return "max" if True in are_shared else "sum"
 
     def snapshots(self) -> list[tuple[Labels, Snapshot]]:
         """Return a snapshot of each source, with the values of its first labels."""

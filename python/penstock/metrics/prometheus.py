@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from penstock.errors import ConfigError
 from penstock.extras import Extra
 from penstock.metrics.collector import HISTOGRAMS, Reader, checked_namespace
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         Snapshot,
         Source,
     )
+    from penstock.metrics.processes import ProcessValues
 else:
     # The module can be imported without Prometheus, and type checkers accept the collector.
     Collector = object
@@ -73,11 +75,26 @@ class PrometheusCollector(Collector):
         refreshers: Iterable[LoadsOverrides] = (),
     ) -> None:
         with Extra("prometheus"):
-            from prometheus_client import REGISTRY, core  # noqa: PLC0415  optional
+            from prometheus_client import REGISTRY, core, values  # noqa: PLC0415  optional
         self._families: Final = core
         self._namespace: Final = checked_namespace(namespace)
         self._reader: Final = Reader(limiter, max_limits, top_denied, refreshers)
+        # Whether the library shares the values of processes, which it decides when it is imported.
+        self._is_shared: Final = values.ValueClass is not values.MutexValue
+        self._processes: Final = self._share_values(top_denied) if self._is_shared else None
         (REGISTRY if registry is None else registry).register(self)
+
+    def _share_values(self, top_denied: int) -> ProcessValues:
+        if top_denied:
+            # Each id would stay in a file for as long as the server runs.
+            raise ConfigError("top_denied cannot be published if PROMETHEUS_MULTIPROC_DIR is set")
+        from penstock.metrics.processes import ProcessValues  # noqa: PLC0415  optional
+
+        modes = {
+            self._family(metric).name: self._reader.of_processes(metric)
+            for metric in self._reader.metrics
+        }
+        return ProcessValues(self._read, modes)
 
     def describe(self) -> Iterator[Family]:
         """Yield the metrics without samples, which reads no counts."""
@@ -87,7 +104,10 @@ class PrometheusCollector(Collector):
             yield self._histogram(histogram, [])
 
     def collect(self) -> Iterator[Family]:
-        """Yield the metrics with their current values."""
+        """Yield the metrics with their current values, of all processes if these share them."""
+        yield from self._read() if self._processes is None else self._processes.sums()
+
+    def _read(self) -> Iterator[Family]:
         snapshots = self._reader.snapshots()
         for metric in self._reader.metrics:
             family = self._family(metric)
@@ -98,13 +118,14 @@ class PrometheusCollector(Collector):
             yield self._histogram(histogram, snapshots)
 
     def _family(self, metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
-        kind = (
-            self._families.CounterMetricFamily
-            if metric.kind == "counter"
-            else self._families.GaugeMetricFamily
-        )
-        name = f"{self._namespace}_{metric.name}"
-        return kind(name, metric.description, labels=self._reader.labels(metric))
+        name, labels = f"{self._namespace}_{metric.name}", self._reader.labels(metric)
+        if metric.kind != "counter":
+            return self._families.GaugeMetricFamily(name, metric.description, labels=labels)
+        if self._is_shared and self._reader.of_processes(metric) != "sum":
+            # The library can only add the counters of processes.
+            name += "_total"
+            return self._families.GaugeMetricFamily(name, metric.description, labels=labels)
+        return self._families.CounterMetricFamily(name, metric.description, labels=labels)
 
     def _histogram(
         self, histogram: Histogram, snapshots: Iterable[tuple[Labels, Snapshot]]
