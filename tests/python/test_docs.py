@@ -10,13 +10,15 @@
 | `console` | commands after `$` are run and their output compared |
 | `>>>` in a docstring | run as a doctest |
 
-The `python` blocks of each page run once more as a reader copies them, without the comments.
+The `python` blocks of each page run once more as a reader copies them, without the comments. Those
+that look complete run alone: blocks in tabs, and blocks that define an application.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import shlex
 import subprocess
@@ -114,6 +116,18 @@ ASSUMED = {
     "docs/deploying.md": ('store = "shm://deploying-docs?capacity=1000"', TABLE),
     "docs/stores.md": ('url = f"shm://docs-{os.getpid()}?capacity=1000"', TABLE),
     "docs/redis.md": ('url = "redis://cache.internal:6379/0"', SERVER),
+}
+
+# An application of a framework, or a view of Django.
+APPLICATION = re.compile(
+    r"\b(?:Flask|FastAPI|Starlette|PenstockMiddleware)\(|^@\w+\.(?:get|post|websocket)\("
+    r"|^ *def \w+\((?:self, )?request",
+    re.MULTILINE,
+)
+# What the settings of a Django project, or a module with an application, have above the block.
+PROVIDED = {
+    "README.md": ("INSTALLED_APPS", "MIDDLEWARE", "app"),
+    "docs/index.md": ("INSTALLED_APPS", "MIDDLEWARE"),
 }
 
 
@@ -246,19 +260,46 @@ def test_code_runs_as_a_reader_copies_it(path: Path, workspace: dict[str, object
             example.evaluate()
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_tabs_can_be_copied_alone(path: Path, tmp_path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    tabs = re.findall(r'^=== ".*"\n\n((?: {4}.*\n|\n)+)', text, flags=re.MULTILINE)
-    codes = ["\n".join(re.findall(r"^ {4}```python\n(.*?)^ {4}```", tab, FLAGS)) for tab in tabs]
-    for number, code in enumerate(codes):
-        (tmp_path / f"tab{number}.py").write_text(textwrap.dedent(code), encoding="utf-8")
-    # What settings and other modules of a project define.
-    names = 'builtins = ["INSTALLED_APPS", "MIDDLEWARE", "app"]'
-    options = ["--isolated", "--select=F821", "--config", names]
-    command = [sys.executable, "-m", "ruff", "check", *options]
-    done = subprocess.run([*command, tmp_path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+def blocks_that_look_complete() -> list[dict[str, object]]:
+    """Return the visible blocks of tabs and those that define applications, with their files."""
+    found: list[dict[str, object]] = []
+    for path in PAGES:
+        page = re.sub(
+            r"<!--.*?-->",
+            lambda hidden: "\n" * hidden[0].count("\n"),
+            path.read_text(encoding="utf-8"),
+            flags=re.DOTALL,
+        )
+        name = str(path.relative_to(ROOT))
+        blocks = [
+            (page.count("\n", 0, block.start()) + 2, block[1], textwrap.dedent(block[2]))
+            for block in re.finditer(r"^( *)```(?:python|yaml)\n(.*?)^ *```", page, FLAGS)
+        ]
+        # The first line of a file's block names it. A block finds the last version above it, or
+        # else the first one below.
+        named = [(re.match(r"# ([\w-]+\.(?:yaml|py))\n", code), code) for *_, code in blocks]
+        versions = [(first[1], code) if first else ("", "") for first, code in named]
+        for index, (line, indent, code) in enumerate(blocks):
+            if APPLICATION.search(code) or (indent and not versions[index][0].endswith(".yaml")):
+                files = dict([*reversed(versions[index:]), *versions[:index]])
+                files.pop("", None)
+                lists = PROVIDED.get(name, ())
+                title = f"{name}, line {line}"
+                found.append({"title": title, "code": code, "files": files, "lists": lists})
+    return found
+
+
+def test_each_block_that_looks_complete_runs_alone(tmp_path: Path) -> None:
+    blocks = blocks_that_look_complete()
+    assert len(blocks) >= 80
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("alone.py"), tmp_path],
+        input=json.dumps(blocks),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
