@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
@@ -25,12 +26,24 @@ from adapters.test_in_flight import is_free
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
+from fastapi import Depends, FastAPI
 from guards import PEER
 from rest_framework.views import APIView
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
+from starlette.requests import Request as HttpRequest  # noqa: TC002  FastAPI reads it
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route as HttpRoute
+from starlette.routing import WebSocketRoute
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocket, WebSocketDisconnect
 from werkzeug.test import EnvironBuilder
 
 import penstock
+import penstock.asgi
 import penstock.django
+import penstock.fastapi
 from penstock.django.drf import PenstockMixin, PenstockThrottle
 from penstock.identity import by_address
 
@@ -66,6 +79,13 @@ class Timeout(BaseException):
 
 class Failure(Exception):
     """Raised by views and middlewares."""
+
+
+def raising_function(error: type[BaseException]) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 def raising(error: type[BaseException]) -> Callable[[Request], Reply]:
@@ -212,7 +232,6 @@ def serve_each(app: Any, limiter: penstock.Limiter, *, is_wsgi: bool) -> None:
 
 @pytest.mark.parametrize("end", VIEWS)
 @pytest.mark.parametrize("place", ["route", "default"])
-@only(lambda driver: driver.name not in {"litestar", "quart"})
 def test_slot_is_returned(
     serve: Serve, driver: type[Driver], limiter: penstock.Limiter, place: str, end: str
 ) -> None:
@@ -228,6 +247,97 @@ def test_slot_is_returned(
         serve_each(site.application(), limiter, is_wsgi=driver.is_wsgi)
 
 
+def in_middleware(limiter: penstock.Limiter, view: Any, sockets: Any) -> Any:
+    ours = Middleware(penstock.asgi.PenstockMiddleware, limiter=limiter, limit="Exports")
+    return Starlette(routes=[HttpRoute("/", view), WebSocketRoute("/", sockets)], middleware=[ours])
+
+
+def in_dependency(limiter: penstock.Limiter, view: Any, sockets: Any) -> Any:
+    app = FastAPI(dependencies=[Depends(penstock.fastapi.RateLimit("Exports"))])
+    penstock.fastapi.install(app, limiter)
+    app.get("/")(view)
+    app.websocket("/")(sockets)
+    return app
+
+
+STARLETTE: Final = {"middleware": in_middleware, "dependency": in_dependency}
+"""Applications of Starlette and FastAPI with a slot for each request and each connection."""
+
+TASKS: Final[dict[str, Callable[[], None]]] = {
+    "is done": lambda: None,
+    "raises": raising_function(Failure),
+    "is stopped": raising_function(Timeout),
+    "is cancelled": raising_function(asyncio.CancelledError),
+}
+
+
+async def no_socket(_: WebSocket) -> None:
+    raise NotImplementedError
+
+
+async def no_view(_: HttpRequest) -> PlainTextResponse:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("end", TASKS)
+@pytest.mark.parametrize("place", STARLETTE)
+def test_slot_is_returned_if_a_task_follows_the_response(
+    limiter: penstock.Limiter, place: str, end: str
+) -> None:
+    async def view(_: HttpRequest) -> PlainTextResponse:
+        return PlainTextResponse("hello", background=BackgroundTask(TASKS[end]))
+
+    app = STARLETTE[place](limiter, view, no_socket)
+    serve_each(app, limiter, is_wsgi=False)
+
+
+async def echo(socket: WebSocket) -> None:
+    await socket.accept()
+    async for text in socket.iter_text():
+        await socket.send_text(text)
+
+
+async def refuse(socket: WebSocket) -> None:
+    await socket.close()
+
+
+async def accept_and(error: type[BaseException], socket: WebSocket) -> None:
+    await socket.accept()
+    raise error
+
+
+SOCKETS: Final[dict[str, Callable[[WebSocket], Any]]] = {
+    "the client leaves": echo,
+    "it is refused": refuse,
+    "it raises": partial(accept_and, Failure),
+    "it is stopped": partial(accept_and, Timeout),
+    "it is cancelled": partial(accept_and, asyncio.CancelledError),
+}
+"""What serves a WebSocket, by how the connection ends."""
+
+
+@pytest.mark.parametrize("end", SOCKETS)
+@pytest.mark.parametrize("place", STARLETTE)
+def test_slot_of_a_connection_is_returned(limiter: penstock.Limiter, place: str, end: str) -> None:
+    during: list[int] = []
+
+    async def serve(socket: WebSocket) -> None:
+        during.append(limiter.peek("Exports", PEER).remaining)
+        await SOCKETS[end](socket)
+
+    app = STARLETTE[place](limiter, no_view, serve)
+    client = TestClient(app, client=(PEER, 50000))
+    with (
+        suppress(Failure, Timeout, asyncio.CancelledError, CancelledError, WebSocketDisconnect),
+        client.websocket_connect("/") as socket,
+    ):
+        if end == "the client leaves":
+            socket.send_text("hello")
+            assert socket.receive_text() == "hello"
+    assert during == [0]
+    assert is_free(limiter)
+
+
 def after_request(app: flask.Flask, error: type[BaseException] | None) -> None:
     @app.after_request
     def replace(_: flask.Response) -> flask.Response:
@@ -241,13 +351,6 @@ def on_close(app: flask.Flask, error: type[BaseException]) -> None:
     def close(response: flask.Response) -> flask.Response:
         response.call_on_close(raising_function(error))
         return response
-
-
-def raising_function(error: type[BaseException]) -> Callable[..., Any]:
-    def fail(*_: object) -> None:
-        raise error
-
-    return fail
 
 
 FLASK: Final[dict[str, Callable[[flask.Flask], object]]] = {
