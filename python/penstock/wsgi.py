@@ -107,16 +107,19 @@ class PenstockMiddleware:
                 body = app(environ, start_response)
         except BaseException as error:
             if is_outermost:
+                visit.leave()
                 visit.stopped(error)
             elif outcome is not None and isinstance(error, Exception):
                 visit.failed(outcome, head=None)
             raise
-        finally:
-            # A visit refers to its environ: a cycle waits for the garbage collector.
-            environ[MIDDLEWARE_KEY] = outer
+        if not is_outermost:
+            return body
         entered = visit.entered
-        if not is_outermost or (
-            visit.slots is None and (entered is None or not entered.needs_response)
+        # A response that has not started may do so, with limits further inside, as it is read.
+        if (
+            environ[MIDDLEWARE_KEY] is not visit
+            and visit.slots is None
+            and (entered is None or not entered.needs_response)
         ):
             return body
         return visit.watch_response(body)

@@ -189,12 +189,26 @@ def test_response_that_never_starts_is_settled(
     assert left(limiter, "PerUser", "ada") == 3
 
 
+def lazy(app: Any) -> Any:
+    """Return an application that calls another when its body is read."""
+
+    def generator(environ: dict[str, Any], start: Any) -> Iterator[bytes]:
+        body = app(environ, start)
+        try:
+            yield from body
+        finally:
+            getattr(body, "close", int)()
+
+    return generator
+
+
+@pytest.mark.parametrize("layer", [lambda app: app, lazy], ids=["direct", "lazy"])
 @pytest.mark.parametrize("text", ["10/minute", "1 in flight"])
-def test_two_middlewares_with_one_limiter_charge_a_bucket_once(text: str) -> None:
+def test_two_middlewares_with_one_limiter_charge_a_bucket_once(text: str, layer: Any) -> None:
     limiter = penstock.Limiter({"A": text, "B": "9/minute"}, clock=penstock.ManualClock())
-    inner = PenstockMiddleware(hello_wsgi, limiter, limit=["A", "B"], id=shared("all"))
+    inner = layer(PenstockMiddleware(hello_wsgi, limiter, limit=["A", "B"], id=shared("all")))
     other = PenstockMiddleware(inner, limits={"Other": "5/minute"}, limit="Other", id=shared("all"))
-    client = Client(PenstockMiddleware(other, limiter, limit="A", id=shared("all")))
+    client = Client(PenstockMiddleware(layer(other), limiter, limit="A", id=shared("all")))
     for count in range(1, 4):
         response = client.get("/", buffered=True)
         fields = response.headers.getlist("RateLimit")

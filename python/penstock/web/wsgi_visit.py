@@ -47,6 +47,9 @@ class WsgiVisit(Visit):
         self, status: str, headers: list[tuple[str, str]], exc_info: ExcInfo | None = None
     ) -> Callable[[bytes], object]:
         """Start the response; an application may do so again to report an error."""
+        # As `leave`, with one call less.
+        if self.native.get(MIDDLEWARE_KEY) is self:
+            self.native[MIDDLEWARE_KEY] = self.outer
         start_response = self.start_response
         limits, outcome = self.limits, self.entered
         if outcome is None and limits is not None:
@@ -60,6 +63,11 @@ class WsgiVisit(Visit):
         if exc_info is None:
             return start_response(status, headers)
         return start_response(status, headers, exc_info)
+
+    def leave(self) -> None:
+        """Remove the visit of a middleware from its environ, with which it is a cycle."""
+        if self.native.get(MIDDLEWARE_KEY) is self:
+            self.native[MIDDLEWARE_KEY] = self.outer
 
     def under(self, limiter: Limiter) -> WsgiVisit | None:
         """Return the visit under a limiter, this or an outer one; `None` if there is none."""
@@ -111,8 +119,9 @@ class _Body:
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the parts of the body."""
         visit = self._visit
+        has_limits_to_come = visit.native.get(MIDDLEWARE_KEY) is visit
         is_watched = visit.entered is not None and visit.is_refundable
-        return self._parts() if is_watched else iter(self._body)
+        return self._parts() if is_watched or has_limits_to_come else iter(self._body)
 
     def _parts(self) -> Iterator[Any]:
         try:
@@ -127,6 +136,7 @@ class _Body:
             if self._close is not None:
                 self._close()
         finally:
+            self._visit.leave()
             self._visit.finished()
 
 
