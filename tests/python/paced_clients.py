@@ -51,7 +51,7 @@ with contextlib.suppress(ImportError):
         """Mount an adapter in ours."""
         mount(session, prefix, penstock.requests.Adapter(LIMITER, NAMES, adapter=adapter))
 
-    requests.Session.mount = mount_paced  # type: ignore[method-assign]
+    requests.Session.mount = mount_paced  # type: ignore[method-assign, assignment]
 
 with contextlib.suppress(ImportError):
     import aiohttp
