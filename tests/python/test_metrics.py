@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 import signal
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import programs
 import pytest
+import yaml
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
@@ -27,7 +31,6 @@ from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from conftest import MakeLimiter
     from opentelemetry.metrics import Meter
@@ -388,12 +391,12 @@ def test_guard_adds_what_the_limiter_cannot_count() -> None:
     with_key = EnvironRequest({"HTTP_X_KEY": "ada", "REMOTE_ADDR": "192.0.2.1"})
     without = EnvironRequest({"REMOTE_ADDR": "192.0.2.1"})
     value = prometheus(guard)
-    assert value("bad_requests_total", limit="PerKey") is None
+    assert value("bad_requests_total", limit="PerKey") == 0
     for _ in range(2):
         assert admit(plan, without).status == 400
     admit(plan, with_key)
     assert value("bad_requests_total", limit="PerKey") == 2
-    assert value("degraded_answers_total", limit="PerKey") is None
+    assert value("degraded_answers_total", limit="PerKey") == 0
     assert value("decisions_total", limit="Local", outcome="allowed") == 1
     guard.limiter.close()
     for _ in range(3):
@@ -488,6 +491,36 @@ def test_refresher_of_another_limiter_is_refused(make_limiter: MakeLimiter) -> N
     refresher = Refresher(make_limiter(LIMITS), [])
     with pytest.raises(penstock.ConfigError):
         PrometheusCollector(make_limiter(LIMITS), refreshers=[refresher])
+
+
+ROOT = Path(__file__).parents[2]
+QUERY = re.compile(r"penstock_\w+")
+
+
+def test_dashboard_and_alerts_use_metrics_that_are_published() -> None:
+    registry = CollectorRegistry()
+    guard = Guard(limits={"Orders": "2/minute"})
+    collector = PrometheusCollector(guard, registry=registry)
+    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+    published = {
+        family.name + suffix
+        for family in collector.describe()
+        for suffix in suffixes.get(family.type, ("",))
+    }
+    dashboard = json.loads((ROOT / "examples/prometheus/dashboard.json").read_text("utf-8"))
+    rules = yaml.safe_load((ROOT / "examples/prometheus/alerts.yaml").read_text("utf-8"))
+    queries = [
+        *(target["expr"] for panel in dashboard["panels"] for target in panel["targets"]),
+        *(each["definition"] for each in dashboard["templating"]["list"] if "definition" in each),
+        *(rule["expr"] for group in rules["groups"] for rule in group["rules"]),
+    ]
+    used = [set(QUERY.findall(query)) for query in queries]
+    assert all(used)
+    assert set().union(*used) <= published
+    # These exist from the start, so that their first increase is seen.
+    value = prometheus(guard)
+    assert value("degraded_answers_total", limit="Orders") == 0
+    assert value("near_limit_total", limit="Orders") == 0
 
 
 SHOP = """

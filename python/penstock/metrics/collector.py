@@ -105,9 +105,14 @@ def _by_limit(number: Callable[[Counts], float]) -> _Read:
 
 
 def _incident(kind: Literal["degraded", "bad_requests", "near_limit"]) -> _Read:
-    return lambda snapshot: (
-        ((limit,), number) for limit, number in snapshot.incidents().get(kind, {}).items()
-    )
+    def read(snapshot: Snapshot) -> Iterable[tuple[Labels, float]]:
+        found = snapshot.incidents().get(kind)
+        if found is None:
+            return ()
+        # Also those that are 0: Prometheus sees no increase if a counter begins above it.
+        return (((limit,), found.get(limit, 0)) for limit in {**snapshot.counts(), **found})
+
+    return read
 
 
 def _of_store(
