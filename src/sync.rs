@@ -3,11 +3,11 @@
 //! `OnceLock` and `LazyLock` are not among them: a child process that is forked off while another
 //! thread computes such a value waits for that thread forever. With a `OnceBox` both compute it.
 
-#[cfg(any(unix, feature = "redis"))]
+#[cfg(feature = "redis")]
 mod append_list;
 mod try_lock;
 
-#[cfg(any(unix, feature = "redis"))]
+#[cfg(feature = "redis")]
 pub(crate) use append_list::AppendList;
 #[cfg(all(unix, any(feature = "python", feature = "redis")))]
 pub(crate) use try_lock::count_forks;
@@ -45,8 +45,6 @@ pub(crate) mod counting {
     //! of orders.
 
     pub(crate) use once_cell::race::OnceBox;
-    #[cfg(unix)]
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
     pub(crate) use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 }
 

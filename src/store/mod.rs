@@ -288,6 +288,10 @@ pub struct Stats {
 ///    after another and gives the charges back on a denial: it never admits too much, and at most
 ///    one charge too many remains until the give-back, which a killed process leaves behind.
 /// 7. **Lifetimes only grow.** The longest lifetime that a live bucket was written with applies.
+/// 8. **Any word.** A state may be any word below 2^63, of any algorithm. A store reads of it only when it
+///    ends, as [`Lifetime::end_of`] does: all bits under a lifetime of an instant, the upper 43 bits under
+///    one of a tally, and of slots also whether the lower 30 bits are 0, so that none is held. A state
+///    that is over when it is written may be forgotten at once.
 ///
 /// A store decides a call at the `now` it is given, on the timeline of the bucket, raised as guarantee 4
 /// requires. A server decides at its own time, which is that of a wall clock, on both timelines.

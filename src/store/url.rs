@@ -49,7 +49,7 @@ pub enum StoreUrl {
     Shared {
         /// The location of the table.
         place: SharedPlace,
-        /// The minimum capacity of the table; `None` to use an existing one as it is.
+        /// The capacity of the table; `None` to use an existing one as it is.
         capacity: Option<usize>,
         /// How a full table handles new ids.
         overflow: Overflow,

@@ -6,8 +6,8 @@ use once_cell::race::OnceBox;
 
 /// A list to whose end values are added, and from which none is removed.
 ///
-/// No operation takes a lock. So a signal handler may read it, and a child process may use it that was
-/// forked off while another thread added a value.
+/// No operation takes a lock, so a child process may use it that was forked off while another thread added a
+/// value.
 #[derive(Debug)]
 pub(crate) struct AppendList<T>(OnceBox<(T, AppendList<T>)>);
 
@@ -42,18 +42,6 @@ impl<T> AppendList<T> {
             end = rest;
         }
     }
-
-    /// Adds a value.
-    #[cfg(unix)]
-    pub(crate) fn push(&self, value: T) {
-        let mut end = self;
-        let mut last = Box::new((value, AppendList::new()));
-        while let Err(returned) = end.0.set(last) {
-            last = returned;
-            // Nothing is removed, so the place that is taken stays taken.
-            end = end.0.get().map_or(end, |(_, rest)| rest);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -62,21 +50,6 @@ mod tests {
     use std::thread;
 
     use super::*;
-
-    #[test]
-    fn no_value_is_lost_and_those_of_a_thread_stay_in_order() {
-        let list = AppendList::new();
-        thread::scope(|scope| {
-            for thread in 0..4 {
-                let list = &list;
-                scope.spawn(move || (0..100).for_each(|number| list.push((thread, number))));
-            }
-        });
-        for thread in 0..4 {
-            let numbers = list.iter().filter(|(by, _)| *by == thread).map(|&(_, number)| number);
-            assert!(numbers.eq(0..100));
-        }
-    }
 
     #[test]
     fn a_value_is_found_or_added_once() {

@@ -147,7 +147,7 @@ with open(folder / "filler", "wb", buffering=0) as file:
             file.write(bytes(4096))
     except OSError as error:
         assert error.errno == errno.ENOSPC
-with pytest.raises(StoreUnavailable, match="room"):
+with pytest.raises(StoreUnavailable, match="capacity=10000, and processes use it"):
     penstock.Limiter(LIMITS, store=f"{url}?capacity=15000")
 # Every slot, and so every page of the table.
 for number in range(30_000):

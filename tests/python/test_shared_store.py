@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import subprocess
 import sys
@@ -76,3 +77,41 @@ def test_full_table_follows_its_overflow_policy(tmp_path: Path) -> None:
     shared = fill("share")
     assert shared.stats()["evicted"] in {0, 1, 2}
     assert shared.peek("Orders", "199").remaining <= 499
+
+
+# Opens the table with the capacity that it is given, and tells what remains.
+OPEN = """
+import sys, penstock
+
+try:
+    limiter = penstock.Limiter({"Orders": "500/day"}, store=sys.argv[1])
+except penstock.StoreUnavailable as error:
+    print(error)
+else:
+    print(limiter.spend("Orders", "ada").remaining)
+"""
+
+
+def opened(url: str) -> str:
+    return subprocess.check_output([sys.executable, "-c", OPEN, url], text=True, timeout=60)
+
+
+def test_capacity_changes_when_no_process_uses_the_table(tmp_path: Path) -> None:
+    url = f"shm://{tmp_path}/table"
+    assert opened(f"{url}?capacity=1000") == "499\n"
+    # A forked child has the table open too, even if its parent has ended.
+    limiter = penstock.Limiter(LIMITS, store=f"{url}?capacity=1000")
+    assert limiter.spend("Orders", "ada").remaining == 498
+    is_over = multiprocessing.get_context("fork").Event()
+    child = multiprocessing.get_context("fork").Process(target=is_over.wait, args=(60,))
+    child.start()
+    del limiter
+    gc.collect()
+    refused = opened(f"{url}?capacity=2000")
+    assert "capacity=1000" in refused
+    assert "another name" in refused
+    assert opened(url) == "497\n"
+    is_over.set()
+    child.join()
+    assert opened(f"{url}?capacity=2000") == "499\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["table"]

@@ -11,8 +11,10 @@ use std::time::Duration;
 use penstock::clock::ManualClock;
 use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
-use penstock::engine::time::Timestamp;
+use penstock::engine::time::{Timeline, Timestamp};
 use penstock::store::{Bucket, Keyspace, Store, StoreError, Wait};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 use crate::stores::{
     Scripted, Seen, Toy, Toys, at, count, keyspace, keyspace_of_instants, on_every_store,
@@ -25,6 +27,7 @@ on_every_store!(
     guarantee_2_a_failed_step_changes_nothing,
     guarantee_3_states_are_preserved_exactly,
     guarantee_5_buckets_are_separate,
+    guarantee_8_a_state_may_be_any_word,
     several_calls_are_executed_in_order,
     a_reset_bucket_is_full,
     a_cleared_store_is_empty,
@@ -176,6 +179,39 @@ fn guarantee_3_states_are_preserved_exactly<S: Store>(fresh: fn() -> S) {
         }
     }
     assert_eq!(count(&store, 0), words.len() as u64);
+}
+
+/// Words of each kind, with lifetimes of both kinds on both timelines, in buckets of each algorithm.
+fn guarantee_8_a_state_may_be_any_word<S: Store>(fresh: fn() -> S) {
+    let store = fresh();
+    let config = ProptestConfig { failure_persistence: None, cases: 32, ..Default::default() };
+    let lifetime = prop_oneof![
+        Just(Lifetime::INSTANT),
+        (0..i64::MAX).prop_map(|memory| Lifetime::of_tally(nanos(memory))),
+    ];
+    let timeline = prop_oneof![Just(Timeline::Steady), Just(Timeline::Wall)];
+    let algorithms: Vec<_> =
+        AlgorithmName::ALL.into_iter().filter(|name| *name != AlgorithmName::Unlimited).collect();
+    // With bits in every part: a word without slots need not be kept, and an instant at the origin is over.
+    let word = (1..1_u64 << 63).prop_map(|word| word | 1);
+    let call = (prop::sample::select(algorithms), word, lifetime, timeline);
+    let calls = prop::collection::vec(call, 1..20);
+    let run = TestRunner::new(config).run(&calls, |calls| {
+        let id = |index: usize| format!("bucket {index}");
+        for (index, &(algorithm, word, lifetime, timeline)) in calls.iter().enumerate() {
+            let keyspace = store.keyspace(algorithm, "words");
+            let put = Toy::Put(word, lifetime.on(timeline));
+            play(&store, &keyspace, &id(index), put, 0);
+        }
+        for (index, &(algorithm, word, ..)) in calls.iter().enumerate() {
+            let keyspace = store.keyspace(algorithm, "words");
+            let seen = play(&store, &keyspace, &id(index), Toy::Look, 0);
+            prop_assert_eq!(seen.word, Some(word), "{} of {:?}", id(index), calls[index]);
+        }
+        store.clear().map_err(Into::into).expect("a cleared store");
+        Ok(())
+    });
+    run.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 fn guarantee_4_no_bucket_is_forgotten_before_its_end<S: Store>(fresh: fn() -> S) {

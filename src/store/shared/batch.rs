@@ -6,7 +6,6 @@ use crate::engine::time::{Now, Timestamp};
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::loom_mutants::{Mutant, has};
-use crate::store::shared::slot::Occupant;
 use crate::store::shared::table::{InsertOutcome, SharedTable, SlotAddress, SlotCharge};
 use crate::store::shared::table_memory::{FaultPoint, TableMemory};
 use crate::store::{Answers, Batch, Write};
@@ -31,7 +30,7 @@ impl<M: TableMemory> SharedTable<M> {
             deadline,
             clock,
             batch,
-            now: self.effective_now(self.current(), now),
+            now: self.effective_now(now),
             addresses: buckets.iter().map(|&(address, _)| address).collect(),
             overflows: buckets.iter().map(|&(_, overflow)| overflow).collect(),
             states: vec![None; buckets.len()],
@@ -41,7 +40,7 @@ impl<M: TableMemory> SharedTable<M> {
         };
         // All are read before the first is charged: most denials write nothing.
         for index in 0..buckets.len() {
-            call.read(index)?;
+            call.read(index);
         }
         let mut answer = call.run();
         for index in 0..buckets.len() {
@@ -57,7 +56,7 @@ impl<M: TableMemory> SharedTable<M> {
                 }
                 call.give_back_unwanted();
             }
-            self.current().reached(FaultPoint::BetweenCharges);
+            self.memory.reached(FaultPoint::BetweenCharges);
         }
         Ok(answer)
     }
@@ -66,8 +65,7 @@ impl<M: TableMemory> SharedTable<M> {
     /// algorithm's rule: it returns the write for the charged state, the state found, and the time,
     /// read with `now`.
     ///
-    /// The bucket is not searched again, because a reset may have removed the charge in the
-    /// meantime. So a charge on a bucket that has moved to a larger table is not given back.
+    /// The bucket is not searched again, because a reset may have removed the charge in the meantime.
     fn undo(
         &self,
         charge: SlotCharge<'_>,
@@ -75,15 +73,14 @@ impl<M: TableMemory> SharedTable<M> {
         give_back: impl Fn(State, State, Timestamp) -> Write,
     ) {
         let slot = charge.slot;
-        self.current().reached(FaultPoint::BeforeGiveBack);
+        self.memory.reached(FaultPoint::BeforeGiveBack);
         if slot.restore(charge.after, charge.before) {
             return;
         }
         loop {
             let (key, occupant) = slot.occupant();
-            let is_same =
-                |found: &Occupant| key.is_same_tenancy(charge.after.key) && !found.is_sealed();
-            let Some(occupant) = occupant.filter(is_same) else { return };
+            let is_same = key.is_same_tenancy(charge.after.key);
+            let Some(occupant) = occupant.filter(|_| is_same) else { return };
             // The clock is read again, because tokens that were refilled since must not be given
             // back.
             let now = if has(Mutant::GivesBackAll) { Timestamp::ORIGIN } else { now() };
@@ -115,9 +112,9 @@ struct BatchCall<'a, M, C, B> {
 
 impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
     /// Reads the state of one bucket, or of the overflow bucket if there is no room for it.
-    fn read(&mut self, index: usize) -> Result<(), SharedError> {
+    fn read(&mut self, index: usize) {
         let address = self.addresses[index];
-        let mut found = self.table.find_anywhere(address)?;
+        let mut found = self.table.find(address);
         if found.is_none()
             && address != self.overflows[index]
             && self.full[index].is_none()
@@ -127,11 +124,10 @@ impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
                 self.full[index] = Some(self.now.on(address.timeline).saturating_add(wait));
             } else {
                 self.addresses[index] = self.overflows[index];
-                found = self.table.find_anywhere(self.addresses[index])?;
+                found = self.table.find(self.addresses[index]);
             }
         }
-        self.states[index] = found.and_then(|found| self.table.state(&found, self.now));
-        Ok(())
+        self.states[index] = found.and_then(|found| found.occupant.state_at(self.now));
     }
 
     /// Runs the batch on the states as read.
@@ -165,7 +161,7 @@ impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
             self.charges[index] = charge;
         } else {
             self.now = latest;
-            self.read(index)?;
+            self.read(index);
         }
         Ok(is_written)
     }

@@ -1,12 +1,15 @@
-//! Creates and opens the file of a table, and replaces it by a larger one.
+//! Creates and opens the file of a table.
 //!
 //! `NAME` is the table. It is built as `NAME~new`, under a lock on that file, and then renamed. A
 //! builder that dies at any instruction leaves at most an unlocked `NAME~new`, with which the next
 //! builder starts again. `NAME` is never an incomplete table.
 //!
-//! A table that is replaced by a larger one is linked as `NAME~1`, `NAME~2` and so on (its
-//! generation, counted from 0, plus 1) until its last bucket has left it. The name of a table that
-//! a URL selects contains no `~`, so no table is in the place of another one's files.
+//! Every process that has the table open shares a lock of its file. The lock belongs to the open
+//! descriptor, so a forked child has it too, and the kernel releases it with the last of them. A
+//! process that gets the lock alone may replace the table by one of another capacity.
+//!
+//! The name of a table that a URL selects contains no `~`, so no table is in the place of another
+//! one's files.
 #![expect(clippy::disallowed_methods, reason = "a shared table is a file, and this file opens it")]
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -14,15 +17,14 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use memmap2::MmapOptions;
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::FallocateFlags;
 
 use crate::hash::HashKey;
 use crate::store::shared::TableOpenError;
-use crate::store::shared::bus_error::TableMap;
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::header::{Header, Machine, read_header, refuse_others};
-use crate::store::shared::lock::{ProcessLock, lock_builders};
+use crate::store::shared::lock::{ProcessLock, lock_alone, lock_builders, lock_shared};
 use crate::store::shared::table_memory::{FaultPoint, Faults};
 
 /// The capacity of a new table if the URL has none.
@@ -35,85 +37,70 @@ struct TableFile {
     header: Header,
 }
 
-/// A table's file, mapped.
+/// A table's file, locked against being replaced and mapped.
 #[derive(Debug)]
 pub(super) struct MappedTable {
     pub(super) file: File,
     pub(super) header: Header,
-    pub(super) map: TableMap,
+    pub(super) map: MmapRaw,
     pub(super) identity: (u64, u64),
-    /// Its path.
-    pub(super) place: PathBuf,
-}
-
-/// A mapped table, and the older ones that it replaces, oldest first.
-#[derive(Debug)]
-pub(super) struct MappedTables {
-    pub(super) newest: MappedTable,
-    pub(super) older: Vec<MappedTable>,
 }
 
 impl TableFile {
-    /// Maps the file.
-    fn map(self, place: PathBuf) -> Result<MappedTable, TableOpenError> {
+    /// Locks and maps the file. Returns `None` if another process is replacing or has replaced it.
+    fn map(self, path: &Path) -> Result<Option<MappedTable>, TableOpenError> {
         let TableFile { file, header } = self;
+        let identity = identity(&file).map_err(io_error("read", path))?;
+        let is_locked = lock_shared(&file).map_err(io_error("lock", path))?;
+        if !is_locked || identity_at(path).ok() != Some(identity) {
+            return Ok(None);
+        }
         let map = MmapOptions::new().len(header.file_bytes as usize).map_raw(&file);
-        let map = map.map_err(io_error("map", &place))?;
-        let identity = identity(&file).map_err(io_error("read", &place))?;
-        let map = TableMap::new(map, &file, identity);
-        Ok(MappedTable { file, header, map, identity, place })
+        let map = map.map_err(io_error("map", path))?;
+        Ok(Some(MappedTable { file, header, map, identity }))
     }
 }
 
-/// Opens the table at `path`, or creates it. A table with less room than `capacity` is replaced by
-/// a larger one. `assemble` runs under this process's lock. It retires the older tables.
+/// Opens the table at `path`, or creates it. A table with another capacity is replaced if no process has it
+/// open.
 ///
 /// # Errors
 /// [`TableOpenError`].
-pub(super) fn open_or_create<T>(
+pub(super) fn open_or_create(
     path: &Path,
     capacity: Option<usize>,
     faults: &impl Faults,
-    assemble: impl Fn(MappedTables) -> T,
-) -> Result<T, TableOpenError> {
+) -> Result<MappedTable, TableOpenError> {
     let machine = Machine::current()?;
     // While another process creates the table, this process's lock is released, because calls on
     // other tables need it.
     let opened = Deadline::of_opening().retry(|| {
         let _process = process_lock(path)?;
         match existing(path, &machine)? {
-            Some(table) if !table.header.is_smaller_than(capacity) => {
-                map(table, path, &machine).map(|tables| Some(assemble(tables)))
-            }
-            _ => build(path, capacity, &machine, faults, &assemble),
+            Some(table) if table.header.has_capacity(capacity) => table.map(path),
+            _ => build(path, capacity, &machine, faults),
         }
     });
-    opened.and_then(|table| table.ok_or_else(|| TableOpenError::Building { path: path.to_owned() }))
+    opened?.ok_or_else(|| TableOpenError::Building { path: path.to_owned() })
 }
 
-/// Opens the table at `path` if it was created since boot and its header `is_wanted`.
+/// Opens the table at `path` if it was created since boot.
 ///
 /// # Errors
 /// [`TableOpenError`].
-pub(super) fn open_existing<T>(
-    path: &Path,
-    is_wanted: impl Fn(&Header) -> bool,
-    assemble: impl Fn(MappedTables) -> T,
-) -> Result<Option<T>, TableOpenError> {
+pub(super) fn open_existing(path: &Path) -> Result<MappedTable, TableOpenError> {
     let machine = Machine::current()?;
-    let _process = process_lock(path)?;
-    let table = existing(path, &machine)?.filter(|table| is_wanted(&table.header));
-    table.map(|table| map(table, path, &machine).map(&assemble)).transpose()
+    let opened = Deadline::of_opening().retry(|| {
+        let _process = process_lock(path)?;
+        let table = existing(path, &machine)?;
+        table.ok_or_else(|| TableOpenError::Missing { path: path.to_owned() })?.map(path)
+    });
+    opened?.ok_or_else(|| TableOpenError::Building { path: path.to_owned() })
 }
 
 /// Takes this process's lock.
 fn process_lock(path: &Path) -> Result<ProcessLock, TableOpenError> {
     ProcessLock::take().ok_or_else(|| TableOpenError::Busy { path: path.to_owned() })
-}
-
-/// Returns the path of a table after a larger one has replaced it.
-fn retired_path(path: &Path, generation: u32) -> PathBuf {
-    service_path(path, &(u64::from(generation) + 1).to_string())
 }
 
 /// Returns the path of a service file of the table at `path`.
@@ -133,28 +120,14 @@ fn existing(path: &Path, machine: &Machine) -> Result<Option<TableFile>, TableOp
     Ok(Some(TableFile { file, header }).filter(|_| is_current))
 }
 
-/// Maps a table and the older tables that it replaces.
-fn map(table: TableFile, path: &Path, machine: &Machine) -> Result<MappedTables, TableOpenError> {
-    let mut older = Vec::new();
-    for generation in table.header.oldest..table.header.generation {
-        let place = retired_path(path, generation);
-        let Some(found) = existing(&place, machine)? else { continue };
-        if found.header.is_related(&table.header) && found.header.generation == generation {
-            older.push(found.map(place)?);
-        }
-    }
-    Ok(MappedTables { newest: table.map(path.to_owned())?, older })
-}
-
 /// Creates a table as a service file and renames it to `path`. Returns `None` if another process is
 /// doing so or has done so.
-fn build<T>(
+fn build(
     path: &Path,
     capacity: Option<usize>,
     machine: &Machine,
     faults: &impl Faults,
-    assemble: impl Fn(MappedTables) -> T,
-) -> Result<Option<T>, TableOpenError> {
+) -> Result<Option<MappedTable>, TableOpenError> {
     let building = service_path(path, "new");
     let Some(file) = open_file(&building, true)? else { return Ok(None) };
     faults.reached(FaultPoint::FileOpened);
@@ -169,34 +142,29 @@ fn build<T>(
     if identity_at(&building).ok() != Some(identity(&file).map_err(io_error("read", &building))?) {
         return Ok(None);
     }
+    // Locked until it is replaced.
     let replaced = existing(path, machine)?;
     faults.reached(FaultPoint::LookedAgain);
-    let header = match &replaced {
-        None => {
-            let capacity = capacity.unwrap_or(DEFAULT_CAPACITY);
-            Header::new(capacity, HashKey::random(), machine)
+    if let Some(TableFile { file, header }) = &replaced {
+        let is_made = header.has_capacity(capacity);
+        if is_made || !lock_alone(file).map_err(io_error("lock", path))? {
+            fs::remove_file(&building).map_err(io_error("remove", &building))?;
+            let (path, capacity) = (path.to_owned(), header.capacity());
+            return if is_made { Ok(None) } else { Err(TableOpenError::InUse { path, capacity }) };
         }
-        Some(table) => match capacity.filter(|_| table.header.is_smaller_than(capacity)) {
-            Some(capacity) => table.header.enlarged(capacity),
-            None => {
-                fs::remove_file(&building).map_err(io_error("remove", &building))?;
-                return Ok(None);
-            }
-        },
-    };
+    }
+    let capacity = capacity.unwrap_or(DEFAULT_CAPACITY);
+    let header = Header::new(capacity, HashKey::random(), machine);
     reserve(&file, &header, path, &building)?;
     faults.reached(FaultPoint::Reserved);
     file.write_all_at(&header.to_bytes(), 0).map_err(io_error("write", &building))?;
     faults.reached(FaultPoint::HeaderWritten);
-    if let Some(replaced) = &replaced {
-        keep_name(path, replaced, machine)?;
-        faults.reached(FaultPoint::Linked);
-    }
+    // Before the table has its name, or a process that wants another capacity could replace it. No other
+    // process has this lock of the new file.
+    lock_shared(&file).map_err(io_error("lock", &building))?;
     fs::rename(&building, path).map_err(io_error("create", path))?;
     faults.reached(FaultPoint::FileRenamed);
-    let table = assemble(map(TableFile { file, header }, path, machine)?);
-    faults.reached(FaultPoint::Retired);
-    Ok(Some(table))
+    TableFile { file, header }.map(path)
 }
 
 /// Reserves the table's bytes, so that a full file system is an error here and not a fatal signal
@@ -221,22 +189,6 @@ fn reserve(
     })
 }
 
-/// Links the table at `path` under its retired path, where it is found after it is replaced.
-fn keep_name(path: &Path, replaced: &TableFile, machine: &Machine) -> Result<(), TableOpenError> {
-    let kept = retired_path(path, replaced.header.generation);
-    let identity = identity(&replaced.file).map_err(io_error("read", path))?;
-    if identity_at(&kept).ok() == Some(identity) {
-        // A process died after it had linked the table.
-        return Ok(());
-    }
-    if let Some(file) = open_file(&kept, false)? {
-        // A leftover of a removed table. Other files are refused.
-        read_header(&file, &kept, machine)?;
-        fs::remove_file(&kept).map_err(io_error("remove", &kept))?;
-    }
-    fs::hard_link(path, &kept).map_err(io_error("create", &kept))
-}
-
 /// Returns the identity of a file: its device and inode numbers.
 fn identity(file: &File) -> io::Result<(u64, u64)> {
     file.metadata().map(|found| (found.dev(), found.ino()))
@@ -245,14 +197,6 @@ fn identity(file: &File) -> io::Result<(u64, u64)> {
 /// Returns the identity of the file at a path, without following a link.
 fn identity_at(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
-}
-
-/// Removes the file at `path` if it has this identity.
-pub(super) fn remove(path: &Path, identity: (u64, u64)) {
-    if identity_at(path).is_ok_and(|found| found == identity) {
-        // If this fails, the file uses up space until the table is enlarged again.
-        let _ = fs::remove_file(path);
-    }
 }
 
 /// Returns a function that adds the failed action and the path to an error of the system.

@@ -10,7 +10,6 @@ use std::path::Path;
 
 use siphasher::sip::SipHasher13;
 
-use crate::clock::{Clock, SystemClock};
 use crate::hash::HashKey;
 use crate::store::shared::TableOpenError;
 use crate::store::shared::slot::SharedSlot;
@@ -18,7 +17,7 @@ use crate::store::shared::table_memory::{SLOTS_PER_BUCKET, SLOTS_PER_LINE, Table
 use crate::sync::counting::AtomicU64;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"penstock");
-const LAYOUT: u32 = 4;
+const LAYOUT: u32 = 5;
 const ENDIAN_MARK: u32 = 0x0102_0304;
 pub(super) const HEADER_BYTES: usize = 4096;
 /// The offset of the counters, which all processes write.
@@ -35,10 +34,8 @@ const _: () = assert!(COUNTERS_AT == 128 && size_of::<FirstPage>() <= HEADER_BYT
 /// The first page of a table's file in the memory of its processes.
 #[repr(C)]
 pub(super) struct FirstPage {
-    /// The first word of the header; 0 if the file was truncated.
-    pub(super) magic: AtomicU64,
-    /// The rest of the header, which is read when the file is opened.
-    header: [AtomicU64; 15],
+    /// The header, which is read when the file is opened.
+    header: [AtomicU64; 16],
     pub(super) counters: TableCounters,
 }
 
@@ -52,12 +49,6 @@ pub(super) struct Header {
     pub(super) hash_key: HashKey,
     owner: u32,
     time_namespace: u64,
-    /// The number of tables that this one replaced, one after another.
-    pub(super) generation: u32,
-    /// The generation of the oldest table that may still hold buckets.
-    pub(super) oldest: u32,
-    /// When the file was created, on the steady clock.
-    pub(super) created: i64,
 }
 
 impl Header {
@@ -71,31 +62,17 @@ impl Header {
             hash_key,
             owner: machine.user,
             time_namespace: machine.time_namespace,
-            generation: 0,
-            oldest: 0,
-            created: SystemClock::new().now().get(),
         }
     }
 
-    /// Returns the header of a larger table that replaces this one.
-    pub(super) fn enlarged(&self, capacity: usize) -> Header {
-        let home_lines = home_lines(capacity);
-        Header {
-            home_lines,
-            file_bytes: file_bytes(home_lines),
-            generation: self.generation.wrapping_add(1),
-            ..self.clone()
-        }
+    /// Returns whether the table has this capacity; `None` is any.
+    pub(super) fn has_capacity(&self, capacity: Option<usize>) -> bool {
+        capacity.is_none_or(|capacity| self.home_lines == home_lines(capacity))
     }
 
-    /// Returns whether the table has less room than a new one with this capacity.
-    pub(super) fn is_smaller_than(&self, capacity: Option<usize>) -> bool {
-        capacity.is_some_and(|capacity| self.home_lines < home_lines(capacity))
-    }
-
-    /// Returns whether one of the tables has replaced the other, directly or through others.
-    pub(super) fn is_related(&self, other: &Header) -> bool {
-        (self.hash_key.0, self.hash_key.1) == (other.hash_key.0, other.hash_key.1)
+    /// Returns the number of buckets for which the table was created.
+    pub(super) fn capacity(&self) -> u64 {
+        self.home_lines * SLOTS_PER_LINE as u64 / SLOTS_PER_BUCKET as u64
     }
 
     /// Returns the bytes of the header page.
@@ -120,9 +97,6 @@ impl Header {
         put(&self.owner.to_ne_bytes());
         put(&[0; 4]);
         put(&self.time_namespace.to_ne_bytes());
-        put(&self.generation.to_ne_bytes());
-        put(&self.oldest.to_ne_bytes());
-        put(&self.created.to_ne_bytes());
         let sum = checksum(&bytes[..FIXED_BYTES]);
         bytes[FIXED_BYTES..COUNTERS_AT].copy_from_slice(&sum.to_ne_bytes());
         bytes
@@ -162,22 +136,10 @@ impl Header {
         let owner = u32_of(field(4));
         field(4);
         let time_namespace = u64_of(field(8));
-        let (generation, oldest) = (u32_of(field(4)), u32_of(field(4)));
-        let created = u64_of(field(8)) as i64;
         if u64_of(&bytes[FIXED_BYTES..COUNTERS_AT]) != checksum(&bytes[..FIXED_BYTES]) {
             return Err("its header is damaged");
         }
-        Ok(Header {
-            home_lines,
-            file_bytes,
-            boot_id,
-            hash_key,
-            owner,
-            time_namespace,
-            generation,
-            oldest: oldest.min(generation),
-            created,
-        })
+        Ok(Header { home_lines, file_bytes, boot_id, hash_key, owner, time_namespace })
     }
 }
 

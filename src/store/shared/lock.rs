@@ -12,8 +12,6 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-use smallvec::SmallVec;
-
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
 use crate::sync::Ordering;
@@ -22,7 +20,12 @@ use crate::sync::counting::AtomicU32;
 /// The kinds of record locks, in the type of their field. On some systems the constants have
 /// another type.
 const WRITE: libc::c_short = libc::F_WRLCK as libc::c_short;
+const READ: libc::c_short = libc::F_RDLCK as libc::c_short;
 const UNLOCK: libc::c_short = libc::F_UNLCK as libc::c_short;
+/// A byte far beyond any line, which the builder of a table locks.
+const BUILDERS_BYTE: i64 = 1 << 62;
+/// A byte that each process locks that has the table open.
+const USERS_BYTE: i64 = BUILDERS_BYTE + 1;
 /// The process whose thread holds the [`ProcessLock`]; 0 if it is free.
 static HOLDER: AtomicU32 = AtomicU32::new(0);
 
@@ -62,16 +65,13 @@ impl Drop for ProcessLock {
     }
 }
 
-/// The locks of some windows, newest table first.
+/// The lock of some lines.
 #[derive(Debug)]
 pub struct WindowGuard<'a> {
-    _lines: Locks<'a>,
+    _lines: LinesGuard<'a>,
     // Released last.
     _process: ProcessLock,
 }
-
-/// The locks of a window in several tables. Few tables were enlarged.
-pub(super) type Locks<'a> = SmallVec<[LinesGuard<'a>; 1]>;
 
 impl<'a> WindowGuard<'a> {
     /// Takes the process's lock and then those of `try_lock`, which returns `None` if another
@@ -85,7 +85,7 @@ impl<'a> WindowGuard<'a> {
     /// its lock in time.
     pub(super) fn take(
         deadline: &Deadline,
-        try_lock: impl Fn() -> Result<Option<Locks<'a>>, SharedError>,
+        try_lock: impl Fn() -> Result<Option<LinesGuard<'a>>, SharedError>,
     ) -> Result<Option<WindowGuard<'a>>, SharedError> {
         deadline.retry(|| {
             let process = if deadline.may_wait() {
@@ -114,32 +114,22 @@ impl<'a> LinesGuard<'a> {
     /// lock.
     ///
     /// # Errors
-    /// [`SharedError::Replaced`] if `file` is no longer the table with this `identity`, or
-    /// `needs_name` and it was removed; [`SharedError::Truncated`] if it does not have `bytes` bytes;
-    /// [`SharedError::Lock`] if the kernel refuses.
+    /// [`SharedError::Replaced`] if `file` is no longer the table with this `identity`, or it was
+    /// removed; [`SharedError::Lock`] if the kernel refuses.
     pub(super) fn try_take(
         file: &'a File,
         identity: (u64, u64),
-        bytes: u64,
-        needs_name: bool,
         lines: Range<usize>,
     ) -> Result<Option<LinesGuard<'a>>, SharedError> {
         // A program that closes all its descriptors, as daemons do, and then opens another file
         // under the same number would otherwise lock that file.
         let metadata = file.metadata().map_err(SharedError::Lock)?;
-        let is_removed = needs_name && metadata.nlink() == 0;
-        if (metadata.dev(), metadata.ino()) != identity || is_removed {
+        if (metadata.dev(), metadata.ino()) != identity || metadata.nlink() == 0 {
             return Err(SharedError::Replaced);
         }
-        if metadata.len() != bytes {
-            return Err(SharedError::Truncated);
-        }
         let (start, length) = (lines.start as i64, lines.len() as i64);
-        match record_lock(file, WRITE, start, length) {
-            Ok(()) => Ok(Some(LinesGuard { file, start, length })),
-            Err(error) if is_taken(&error) => Ok(None),
-            Err(error) => Err(SharedError::Lock(error)),
-        }
+        let locked = is_locked(record_lock(file, WRITE, start, length));
+        Ok(locked.map_err(SharedError::Lock)?.then(|| LinesGuard { file, start, length }))
     }
 }
 
@@ -151,12 +141,30 @@ impl Drop for LinesGuard<'_> {
     }
 }
 
-/// Tries to lock one byte far beyond any line, so that one process at a time creates a table.
-/// Returns whether this succeeded. The lock is released with the descriptor.
+/// Tries to take the lock with which one process at a time creates a table. Returns whether this
+/// succeeded. The lock is released with the descriptor.
 pub(super) fn lock_builders(file: &File) -> io::Result<bool> {
-    const BUILDERS_BYTE: i64 = 1 << 62;
-    match record_lock(file, WRITE, BUILDERS_BYTE, 1) {
-        Ok(()) => Ok(true),
+    is_locked(record_lock(file, WRITE, BUILDERS_BYTE, 1))
+}
+
+/// Tries to share the lock of all processes that have a table open. Returns whether this succeeded.
+///
+/// The lock belongs to the descriptor and its copies in child processes, and is released with the last of
+/// them.
+pub(super) fn lock_shared(file: &File) -> io::Result<bool> {
+    is_locked(fcntl(file, libc::F_OFD_SETLK, READ, USERS_BYTE, 1))
+}
+
+/// Tries to take the lock of [`lock_shared`] alone, so that no process opens the table. Returns whether this
+/// succeeded.
+pub(super) fn lock_alone(file: &File) -> io::Result<bool> {
+    is_locked(fcntl(file, libc::F_OFD_SETLK, WRITE, USERS_BYTE, 1))
+}
+
+/// Returns whether a lock was taken; another process may have it.
+fn is_locked<T>(outcome: io::Result<T>) -> io::Result<bool> {
+    match outcome {
+        Ok(_) => Ok(true),
         Err(error) if is_taken(&error) => Ok(false),
         Err(error) => Err(error),
     }

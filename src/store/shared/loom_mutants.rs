@@ -18,15 +18,6 @@ pub enum Mutant {
     GivesBackAll,
     /// All reads and writes of slots are Relaxed.
     Relaxed,
-    /// A key is added to a retired table.
-    AddsToRetired,
-    /// A bucket is copied to a larger table before it is sealed in the older one.
-    CopiesUnsealed,
-    /// A bucket of an older table is freed before it is copied.
-    FreesBeforeCopy,
-    /// A lifetime is raised without announcing how late a state may now end that a call with an
-    /// older reading of the key is about to write.
-    AnnouncesFoundOnly,
 }
 
 #[cfg(loom)]

@@ -45,14 +45,9 @@ impl SlotKey {
     /// Returns the key of the next bucket in this slot.
     pub(super) fn succeeded_by(self, tag: SlotTag, kind: StateKind, lifetime: Lifetime) -> SlotKey {
         let has_slots = if kind == StateKind::Slots { HAS_SLOTS } else { 0 };
-        self.succeeded_as(SlotKey(tag.0 | has_slots | lifetime.bits()))
-    }
-
-    /// Returns the key of a bucket of another slot that is moved to this one.
-    pub(super) fn succeeded_as(self, other: SlotKey) -> SlotKey {
         let one = if has(Mutant::NoTenancy) { 0 } else { TENANCY_ONE };
         let tenancy = self.0.wrapping_add(one) & TENANCY_MASK;
-        SlotKey((other.0 & !TENANCY_MASK) | tenancy)
+        SlotKey(tag.0 | tenancy | has_slots | lifetime.bits())
     }
 
     /// Returns what the state is.
@@ -97,9 +92,6 @@ impl SlotKey {
     }
 
     /// Returns the state of a state word.
-    ///
-    /// The top bit is cleared, so that a damaged word is a state too. The table compares it with
-    /// the announced bounds.
     pub(super) fn unmasked(self, word: u64) -> State {
         State::from_word((word ^ self.mask()) & !TOP_BIT)
             .unwrap_or(State::from_instant(Timestamp::ORIGIN))
@@ -137,6 +129,12 @@ impl Occupant {
         }
     }
 
+    /// Returns the state; `None` if the bucket is full at `now`.
+    #[inline(always)]
+    pub(super) fn state_at(self, now: Now) -> Option<State> {
+        (!self.is_over(now)).then(|| self.state())
+    }
+
     /// Returns whether the bucket is full at `now`.
     #[inline(always)]
     pub(super) fn is_over(self, now: Now) -> bool {
@@ -146,16 +144,6 @@ impl Occupant {
     /// Returns the time from `now` until the bucket is full, negative if it is.
     pub(super) fn left(self, now: Now) -> i64 {
         self.end().get().saturating_sub(now.on(self.key.lifetime().timeline()).get())
-    }
-
-    /// Returns whether the state is sealed: a process is moving it to a larger table, or died while
-    /// it did so.
-    ///
-    /// A sealed word is the masked state without its top bit. That is [`FREE`] for one state of
-    /// 2^63, which is then lost.
-    #[inline(always)]
-    pub(super) const fn is_sealed(self) -> bool {
-        self.word & TOP_BIT == 0
     }
 }
 
@@ -219,21 +207,6 @@ impl SharedSlot {
     /// if the state has changed.
     pub(super) fn restore(&self, after: Occupant, before: Option<u64>) -> bool {
         self.swap(after.word, before.unwrap_or(FREE))
-    }
-
-    /// Seals the state: it can be read, but charges fail. Returns `false` if it has changed.
-    pub(super) fn seal(&self, seen: Occupant) -> bool {
-        self.swap(seen.word, seen.word & !TOP_BIT)
-    }
-
-    /// Reverts [`SharedSlot::seal`]. Only under the lock of its window.
-    pub(super) fn unseal(&self, seen: Occupant) -> bool {
-        self.swap(seen.word, seen.word | TOP_BIT)
-    }
-
-    /// Frees a slot whose content `seen` was sealed.
-    pub(super) fn release_sealed(&self, seen: Occupant) -> bool {
-        self.swap(seen.word & !TOP_BIT, FREE)
     }
 
     #[inline(always)]
@@ -307,21 +280,6 @@ mod tests {
         assert!(slot.replace(seen, state(6)).is_none());
         assert!(slot.occupant_of(mine).is_none());
         assert_eq!(slot.occupant_of(other).map(Occupant::state), Some(state(5)));
-    }
-
-    #[test]
-    fn a_sealed_state_cannot_be_replaced_but_read_and_unsealed() {
-        let (slot, tag) = (SharedSlot::new(), SlotTag::of_low_bits(1));
-        let key = SlotKey(0).succeeded_by(tag, StateKind::Instant, Lifetime::INSTANT);
-        slot.rename(key);
-        let seen = slot.publish(key, state(5));
-        assert!(slot.seal(seen));
-        assert!(slot.replace(seen, state(6)).is_none());
-        let sealed = slot.occupant_of(tag).expect("a sealed state");
-        assert!(sealed.is_sealed() && !seen.is_sealed());
-        assert_eq!(sealed.state(), state(5));
-        assert!(slot.unseal(sealed));
-        assert!(slot.replace(seen, state(6)).is_some());
     }
 
     #[test]

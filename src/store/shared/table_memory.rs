@@ -1,13 +1,13 @@
 //! The memory of a table: its slots, their locks, and the words that all processes share.
 
 use std::fmt;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
 use crate::engine::time::{Now, Timeline, Timestamp};
 use crate::store::shared::SharedError;
 use crate::store::shared::deadline::Deadline;
 use crate::store::shared::slot::SharedSlot;
-use crate::sync::counting::{self, AtomicU64, AtomicUsize};
+use crate::sync::counting::{self, AtomicU64};
 use crate::sync::{Ordering, Word};
 
 /// Slots in one cache line.
@@ -17,10 +17,7 @@ pub const SLOTS_PER_LINE: usize = 4;
 /// window of 32 slots full.
 pub(super) const SLOTS_PER_BUCKET: usize = 2;
 
-/// The memory of one table: a mapped file, or ordinary memory in models.
-///
-/// Enlarging a table replaces it by a larger one, its successor, which takes over the buckets of
-/// the older tables one by one. The tables form a list, and each process has its own.
+/// The memory of a table: a mapped file, or ordinary memory in models.
 pub trait TableMemory: Send + Sync + fmt::Debug {
     /// The locks of some windows, which are released on drop. Only their holder assigns slots
     /// there.
@@ -41,8 +38,8 @@ pub trait TableMemory: Send + Sync + fmt::Debug {
     /// Returns the words that all processes share.
     fn counters(&self) -> &TableCounters;
 
-    /// Locks some lines of this table only. Returns `None` if another process holds their lock and
-    /// the deadline has passed. The caller holds no other lock.
+    /// Locks some lines. Returns `None` if another process holds their lock and the deadline has
+    /// passed. The caller holds no other lock.
     ///
     /// # Errors
     /// [`SharedError`] if the table cannot be locked.
@@ -52,48 +49,16 @@ pub trait TableMemory: Send + Sync + fmt::Debug {
         deadline: &Deadline,
     ) -> Result<Option<Self::Guard<'_>>, SharedError>;
 
-    /// Locks the windows of a bucket in this table and in all older ones.
+    /// Locks the window of a bucket.
     ///
     /// # Errors
-    /// As [`TableMemory::lock_lines`], and if another process holds one of the locks and the deadline has
+    /// As [`TableMemory::lock_lines`], and if another process holds the lock and the deadline has
     /// passed.
-    fn lock(&self, place: u64, deadline: &Deadline) -> Result<Self::Guard<'_>, SharedError>;
-
-    /// Returns the table that this one replaces and whose buckets it takes over.
-    fn older(&self) -> Option<&Self>;
-
-    /// Returns the table that replaces this one, if this process has opened it.
-    fn successor(&self) -> Option<&Self>;
-
-    /// Opens the table that replaces this one; afterwards [`TableMemory::successor`] returns it.
-    ///
-    /// # Errors
-    /// [`SharedError::Replaced`] if there is none.
-    fn open_successor(&self) -> Result<(), SharedError>;
-
-    /// Returns whether the file was truncated, so that the words that were read before this call
-    /// may be zeros.
-    fn is_truncated(&self) -> bool {
-        false
+    fn lock(&self, place: u64, deadline: &Deadline) -> Result<Self::Guard<'_>, SharedError> {
+        let home = self.home_line(place);
+        let locked = self.lock_lines(home..home + self.window(), deadline)?;
+        locked.ok_or_else(|| deadline.error())
     }
-
-    /// Returns an error if this table, or an older one whose buckets it takes over, was truncated.
-    ///
-    /// # Errors
-    /// [`SharedError::Truncated`].
-    fn refuse_truncated(&self) -> Result<(), SharedError> {
-        if self.tables().any(TableMemory::is_truncated) {
-            Err(SharedError::Truncated)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Removes the file of a table without buckets.
-    fn discard(&self);
-
-    /// Returns the number of lines of a retired table that this process has found to be free.
-    fn swept(&self) -> &AtomicUsize;
 
     /// Returns the number of locks of lines that processes hold; `None` if it is unknown.
     fn held_locks(&self) -> Option<u64>;
@@ -136,41 +101,15 @@ pub trait TableMemory: Send + Sync + fmt::Debug {
     fn slots(&self) -> usize {
         self.lines() * SLOTS_PER_LINE
     }
-
-    /// Returns this table and the older ones that may have buckets, newest first.
-    fn tables(&self) -> impl Iterator<Item = &Self> {
-        std::iter::once(self).chain(self.older_tables())
-    }
-
-    /// Returns the older tables that may have buckets, newest first.
-    fn older_tables(&self) -> impl Iterator<Item = &Self> {
-        std::iter::successors(self.older(), |table| table.older())
-            .filter(|table| table.counters().stage() != TableStage::Emptied)
-    }
 }
-
-/// The stage in the life of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TableStage {
-    /// New buckets are added to it.
-    InUse,
-    /// A larger table has replaced it. Buckets are moved there, and none is added here.
-    Retired,
-    /// It has no buckets.
-    Emptied,
-}
-
-// Words that differ in many bits, so that damage does not retire a table.
-const RETIRED: u64 = u64::from_ne_bytes(*b"retired!");
-const EMPTIED: u64 = u64::from_ne_bytes(*b"emptied!");
 
 /// The words that all processes of a table share, each on its own cache line.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct TableCounters {
     /// The latest instant at which a forgotten bucket became full, on each timeline.
-    floors: [Padded; 2],
-    /// Buckets that were forgotten after they became full, or because they were damaged.
+    floors: [Maximum; 2],
+    /// Buckets that were forgotten after they became full.
     pub(super) forgotten: EventCounter,
     /// Buckets that were evicted before they were full.
     pub(super) live_evictions: EventCounter,
@@ -178,91 +117,33 @@ pub struct TableCounters {
     pub(super) overflowed: EventCounter,
     /// New ids that were refused because their window was full.
     pub(super) refused: EventCounter,
-    /// Bounds of all states that were ever written.
-    pub(super) announced: Announced,
-    /// The table's [`TableStage`].
-    stage: Padded,
     /// Locks that were taken for inserts.
     pub(super) locked: EventCounter,
     /// Locks among them that their holder has released.
     pub(super) unlocked: EventCounter,
     /// The largest number found so far of locks among them whose holder is dead.
-    recovered: Padded,
+    recovered: Maximum,
 }
 
 impl TableCounters {
     /// Returns the latest instants at which a forgotten bucket became full.
     pub(super) fn floor(&self) -> Now {
         let floor = |timeline: Timeline| {
-            let floor = self.floors[timeline as usize].get();
-            // No bucket becomes full later than at the latest end: such a floor is damaged.
-            let is_valid = floor <= self.announced.latest_end(timeline).get();
-            Timestamp::clamped(if is_valid { floor as i64 } else { 0 })
+            Timestamp::clamped(self.floors[timeline as usize].get().cast_signed())
         };
         Now { steady: floor(Timeline::Steady), wall: floor(Timeline::Wall) }
     }
 
     /// Raises the floor of a timeline.
-    pub(super) fn raise_floor(&self, timeline: Timeline, to: u64) {
-        self.floors[timeline as usize].raise(to);
-    }
-
-    /// Returns the stage of the table.
-    #[inline(always)]
-    pub(super) fn stage(&self) -> TableStage {
-        // Acquire pairs with the Release in `set_emptied`: a process that sees an emptied table
-        // must also see its floor.
-        match self.stage.0.0.load(Ordering::Acquire) {
-            RETIRED => TableStage::Retired,
-            EMPTIED => TableStage::Emptied,
-            _ => TableStage::InUse,
-        }
-    }
-
-    /// Marks the table as replaced by a larger one. Every process that opens the larger table calls
-    /// this before it adds a bucket there.
-    pub fn retire(&self) {
-        // Fails only if another process has retired or emptied the table.
-        let found = self.stage.0.0.load(Ordering::Acquire);
-        if found != RETIRED && found != EMPTIED {
-            let _ = self.stage.0.0.compare_exchange(
-                found,
-                RETIRED,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
-        }
-    }
-
-    /// Marks the table as emptied.
-    pub(super) fn set_emptied(&self) {
-        self.stage.0.0.store(EMPTIED, Ordering::Release);
+    pub(super) fn raise_floor(&self, timeline: Timeline, to: Timestamp) {
+        self.floors[timeline as usize].raise(to.get().cast_unsigned());
     }
 }
 
-/// Bounds of all states that were ever written to a table, on one cache line. Each is raised before
-/// such a state is written, so what is beyond them is damage.
+/// A number that only grows, on its own cache line.
 #[repr(C, align(64))]
-#[derive(Debug, Default)]
-pub(super) struct Announced {
-    /// The latest end of a state on each timeline.
-    latest_ends: [Maximum; 2],
-    /// The bits of the longest stored lifetime, on the steady timeline.
-    pub(super) longest_lifetime: Maximum,
-}
-
-impl Announced {
-    /// Returns the latest end of a state on a timeline.
-    #[inline(always)]
-    pub(super) fn latest_end(&self, timeline: Timeline) -> &Maximum {
-        &self.latest_ends[timeline as usize]
-    }
-}
-
-/// A number that only grows.
-#[repr(transparent)]
 #[derive(Debug)]
-pub(super) struct Maximum(Word);
+struct Maximum(Word);
 
 impl Default for Maximum {
     fn default() -> Maximum {
@@ -273,29 +154,15 @@ impl Default for Maximum {
 impl Maximum {
     /// Returns the number.
     #[inline(always)]
-    pub(super) fn get(&self) -> u64 {
+    fn get(&self) -> u64 {
         // Relaxed: these words order no other access. Evicting and inserting one key needs
         // overlapping locks, which order the floor.
         self.0.load(Ordering::Relaxed)
     }
 
     /// Raises the number to at least `to`.
-    pub(super) fn raise(&self, to: u64) {
+    fn raise(&self, to: u64) {
         self.0.fetch_max(to, Ordering::Relaxed);
-    }
-}
-
-/// A [`Maximum`] on its own cache line.
-#[repr(C, align(64))]
-#[derive(Debug, Default)]
-pub(super) struct Padded(Maximum);
-
-impl Deref for Padded {
-    type Target = Maximum;
-
-    #[inline(always)]
-    fn deref(&self) -> &Maximum {
-        &self.0
     }
 }
 
@@ -355,22 +222,8 @@ pub enum FaultPoint {
     Reserved = 24,
     /// The header is written.
     HeaderWritten = 25,
-    /// The table that is replaced has been linked.
-    Linked = 26,
     /// The table has been renamed.
-    FileRenamed = 27,
-    /// The table that was replaced is retired.
-    Retired = 28,
-    /// A bucket of an older table is sealed.
-    Sealed = 31,
-    /// It is copied to the newer table.
-    Copied = 32,
-    /// It is removed from the older table.
-    Moved = 33,
-    /// Every slot of an older table is free; the table is marked next.
-    Swept = 34,
-    /// It is marked as emptied; its file is removed next.
-    Emptied = 35,
+    FileRenamed = 26,
 }
 
 impl FaultPoint {
@@ -389,24 +242,14 @@ impl FaultPoint {
         FaultPoint::BeforeGiveBack,
         FaultPoint::BeforeReset,
     ];
-    /// The instants of an opening that builds or enlarges a table, in ascending order.
-    pub const OF_BUILDERS: [FaultPoint; 8] = [
+    /// The instants of an opening that builds a table, in ascending order.
+    pub const OF_BUILDERS: [FaultPoint; 6] = [
         FaultPoint::FileOpened,
         FaultPoint::FileLocked,
         FaultPoint::LookedAgain,
         FaultPoint::Reserved,
         FaultPoint::HeaderWritten,
-        FaultPoint::Linked,
         FaultPoint::FileRenamed,
-        FaultPoint::Retired,
-    ];
-    /// The instants of calls that take over buckets of an older table, in ascending order.
-    pub const OF_MOVES: [FaultPoint; 5] = [
-        FaultPoint::Sealed,
-        FaultPoint::Copied,
-        FaultPoint::Moved,
-        FaultPoint::Swept,
-        FaultPoint::Emptied,
     ];
 }
 

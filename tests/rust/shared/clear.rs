@@ -1,29 +1,11 @@
 //! Clearing of a table while threads use it.
 
-use std::fs::OpenOptions;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use penstock::store::Store;
-use penstock::store::shared::{MappedFile, SharedStore};
 
 use super::{COUNTED_LIMIT, Shared, fresh_path};
-
-#[test]
-fn a_truncated_table_is_an_error() {
-    for keep in [0, 2] {
-        let call = |call: fn(&SharedStore<MappedFile>) -> bool| {
-            let path = fresh_path("truncated");
-            let shared = Shared::open(&path, 1000).expect("a new table");
-            assert!((0..100).all(|id| shared.spend("Counted", &id.to_string())));
-            let file = OpenOptions::new().write(true).open(&path).expect("the table");
-            let whole = file.metadata().expect("its length").len();
-            file.set_len(whole * keep / 4).expect("a shorter file");
-            assert!(call(shared.0.store()), "{keep} quarters are left");
-        };
-        call(|store| store.clear().is_err());
-    }
-}
 
 #[test]
 fn each_clear_of_a_table_in_use_admits_at_most_one_more_limit() {

@@ -4,13 +4,10 @@ use std::fs::{self, OpenOptions};
 use std::hash::Hasher;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use penstock::clock::{AnyClock, ManualClock};
-use penstock::engine::time::Timestamp;
 use penstock::engine::verb::Verb;
 use penstock::store::memory::Overflow;
-use penstock::store::shared::{MappedFile, SharedStore, TableOpenError};
+use penstock::store::shared::{MappedFile, TableOpenError};
 use siphasher::sip::SipHasher13;
 
 use super::{Shared, fresh_path};
@@ -35,8 +32,7 @@ fn a_table_is_private_and_keeps_its_state() {
     assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
     assert!((0..3).all(|_| first.spend("Counted", "ada")));
     drop(first);
-    // A smaller capacity has no effect.
-    let again = Shared::open(&path, 7).expect("the same table");
+    let again = open(&path).expect("the same table");
     assert_eq!(again.used("ada"), 3);
     assert_eq!(fs::metadata(&path).expect("a file").ino(), metadata.ino());
     assert_eq!(fs::metadata(&path).expect("a file").len(), metadata.len());
@@ -148,12 +144,13 @@ fn a_table_of_a_previous_boot_is_replaced_by_an_empty_one() {
     let path = fresh_path("boot");
     let before = open(&path).expect("a new table");
     assert!((0..3).all(|_| before.spend("Counted", "ada")));
+    drop(before);
     rewrite(&path, 48, &[7; 16]);
     let after = open(&path).expect("a table of this boot");
     assert_eq!(after.used("ada"), 0);
     assert!(after.spend("Counted", "ada"));
     assert_eq!(open(&path).expect("the same table").used("ada"), 1);
-    // An inspection reports that there is no table.
+    // A command reports that there is no table.
     rewrite(&path, 48, &[7; 16]);
     assert!(matches!(MappedFile::open_existing(&path), Err(TableOpenError::Missing { .. })));
 }
@@ -177,65 +174,56 @@ fn a_new_table_allocates_all_its_space() {
     assert!(metadata.blocks() * 512 >= metadata.len(), "{} blocks", metadata.blocks());
 }
 
-fn retired(path: &Path, generation: u32) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!("~{generation}"));
-    name.into()
+fn capacity_of(shared: &Shared<MappedFile>) -> Option<u64> {
+    shared.0.stats().expect("statistics").capacity
 }
 
 #[test]
-fn a_larger_table_takes_over_the_buckets() {
+fn a_table_that_no_process_has_open_is_replaced_by_one_of_another_capacity() {
     let path = fresh_path("table");
-    let small = Shared::open(&path, 100).expect("a new table");
-    let ids: Vec<String> = (0..90).map(|id| id.to_string()).collect();
-    assert!(ids.iter().all(|id| small.spend("Counted", id)));
-    let slots = small.0.stats().expect("statistics").slots.expect("a count");
-    let large = Shared::open(&path, 1000).expect("a larger table");
-    // Both processes find each bucket, regardless of its table.
-    for (index, id) in ids.iter().enumerate() {
-        let (first, second) = if index % 2 == 0 { (&small, &large) } else { (&large, &small) };
-        assert_eq!((first.used(id), second.used(id)), (1, 1));
-        assert!(first.spend("Counted", id) && second.spend("Counted", id));
-        assert_eq!((first.used(id), second.used(id)), (3, 3));
+    for capacity in [100, 1000, 40] {
+        let shared = Shared::open(&path, capacity).expect("a table of this capacity");
+        assert_eq!((shared.used("ada"), capacity_of(&shared)), (0, Some(capacity as u64)));
+        assert!(shared.spend("Counted", "ada"));
+        drop(shared);
+        // Without a capacity, and with the same one, it is used as it is.
+        let memory = MappedFile::open(&path, None).expect("the same table");
+        assert_eq!(Shared::in_file(memory, Overflow::Share).used("ada"), 1);
+        assert_eq!(Shared::open(&path, capacity).expect("the same table").used("ada"), 1);
     }
-    for shared in [&small, &large] {
-        let stats = shared.0.stats().expect("statistics");
-        assert_eq!(stats.buckets, Some(90));
-        assert!(stats.slots.expect("a count") > 9 * slots);
-        assert_eq!((stats.evicted, stats.refused), (Some(0), Some(0)));
-    }
-    assert!(retired(&path, 1).exists());
-    let snapshot = small.0.snapshot();
-    let bound = snapshot.limit("Counted").expect("a limit");
-    assert!(small.0.reset(bound, "7").expect("an answer"));
-    assert_eq!((small.used("7"), large.used("7")), (0, 0));
-    fs::remove_file(retired(&path, 1)).expect("the older table");
 }
 
 #[test]
-fn an_older_table_is_removed_when_its_buckets_have_expired() {
+fn a_table_in_use_keeps_its_capacity() {
     let path = fresh_path("table");
-    let clock = Arc::new(ManualClock::new(Timestamp::clamped(1_800_000_000_000_000_000)));
-    let open = |capacity| {
-        let memory = MappedFile::open(&path, Some(capacity)).expect("a table");
-        let clock = AnyClock::Manual(Arc::clone(&clock));
-        Shared::new(SharedStore::in_file(memory, Overflow::Deny), clock)
-    };
-    let small = open(100);
-    let ids: Vec<String> = (0..90).map(|id| id.to_string()).collect();
-    assert!(ids.iter().all(|id| small.spend("Tokens", id)));
-    let middle = open(1000);
-    assert!(ids.iter().all(|id| middle.spend("Tokens", id)));
-    let large = open(3000);
-    assert!(retired(&path, 1).exists() && retired(&path, 2).exists());
-    clock.advance(60_000_000_000).expect("forwards");
-    assert!((0..20).all(|id| large.spend("Tokens", &format!("new {id}"))));
-    assert!(!retired(&path, 1).exists() && !retired(&path, 2).exists());
-    // Processes that have the smaller tables open continue in the largest.
-    for shared in [&small, &middle, &large] {
-        assert_eq!(ids.iter().filter(|id| shared.spend("Tokens", id)).count(), 90);
+    let shared = Shared::open(&path, 100).expect("a new table");
+    assert!(shared.spend("Counted", "ada"));
+    for capacity in [50, 1000] {
+        match Shared::open(&path, capacity) {
+            Err(TableOpenError::InUse { capacity: 100, .. }) => {}
+            other => panic!("{:?}", other.map(drop)),
+        }
     }
-    assert_eq!(open(1).0.stats().expect("statistics").buckets, Some(110));
+    assert!(shared.spend("Counted", "bob"));
+    let other = MappedFile::open(&path, None).expect("the same table");
+    drop(shared);
+    // The second one still has it open.
+    assert!(matches!(Shared::open(&path, 1000), Err(TableOpenError::InUse { .. })));
+    let other = Shared::in_file(other, Overflow::Share);
+    assert_eq!((other.used("ada"), other.used("bob")), (1, 1));
+    drop(other);
+    assert_eq!(Shared::open(&path, 1000).expect("a new table").used("ada"), 0);
+}
+
+#[test]
+fn a_table_whose_file_was_removed_adds_no_buckets() {
+    let path = fresh_path("table");
+    let before = Shared::open(&path, 100).expect("a new table");
+    assert!(before.spend("Counted", "ada"));
+    fs::remove_file(&path).expect("the table");
+    let after = Shared::open(&path, 100).expect("another table");
+    assert!(before.call(Verb::Spend, "Counted", "new").is_err());
+    assert!(after.spend("Counted", "new"));
 }
 
 #[test]
@@ -246,24 +234,9 @@ fn tables_with_similar_names_are_separate() {
     let limiters = others.each_ref().map(|path| open(path).expect("a new table"));
     assert!(limiters.iter().all(|limiter| limiter.spend("Counted", "ada")));
     drop(open(&path).expect("a new table"));
-    drop(Shared::open(&path, 1000).expect("a larger table"));
     for (limiter, other) in limiters.iter().zip(&others) {
         assert!(limiter.call(Verb::Spend, "Counted", "new").is_ok(), "{}", other.display());
         assert_eq!(open(other).expect("the table").used("ada"), 1, "{}", other.display());
         fs::remove_file(other).expect("the table");
     }
-    fs::remove_file(retired(&path, 1)).expect("the older table");
-}
-
-#[test]
-fn a_foreign_file_at_the_path_of_the_older_table_is_refused() {
-    let path = fresh_path("table");
-    let shared = open(&path).expect("a new table");
-    assert!(shared.spend("Counted", "ada"));
-    fs::write(retired(&path, 1), "mine").expect("a file");
-    assert!(matches!(Shared::open(&path, 1000), Err(TableOpenError::Refused { .. })));
-    assert_eq!(fs::read(retired(&path, 1)).expect("the file"), b"mine");
-    fs::remove_file(retired(&path, 1)).expect("the file");
-    assert_eq!(Shared::open(&path, 1000).expect("a larger table").used("ada"), 1);
-    fs::remove_file(retired(&path, 1)).expect("the older table");
 }

@@ -2,16 +2,15 @@
 //!
 //! 1. A file that is not a complete table of this user is refused.
 //! 2. If several processes open a table concurrently, or are killed at any point, there is one table.
-//! 3. Bit flips in any slot never cause a crash or a hang, or lock a client out for longer than one refill.
+//! 3. A table in use keeps its capacity; one that no process has open is replaced by one with another capacity.
 //! 4. Processes that are killed at any instruction never cause over-admission, and each kill loses
 //!    at most one charge per bucket of its call.
-//! 5. A process that is stopped while it adds a bucket blocks only new buckets; while it moves a bucket
-//!    to a larger table, only the buckets near it. No call waits longer than the deadline.
+//! 5. A process that is stopped while it adds a bucket blocks only new buckets. No call waits longer than
+//!    the deadline.
 //! 6. After a fork, parent and child use the same buckets.
-//! 7. An operator can list all buckets, and clear them while calls are in progress.
+//! 7. An operator can clear all buckets while calls are in progress.
 
 mod clear;
-mod damage;
 mod file;
 mod processes;
 mod torture;

@@ -10,12 +10,9 @@ use penstock::clock::Stopwatch;
 use penstock::engine::time::Nanos;
 use rustix::process::Signal;
 
-use super::workers::{CAPACITY, Count, Numbers, Part, Scene, Worker};
+use super::workers::{Count, Numbers, Part, Scene, Worker};
 
 const LANES: usize = 3;
-/// The number of times a table is enlarged. It is small, because the buckets live for a day and calls
-/// search all older tables too.
-const ENLARGED: usize = 4;
 /// The time for which one table is used.
 const EPOCH: Nanos = Nanos::from_millis(1_500);
 
@@ -35,18 +32,10 @@ struct Tally {
 
 /// Runs one table from its creation until its last worker has ended.
 fn epoch(numbers: &mut Numbers, total: &mut Tally) {
-    let scene = Scene::new(0);
-    let (mut enlarged, mut kills) = (0, 0);
-    let mut launch = |numbers: &mut Numbers| {
-        let enlarges = enlarged < ENLARGED && numbers.below(4) == 0;
-        enlarged += usize::from(enlarges);
-        scene.launch(&Part {
-            seed: numbers.below(u64::MAX),
-            calls: u64::MAX,
-            capacity: if enlarges { CAPACITY + 150 * enlarged } else { 0 },
-            enlarge_at: numbers.below(2_000),
-            ..Part::default()
-        })
+    let (scene, mut kills) = (Scene::new(), 0);
+    let launch = |numbers: &mut Numbers| {
+        let seed = numbers.below(u64::MAX);
+        scene.launch(&Part { seed, calls: u64::MAX, ..Part::default() })
     };
     let mut workers: Vec<Worker> = (0..LANES).map(|_| launch(numbers)).collect();
     let mut own = Numbers::new(numbers.below(u64::MAX));

@@ -13,16 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::MmapRaw;
-use penstock::clock::{AnyClock, ManualClock, Stopwatch};
-use penstock::engine::time::{Nanos, Timestamp};
+use penstock::clock::Stopwatch;
+use penstock::engine::time::Nanos;
 use penstock::engine::verb::Verb;
 use penstock::store::memory::Overflow;
-use penstock::store::shared::{FaultPoint, Faults, MappedFile, SharedStore};
-use rustix::process::Signal;
+use penstock::store::shared::{FaultPoint, Faults, MappedFile};
+use rustix::process::{Signal, WaitOptions};
 
-use super::{
-    COUNTED_LIMIT, FEW_LIMIT, PACED_BURST, PACED_INTERVAL, Shared, fresh_path, table_clock,
-};
+use super::{COUNTED_LIMIT, FEW_LIMIT, PACED_BURST, PACED_INTERVAL, Shared, fresh_path};
 
 /// Buckets of `Counted`, which are only spent.
 pub const COUNTED: usize = 24;
@@ -110,11 +108,6 @@ impl Counts {
         self.word(count).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets all counters to 0.
-    pub fn clear(&self) {
-        (0..Count::WORDS).for_each(|index| self.word_at(index).store(0, Ordering::Relaxed));
-    }
-
     pub fn get(&self, count: Count) -> i64 {
         self.word(count).load(Ordering::Relaxed) as i64
     }
@@ -179,12 +172,6 @@ pub struct Part {
     /// Whether the signal is SIGSTOP instead of SIGKILL.
     pub stop: bool,
     pub calls: u64,
-    /// The capacity of the larger table that it creates; 0 for none.
-    pub capacity: usize,
-    /// The call before which it creates that table.
-    pub enlarge_at: u64,
-    /// The time of its clock in nanoseconds; 0 to use the table's clock.
-    pub time: i64,
 }
 
 /// One table, and the counters of the processes that use it.
@@ -198,11 +185,10 @@ pub struct Scene {
 
 impl Scene {
     /// Creates a table. The counted buckets get slots before the churning buckets take all of them.
-    pub fn new(time: i64) -> Scene {
+    pub fn new() -> Scene {
         let (table, counts_file) = (fresh_path("table"), fresh_path("counts"));
         let memory = MappedFile::open(&table, Some(CAPACITY)).expect("a new table");
-        let clock = clock(time);
-        let shared = Shared::new(SharedStore::in_file(memory, Overflow::Deny), clock);
+        let shared = Shared::in_file(memory, Overflow::Deny);
         let counts = Counts::open(&counts_file);
         let scene = Scene { table, counts_file, counts, shared, started: Stopwatch::start() };
         let mut numbers = Numbers::new(1);
@@ -223,13 +209,6 @@ impl Scene {
         scene
     }
 
-    /// Creates a limiter in this process with a clock that shows `time`.
-    pub fn at(&self, time: i64) -> Shared<MappedFile> {
-        let memory = MappedFile::open(&self.table, None).expect("the table");
-        let clock = clock(time);
-        Shared::new(SharedStore::in_file(memory, Overflow::Deny), clock)
-    }
-
     fn command(&self, test: &str, part: &Part) -> Command {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command
@@ -240,10 +219,7 @@ impl Scene {
             .env("WORKER_POINT", part.point.map_or(0, |point| point as u8).to_string())
             .env("WORKER_PASSING", part.passing.max(1).to_string())
             .env("WORKER_STOP", u8::from(part.stop).to_string())
-            .env("WORKER_CALLS", part.calls.to_string())
-            .env("WORKER_CAPACITY", part.capacity.to_string())
-            .env("WORKER_ENLARGE_AT", part.enlarge_at.to_string())
-            .env("WORKER_TIME", part.time.to_string());
+            .env("WORKER_CALLS", part.calls.to_string());
         command
     }
 
@@ -315,7 +291,6 @@ impl Scene {
             assert!(admitted <= charged, "{index}: {admitted} admitted, {charged} charged");
             (all, lost) = (all + admitted, lost + charged - admitted);
         }
-        // A charge that is not returned because its bucket was moved is lost too.
         for index in 0..PAIRED {
             let admitted = get(Count::Paired(index));
             let charged = used("Counted", format!("paired {index}"));
@@ -356,6 +331,14 @@ impl Worker {
         rustix::process::kill_process(self.pid(), signal).expect("a signal");
     }
 
+    /// Waits until the process stops or ends. Returns whether it is stopped.
+    pub fn stops(&self) -> bool {
+        let (_, status) = rustix::process::waitpid(Some(self.pid()), WaitOptions::UNTRACED)
+            .expect("a worker")
+            .expect("its status");
+        status.stopped()
+    }
+
     /// Waits for the end of the process. Returns whether it was killed.
     pub fn ends_killed(mut self) -> bool {
         let status = self.0.wait().expect("an end");
@@ -377,13 +360,6 @@ impl Drop for Worker {
         // The process has already ended unless the test failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-fn clock(time: i64) -> AnyClock {
-    match time {
-        0 => table_clock(),
-        _ => AnyClock::Manual(Arc::new(ManualClock::new(Timestamp::clamped(time)))),
     }
 }
 
@@ -484,26 +460,11 @@ fn scene_of_worker() -> (PathBuf, Arc<Counts>, Signaling) {
 #[ignore = "a worker that other tests start"]
 fn worker() {
     let (table, counts, faults) = scene_of_worker();
-    // Opening the table a second time replaces it by a larger one.
-    let enlarge = || {
-        let capacity = Some(number("WORKER_CAPACITY") as usize).filter(|&capacity| capacity > 0);
-        if capacity.is_some() {
-            drop(MappedFile::open_reporting(&table, capacity, faults.clone()).expect("a table"));
-        }
-    };
-    let enlarge_at = number("WORKER_ENLARGE_AT");
-    if enlarge_at == 0 {
-        enlarge();
-    }
-    let memory = MappedFile::open_reporting(&table, None, faults.clone()).expect("the table");
-    let clock = clock(environment("WORKER_TIME").parse().expect("a number"));
-    let shared = Shared::new(SharedStore::in_file(memory, Overflow::Deny), clock);
+    let memory = MappedFile::open_reporting(&table, None, faults).expect("the table");
+    let shared = Shared::in_file(memory, Overflow::Deny);
     println!("ready");
     let mut numbers = Numbers::new(number("WORKER_SEED"));
-    for number in 0..number("WORKER_CALLS") {
-        if number > 0 && number == enlarge_at {
-            enlarge();
-        }
+    for _ in 0..number("WORKER_CALLS") {
         call(&shared, &counts, &mut numbers);
     }
 }
@@ -512,8 +473,7 @@ fn worker() {
 #[ignore = "a builder that other tests start"]
 fn builder() {
     let (table, _, faults) = scene_of_worker();
-    let capacity = Some(number("WORKER_CAPACITY") as usize).filter(|&capacity| capacity > 0);
-    drop(MappedFile::open_reporting(&table, capacity, faults).expect("a table"));
+    drop(MappedFile::open_reporting(&table, Some(CAPACITY), faults).expect("a table"));
 }
 
 /// The maximum time of a call that does not wait for another process, on a busy machine.

@@ -312,7 +312,6 @@ const UNSAFE: &[(&str, &str)] = &[
     ("bindings/id_text.rs", "reads the text of a `str` without copying"),
     ("bindings/once.rs", "asks which interpreter imports the module"),
     ("bindings/pool.rs", "reuses the memory of an unused decision"),
-    ("store/shared/bus_error.rs", "handles a signal of the kernel, in C"),
     ("store/shared/file.rs", "slots are atomic words in a mapped file"),
     ("store/shared/header.rs", "asks macOS which boot this is, in C"),
     ("store/shared/lock.rs", "asks the kernel for record locks, in C"),
