@@ -20,10 +20,10 @@ from typing import Final
 
 import at_scale
 import harness
+import plot
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/speed.md"
-DETAILS = ROOT / "benches/README.md"
 SCALE = ROOT / "docs/at-scale.md"
 KEPT = ROOT / "target/bench"
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->\n"
@@ -124,9 +124,10 @@ def write_pages() -> None:
     where = MACHINE.format(*machine, platform.python_version())
     for_users, for_project = pages(results)
     write_page(PAGE, f"{where}\n\n{for_users}")
-    write_page(DETAILS, f"{where}\n{for_project}")
+    write_page(plot.DETAILS, f"{where}\n{for_project}")
     write_page(SCALE, at_scale.tables(at_scale.figures(results)))
-    written = (str(path.relative_to(ROOT)) for path in (PAGE, DETAILS, SCALE))
+    plot.draw(plot.figures())
+    written = (str(path.relative_to(ROOT)) for path in (PAGE, plot.DETAILS, SCALE, plot.PICTURE))
     print(f"written: {', '.join(written)}")
 
 

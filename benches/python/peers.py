@@ -18,7 +18,6 @@ import limits
 import limits.storage
 import limits.strategies
 import noop
-import plot
 import pyrate_limiter
 import throttled
 import token_bucket
@@ -116,8 +115,8 @@ SPACED_TARGET = 10.0
 SPACED_CALLS = 400
 
 
-def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> dict[str, float]:
-    """Time all packages in alternation, with the same ids; return the medians."""
+def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> None:
+    """Time all packages in alternation, with the same ids."""
     names, drawn = harness.ids(buckets, calls)
     runs = {FLOOR: harness.each(noop.Noop().call, drawn)}
     for peer, (_, make) in PEERS.items():
@@ -150,7 +149,6 @@ def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> dict[s
             table.seen("9", what, f"{ratio:.3g} x")
         else:
             table.at_least("7", what, target, ratio, " x", sides=sides)
-    return {name: harness.median(took, name) for name in took}
 
 
 def spaced(table: harness.Table, rounds: int) -> None:
@@ -211,10 +209,9 @@ def main() -> None:
         speed(table, 1_000, rounds=2, calls=1_000)
         spaced(table, rounds=3)
     else:
-        few = speed(table, 1_000, rounds=21, calls=10_000)
-        many = speed(table, 100_000, rounds=9, calls=100_000)
+        speed(table, 1_000, rounds=21, calls=10_000)
+        speed(table, 100_000, rounds=9, calls=100_000)
         spaced(table, rounds=401)
-        plot.decisions({"1,000 buckets": few, "100,000 buckets": many})
     memory(table, 1_000 if short else 100_000)
     table.show()
 

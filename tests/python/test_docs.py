@@ -20,10 +20,12 @@ import importlib
 import inspect
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +33,7 @@ from typing import TYPE_CHECKING
 import flask
 import prometheus_client
 import pytest
+import yaml
 from sybil import Document, Example, Sybil
 from sybil.document import PythonDocStringDocument
 from sybil.evaluators.doctest import DocTestEvaluator
@@ -345,6 +348,34 @@ def test_pictures_show_what_the_engine_does(tmp_path: Path) -> None:
     drawn = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.svg")}
     kept = {path.name: path.read_text(encoding="utf-8") for path in script.parent.glob("*.svg")}
     assert drawn == kept, f"run {script}"
+
+
+def test_picture_of_times_shows_the_measurements_of_the_tables(tmp_path: Path) -> None:
+    plot = runpy.run_path(str(ROOT / "benches/python/plot.py"))
+    plot["draw"](plot["figures"](), tmp_path / "drawn.svg")
+    kept = (ROOT / "docs/decision-times.svg").read_text(encoding="utf-8")
+    assert (tmp_path / "drawn.svg").read_text(encoding="utf-8") == kept, "run plot.py"
+
+
+def test_classifiers_and_pages_name_the_versions_that_ci_tests() -> None:
+    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    matrix = ci["jobs"]["interpreters"]["strategy"]["matrix"]
+    pythons = sorted(matrix["python"])
+    djangos = sorted({*matrix["django"], *(each["django"] for each in matrix["include"])})
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for kind, versions in (
+        ("Programming Language :: Python", pythons),
+        ("Framework :: Django", djangos),
+    ):
+        named = re.findall(rf"^{kind} :: (\d+\.\d+)$", "\n".join(project["classifiers"]), FLAGS)
+        assert sorted(named) == versions
+    page = (ROOT / "docs/support.md").read_text(encoding="utf-8")
+    assert f"CPython {pythons[0]} to {pythons[-1]}, " in page
+    assert f"supports: {', '.join(djangos[:-1])} and {djangos[-1]} " in page
+    free = ci["jobs"]["free-threaded"]["strategy"]["matrix"]["python"]
+    assert (
+        f"free-threaded CPython {' and '.join(version.rstrip('t') for version in free)} |" in page
+    )
 
 
 def test_every_page_is_in_the_navigation() -> None:
