@@ -193,8 +193,6 @@ WRONG_USES = [
     (["replay", "absent.log", "--limit", "1/second"], "absent.log"),
     (["replay", "{log}", "--limit", "1/second", "--report", "absent/out.html"], "absent"),
     (["replay", "{log}", "--limit", "1/second", "--compare", "often"], "often"),
-    (["replay", "{log}", "--limit", "1/second", "--workers", "0"], "workers"),
-    (["replay", "{log}", "--limit", "1/second", "--warm-up", "soon"], "warm"),
 ]
 
 
@@ -254,24 +252,7 @@ def test_standard_input_is_read_and_a_pipe_gets_no_progress_bar_and_no_color(log
 def test_terminal_gets_a_progress_bar(log: str) -> None:
     text = on_terminal(100, "replay", log, "--limit", "30/minute")
     assert "reading: " in text
-    assert "\x1b" in text
     assert f"{EVENTS:,} events of {EVENTS:,} lines" in text
-
-
-@pytest.mark.parametrize(
-    ("columns", "heads"),
-    [
-        (100, ["client", "events", "allowed", "denied", "denied share", "longest wait"]),
-        (60, ["client", "events", "denied", "denied share"]),
-        (40, ["client", "events", "denied"]),
-    ],
-)
-def test_narrow_terminal_keeps_ids_whole(write: Write, columns: int, heads: list[str]) -> None:
-    log = write("a.jsonl", json_lines("time,ip\n" + "0,203.0.113.100\n" * 9))
-    text = re.sub(r"\x1b\[[\d;]*m", "", on_terminal(columns, "replay", log, "--limit", "3/minute"))
-    lines = [re.split(r"  +", line.strip()) for line in text.splitlines()]
-    assert heads in lines, text
-    assert any(line[0] == "203.0.113.100" for line in lines)
 
 
 def test_help_has_examples(command: Command) -> None:
@@ -432,17 +413,6 @@ def test_faults_of_a_routes_file_end_the_replay(
     assert command.out == ""
     assert ("Orders" if "Orders" in text else f"{file}:1") in command.err
     assert command.run(*replayed[:-1], "absent.yaml") == 2
-
-
-def test_workers_and_warm_up_of_a_replay(command: Command, write: Write) -> None:
-    times = "".join(f"2026-11-20T00:00:{second:02},192.0.2.1\n" for second in range(60))
-    base = ("replay", write("busy.jsonl", json_lines(f"time,ip\n{times}")), "--limit", "5/hour")
-    assert denied(command, *base) == [55]
-    assert denied(command, *base, "--workers", "4") == [40]
-    assert "4 workers" in command.json()["limits"][0]["limit"]
-    (found,) = command.json_of(*base, "--warm-up", "50s")["limits"]
-    assert found["summary"]["events"] == 10
-    assert "50 events of the warm-up" in command.err
 
 
 def test_an_invalid_id_is_counted_and_does_not_end_the_replay(

@@ -202,56 +202,6 @@ def test_a_routes_file_is_as_a_list_of_routes(write: Write) -> None:
     assert by_file.by_route().to_dict() == by_list.by_route().to_dict()
 
 
-@given(requests.filter(bool), st.integers(2, 5))
-def test_each_worker_has_buckets_of_its_own(events: Events, workers: int) -> None:
-    trace = trace_of(events)
-    whole = simulate(LIMITS, trace, name="Client", workers=workers)
-    # The events of one worker are those of a limiter with a separate store.
-    draws = np.random.Generator(np.random.PCG64(0)).random(len(trace))
-    worker = (draws * workers).astype(int)
-    for index in range(workers):
-        mine = worker == index
-        alone = simulate(LIMITS, trace[mine], name="Client")
-        assert whole.allowed[mine].tolist() == alone.allowed.tolist()
-        assert whole.remaining[mine].tolist() == alone.remaining.tolist()
-    simulator = Simulator(LIMITS, "Client", workers=workers)
-    parts = [simulator.feed(trace[first : first + 3]).allowed for first in range(0, len(trace), 3)]
-    assert np.concatenate(parts).tolist() == whole.allowed.tolist()
-
-
-def test_workers_admit_about_as_many_times_the_limit() -> None:
-    trace = Trace([0.0] * 4000, ["ada"] * 4000)
-    assert simulate("100/hour", trace).summary().allowed == 100
-    found = simulate("100/hour", trace, workers=4)
-    assert found.summary().allowed == found.summary().most_at_once == 400
-    assert found.summary().clients == 1
-    limits, routes = {"Hourly": "100/hour"}, [{"limits": ["Hourly"]}]
-    assert simulate(limits, trace, routes=routes, workers=4).summary().allowed == 400
-
-
-@pytest.mark.parametrize("workers", [0, -1, 1.5, 1001])
-def test_workers_are_a_small_positive_integer(workers: Any) -> None:
-    with pytest.raises(ValueError, match="workers"):
-        simulate("1/minute", [0.0], workers=workers)
-
-
-@given(requests.filter(bool), st.integers(0, 3000))
-def test_a_warm_up_spends_but_is_not_in_the_totals(events: Events, warm_up_ms: int) -> None:
-    trace = trace_of(events)
-    whole = simulate(LIMITS, trace, name="Client")
-    begin = np.datetime64(int(trace.times[0]) + warm_up_ms * 1_000_000, "ns")
-    simulator = Simulator(LIMITS, "Client", warm_up=f"{warm_up_ms}ms")
-    for first in range(0, len(trace), 4):
-        simulator.feed(trace[first : first + 4])
-    assert simulator.summary() == whole.between(begin).summary()
-    assert simulator.events == len(trace) == simulator.warm_up_events + simulator.summary().events
-
-
-def test_a_warm_up_is_a_length_of_time() -> None:
-    with pytest.raises(ValueError, match="warm_up"):
-        Simulator("1/minute", warm_up="-1s")
-
-
 @settings(max_examples=20)
 @given(requests.filter(bool))
 def test_limits_are_compared_and_swept_under_routes(events: Events) -> None:

@@ -49,14 +49,6 @@ def add_file_options(parser: ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument("--overrides", metavar="FILE", help="the overrides file")
 
 
-def add_worker_option(parser: ArgumentParser) -> None:
-    """Add the option for servers with several processes."""
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="N",
-        help="processes of the server, each with its own store, such as memory:// (default: 1)",
-    )  # fmt: skip
-
-
 def load_limits(file: str, overrides: str | None) -> penstock.Limits:
     """Load a limits file and its overrides.
 

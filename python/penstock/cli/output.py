@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,7 +13,7 @@ from penstock.simulate.format import column_label, format_date, format_value
 from penstock.simulate.optional import PLOTTING, import_optional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.report.page import Report
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 _MAX_CLIENTS: Final = 10
 _MAX_WIDTH: Final = 100
 _MAX_FACT: Final = 1_000
-# The columns that a narrow terminal omits, in this order.
-_OPTIONAL_COLUMNS: Final = ("allowed", "longest wait", "denied share", "events")
 
 
 class _Grid(NamedTuple):
@@ -85,17 +82,16 @@ def _print_tables(report: Report) -> None:
     for change in report.changes:
         for table in (change.newly_denied, change.freed):
             grids.append(_first(table) if len(table) else _Grid([("none",)], (), table.caption))
-    draw = (_rich_printer() if sys.stdout.isatty() else None) or _print_grid
     for index, grid in enumerate(grid for grid in grids if grid.rows):
         if index:
             print()
-        draw(grid)
+        _print_grid(grid)
     for name, recommended in report.recommendations.items():
         print(f"\n{report.heading(name)}")
-        draw(_table(recommended.table()))
+        _print_grid(_table(recommended.table()))
         if len(far := recommended.far()):
             print()
-            draw(_first(far))
+            _print_grid(_first(far))
         print(f"\n{recommended.explain()}\n")
         print(recommended.yaml(name), end="")
 
@@ -157,57 +153,6 @@ def _print_grid(grid: _Grid) -> None:
     rows = [grid.heads, *grid.rows] if grid.heads else grid.rows
     max_width = _MAX_WIDTH if grid.heads else _MAX_FACT
     print(*text_table(rows, max_width=max_width, is_numeric=bool(grid.caption)), sep="\n")
-
-
-def _rich_printer() -> Callable[[_Grid], None] | None:
-    """Return a function that prints a grid by rich; None if rich is not installed."""
-    try:
-        console = import_module("rich.console").Console(file=sys.stdout)
-    except ImportError:
-        return None
-    box, table, text = (import_module(f"rich.{name}") for name in ("box", "table", "text"))
-
-    def draw(grid: _Grid) -> None:
-        grid = _fit(grid, console.width)
-        is_numeric = bool(grid.caption)
-        drawn = table.Table(
-            title=text.Text(grid.caption, style="bold") if is_numeric else None,
-            title_justify="left",
-            box=box.SIMPLE_HEAD if grid.heads else None,
-            show_header=bool(grid.heads),
-            pad_edge=False,
-        )
-        for index in range(len(grid.rows[0])):
-            drawn.add_column(
-                text.Text(grid.heads[index]) if grid.heads else "",
-                justify="right" if is_numeric and index else "left",
-                style="" if is_numeric or index else "dim",
-                overflow="fold",
-            )
-        for row in grid.rows:
-            # As Text objects, in which rich's markup has no effect.
-            drawn.add_row(*(text.Text(printable(cell, _MAX_WIDTH)) for cell in row))
-        console.print(drawn)
-
-    return draw
-
-
-def _fit(grid: _Grid, width: int) -> _Grid:
-    """Omit columns that do not fit into a narrow terminal."""
-    if not grid.caption:
-        return grid
-    for head in _OPTIONAL_COLUMNS:
-        rows = [grid.heads, *grid.rows]
-        # A cell has a space on either side, and one more separates two cells.
-        needed = sum(3 + max(map(len, column)) for column in zip(*rows, strict=True))
-        if needed <= width:
-            break
-        if head not in grid.heads:
-            continue
-        index = list(grid.heads).index(head)
-        heads, *rest = [(*row[:index], *row[index + 1 :]) for row in rows]
-        grid = _Grid(rest, heads, grid.caption)
-    return grid
 
 
 def _json(report: Report) -> dict[str, Any]:

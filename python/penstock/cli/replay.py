@@ -13,7 +13,6 @@ from penstock.cli.errors import FAULT, WRONG_USE, CommandError
 from penstock.cli.limits import (
     SelectedLimit,
     add_limit_options,
-    add_worker_option,
     is_limit_text,
     select_limit,
     selected_limit,
@@ -67,12 +66,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--routes", metavar="FILE",
         help="a file of routes: the limits that a request spends together, by path and method; "
         "needs --limits",
-    )  # fmt: skip
-    add_worker_option(parser)
-    parser.add_argument(
-        "--warm-up", default="0s", metavar="TIME",
-        help="a period at the beginning of the log whose events are evaluated but not included in "
-        "the totals, such as 1h",
     )  # fmt: skip
     parser.add_argument(
         "--compare", action="append", default=[], metavar="LIMITS",
@@ -332,6 +325,8 @@ def _recommend(
     if chunks is None:
         return found, problems, notes
     trace = as_trace(concat_chunks(chunks))
+    # Not kept twice.
+    chunks.clear()
     for name in [selected.name] if routes is None else routes.names:
         try:
             each = recommend(
@@ -431,10 +426,6 @@ def _open_log(options: Namespace, routes: Routes | None) -> LogReader:
 def _simulators(
     options: Namespace, selected: Sequence[SelectedLimit], routes: Routes | None
 ) -> list[Simulator]:
-    try:
-        parse_duration(options.warm_up, "--warm-up")
-    except penstock.LimitError as error:
-        raise CommandError(str(error), WRONG_USE) from error
     simulators = []
     for each in selected:
         try:
@@ -449,8 +440,6 @@ def _simulators(
                 limits,
                 None if routes else each.name,
                 routes=own,
-                workers=options.workers,
-                warm_up=options.warm_up,
                 skip_invalid=True,
                 denies_excess=True,
             )
@@ -494,7 +483,4 @@ def _simulate(
         for each, simulator in zip(selected, simulators, strict=True)
         if simulator.excess
     ]
-    if simulators[0].warm_up_events:
-        left_out = pluralize(simulators[0].warm_up_events, "event")
-        notes.append(f"{left_out} of the warm-up are not in the totals")
     return results, notes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock._core import Limit, parse_duration
+from penstock._core import Limit
 from penstock.simulate.evaluator import NUMBERS, Evaluator, LimitFeed, parse_limits
 from penstock.simulate.ids import Codes
 from penstock.simulate.log.reader import Chunk
@@ -14,7 +14,6 @@ from penstock.simulate.result import Simulation
 from penstock.simulate.routes import INVALID, RouteFeed, Routes
 from penstock.simulate.totals import Accumulator, WithTotals
 from penstock.simulate.trace import Trace
-from penstock.validation import is_whole
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from penstock.simulate.routes import AnyRoutes
 
 
-_MAX_WORKERS: Final = 1_000
 _ALL: Final = ("allowed", *NUMBERS)
 
 
@@ -39,7 +37,6 @@ def simulate(
     *,
     name: str | None = None,
     routes: AnyRoutes | None = None,
-    workers: int = 1,
     sort: bool = False,
     unit: str | None = None,
     durations: Any = None,
@@ -64,8 +61,6 @@ def simulate(
             default the first one, which is the client; None for one shared bucket) and `cost`. It
             may have `path`, a pattern with `*` and `?`, and `method`, one or several; these are
             fields of the ids, too.
-        workers: The number of processes with a store of their own, such as `memory://` in each
-            worker of a server. Each event reaches one of them at random, the same one each time.
         sort: Whether to sort the events by time first. The decisions keep the order of the events
             as given.
         unit: As for `Trace`; only with times.
@@ -94,8 +89,8 @@ def simulate(
     if sort and not trace.is_sorted:
         order = np.argsort(trace.times, kind="stable")
     ordered = trace if order is None else trace.take(order)
-    if routes is not None or workers != 1:
-        part = Simulator(limits, name, routes=routes, workers=workers).feed(ordered)
+    if routes is not None:
+        part = Simulator(limits, name, routes=routes).feed(ordered)
         return part.of_whole(trace, order)
     evaluator = Evaluator(parse_limits(limits), name)
     columns = evaluator.columns(ordered, ["allowed"])
@@ -110,7 +105,6 @@ class Simulator(WithTotals):
     Attributes:
         events: Number of events so far.
         denied: Number of denied events so far.
-        warm_up_events: Number of events of the warm-up, which the totals leave out.
         invalid: Number of events that were left out because their id is not valid.
         first_invalid: The first such id.
         excess: Number of events that cost more than their limit ever admits.
@@ -119,9 +113,6 @@ class Simulator(WithTotals):
         limits: As for `simulate`.
         name: As for `simulate`.
         routes: As for `simulate`.
-        workers: As for `simulate`.
-        warm_up: The time at the beginning whose events spend, but are not in the totals, because
-            all buckets are full when a simulation begins.
         skip_invalid: Whether events whose id does not match the limit's id format are left out
             and counted, instead of being an error.
         denies_excess: Whether events that cost more than their limit ever admits are denied,
@@ -140,26 +131,15 @@ class Simulator(WithTotals):
         name: str | None = None,
         *,
         routes: AnyRoutes | None = None,
-        workers: int = 1,
-        warm_up: Any = 0,
         skip_invalid: bool = False,
         denies_excess: bool = False,
     ) -> None:
-        if not is_whole(workers, 1, _MAX_WORKERS):
-            raise ValueError(f"workers must be 1 to {_MAX_WORKERS:,}, found {workers!r}")
         self._routes = None if routes is None else Routes.of(routes)
-        self._feeds = [
-            _feed_of(limits, name, self._routes, denies_excess=denies_excess)
-            for _ in range(workers)
-        ]
-        self._feed = self._feeds[0]
-        self._warm_up_ns = parse_duration(warm_up, "warm_up")
-        self._begin_ns: int | None = None
+        self._feed = _feed_of(limits, name, self._routes, denies_excess=denies_excess)
         self._skip_invalid = skip_invalid
         self._accumulator = Accumulator(self._routes)
         self.events = 0
         self.denied = 0
-        self.warm_up_events = 0
         self.invalid = 0
         self.excess = 0
         self.first_invalid: str | None = None
@@ -198,13 +178,9 @@ class Simulator(WithTotals):
         numbers = self._feed.number(part, skip_invalid=self._skip_invalid)
         if self._skip_invalid and (numbers == INVALID).any():
             part, numbers = self._without_invalid(part, numbers)
-        wanted = {*columns, "retry_after_ns"}
-        if len(self._feeds) == 1:
-            result = self._feed.evaluate(part, numbers, wanted)
-        else:
-            result = self._evaluate_by_worker(part, wanted)
+        result = self._feed.evaluate(part, numbers, {*columns, "retry_after_ns"})
         buckets = self._feed.by_bucket(part, numbers)
-        self._add(buckets, result)
+        self._accumulator.add(buckets, result)
         self.events += len(part)
         denied = ~result["allowed"]
         self.denied += int(np.count_nonzero(denied))
@@ -214,37 +190,11 @@ class Simulator(WithTotals):
             part, result, buckets=buckets, routes=self._routes, described=self._describe()
         )
 
-    def _evaluate_by_worker(self, part: Trace, columns: set[str]) -> dict[str, NDArray[Any]]:
-        # The worker of an event depends on its position only, so that parts of any size agree.
-        draws = np.random.Generator(np.random.PCG64(0).advance(self.events)).random(len(part))
-        workers = (draws * len(self._feeds)).astype(np.int64)
-        result: dict[str, NDArray[Any]] = {}
-        for index, feed in enumerate(self._feeds):
-            mine = workers == index
-            share = part[mine]
-            numbers = feed.number(share, skip_invalid=self._skip_invalid)
-            for name, column in feed.evaluate(share, numbers, columns).items():
-                result.setdefault(name, np.empty(len(part), column.dtype))[mine] = column
-        return result
-
-    def _add(self, buckets: Trace, result: dict[str, NDArray[Any]]) -> None:
-        """Add events to the totals, except those of the warm-up."""
-        if len(buckets) == 0:
-            return
-        if self._begin_ns is None:
-            self._begin_ns = int(buckets.times[0]) + self._warm_up_ns
-        counted = slice(int(np.searchsorted(buckets.times, self._begin_ns)), None)
-        columns = {name: column[counted] for name, column in result.items()}
-        self._accumulator.add(buckets[counted], columns)
-        self.warm_up_events += len(buckets) - len(columns["allowed"])
-
     def _totals(self) -> Accumulator:
         return self._accumulator
 
     def _describe(self) -> tuple[str, str]:
-        limit, admits = self._feed.described
-        workers = f", {len(self._feeds)} workers" if len(self._feeds) > 1 else ""
-        return f"{limit}{workers}", admits
+        return self._feed.described
 
     def _without_invalid(
         self, part: Trace, numbers: NDArray[np.uint32]
