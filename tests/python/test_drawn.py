@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from penstock import Limit
 from penstock.simulate import Simulator, Trace, compare, recommend, simulate, traffic
 from penstock.simulate.histogram import TimeHistogram
-from penstock.simulate.report import palette
+from penstock.simulate.report import plot
 from penstock.simulate.report.plot import draw_waits, new_figure
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def pixels(figure: Any, color: str) -> Any:
 def test_bars_are_stacked_from_the_axis() -> None:
     when = [0.0] * 5 + [0.5, 0.6, 0.7, 1.9, 2.0, 5.0]
     figure = simulate("2 per second, burst 4", when).plot(ax=Figure((9, 4)).subplots()).figure
-    allowed, denied = (pixels(figure, color) for color in (palette.ALLOWED, palette.DENIED))
+    allowed, denied = (pixels(figure, color) for color in (plot.ALLOWED, plot.DENIED))
     # The first bar is the first second: five events are allowed, three denied.
     column = int(allowed.any(axis=0).argmax()) + 20
     below, above = np.flatnonzero(allowed[:, column]), np.flatnonzero(denied[:, column])
@@ -225,7 +225,7 @@ def test_every_kind_of_plot_draws_its_denied_events(trace: Trace) -> None:
         compare({"today": LIMIT, "proposal": "60/minute"}, trace).plot(),
         recommend(trace).plot(),
     ):
-        assert pixels(figure, palette.DENIED).sum() > 20
+        assert pixels(figure, plot.DENIED).sum() > 20
 
 
 def test_the_days_of_a_plot_are_those_of_its_events() -> None:
@@ -253,12 +253,12 @@ def test_numbers_of_waits_have_room_on_a_phone() -> None:
 
 
 def test_colors_differ_in_black_and_white() -> None:
-    colors = (palette.ALLOWED, palette.DENIED, palette.LEVEL, palette.FULL)
+    colors = (plot.ALLOWED, plot.DENIED, plot.LEVEL, plot.FULL)
     lights = {color: luminance(*bytes.fromhex(color[1:])) for color in colors}
     for light in lights.values():
         assert contrast(light, 1) >= 3
         assert contrast(light, 0) >= 3
-    assert contrast(lights[palette.ALLOWED], lights[palette.DENIED]) >= 2
+    assert contrast(lights[plot.ALLOWED], lights[plot.DENIED]) >= 2
 
 
 def test_every_figure_is_drawn_into_axes(trace: Trace) -> None:
@@ -301,10 +301,26 @@ def test_the_bucket_is_shown_over_the_hour_that_matters() -> None:
     day = Trace(np.sort(np.concatenate([calm.times, storm.times])), unit="ns")
     (_, below) = simulate("10/minute", day).plot().axes
     (line, *_) = below.lines
-    minutes = np.asarray(line.get_xdata())
-    assert minutes[-1] - minutes[0] <= 61
-    assert minutes[0] < 50_000 / 60 < minutes[-1]
-    assert np.asarray(line.get_ydata()).min() == 0
+    # So few events that each is seen, from the beginning of the attack.
+    minutes, tokens = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
+    assert minutes[0] < 50_000 / 60 < minutes[-1] < minutes[0] + 6
+    assert (tokens.max(), tokens.min()) == (10, 0)
+    assert len(np.unique(tokens[minutes > 50_030 / 60])) > 1
+
+
+def test_an_axis_of_seconds_says_the_minute() -> None:
+    times = np.datetime64("2026-11-20T10:05:30") + np.arange(20).astype("timedelta64[s]")
+    for axes in simulate("10/minute", times).plot().axes:
+        assert axes.get_xlabel() == "time (UTC), 2026-11-20 10:05"
+
+
+def test_a_line_and_a_heat_map_are_readable_if_all_numbers_are_close() -> None:
+    trace = traffic.attack(10, "10m", bots=1)
+    grid = {"burst": [10, 20], "count": 10, "period": "1m"}
+    (axes,) = compare(grid, trace, progress=False).plot().axes
+    assert axes.get_ylim()[1] > 1.05 * max(axes.lines[0].get_ydata())
+    (axes, _) = compare(grid | {"count": [10, 11]}, trace, progress=False).plot().axes
+    assert {len(text.get_text().partition(".")[2]) for text in axes.texts} == {1}
 
 
 def test_requests_in_flight_are_shown_with_the_limit_as_a_line() -> None:

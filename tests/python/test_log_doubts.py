@@ -314,3 +314,11 @@ def test_a_hostile_line_does_not_delay_the_detection(tmp_path: Path, text: str) 
         read_log(path)
     # It took 50 s when the pattern of an address gave back what it had matched.
     assert time.process_time() - began < 10
+
+
+def test_the_status_of_a_server_is_no_log(log: Any) -> None:
+    line = (
+        '{"nginx_version": "1.13.7", "address": "10.0.0.1", "timestamp": 1513168000000, "pid": 7}'
+    )
+    with pytest.raises(LogError, match="status of a server"):
+        Trace.from_log(log(line))

@@ -1,4 +1,4 @@
-"""The bucket of one client over the hour that matters."""
+"""The bucket of one client while it matters."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _HOUR: Final = 3_600_000_000_000
 _POINTS: Final = 720
+# The events of the client that are shown: with more, a bucket that is always empty is only a band.
+_EVENTS: Final = 200
 
 
 def bucket_of(id: str, limit: Limit, own: Trace, allowed: NDArray[np.bool_]) -> Bucket | None:
@@ -27,7 +29,7 @@ def bucket_of(id: str, limit: Limit, own: Trace, allowed: NDArray[np.bool_]) -> 
     if limit.describe() is None and not is_in_flight:
         return None
     denied = own.times[~allowed]
-    first, last = _hour(denied if len(denied) else own.times, own.times)
+    first, last = _range(denied if len(denied) else own.times, own.times)
     if is_in_flight:
         times, tokens = _in_flight(own[allowed])
     else:
@@ -46,14 +48,16 @@ def bucket_of(id: str, limit: Limit, own: Trace, allowed: NDArray[np.bool_]) -> 
     )
 
 
-def _hour(times: NDArray[np.int64], own: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the hour with most of some times; less if all events of the client are within it."""
-    ends = np.searchsorted(times, times + _HOUR)
+def _range(times: NDArray[np.int64], own: NDArray[np.int64]) -> tuple[int, int]:
+    """Return the first hour with many of some times, or the part of it with the first events."""
+    within = np.searchsorted(times, times + _HOUR) - np.arange(len(times))
+    # The beginning of an attack, rather than an hour amid it.
+    at = int(np.searchsorted(own, times[int((2 * within >= within.max()).argmax())]))
     # A little of what was before shows how the bucket was emptied.
-    first = int(times[int((ends - np.arange(len(times))).argmax())]) - _HOUR // 20
-    first = max(first, int(own[0]))
+    first = max(int(own[at]) - _HOUR // 20, int(own[max(at - _EVENTS // 4, 0)]))
+    last = min(first + _HOUR, int(own[min(at + _EVENTS, len(own) - 1)]))
     # A single instant is shown as one second.
-    return first, max(min(first + _HOUR, int(own[-1])), first + 1_000_000_000)
+    return first, max(last, first + 1_000_000_000)
 
 
 def _thin(

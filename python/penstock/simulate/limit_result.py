@@ -68,7 +68,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Bucket:
-    """The bucket of one client over the hour in which most of its events were denied.
+    """The bucket of one client while its events were denied: an hour, or 200 events.
 
     Attributes:
         id: The client.

@@ -3,10 +3,9 @@
 `Trace.from_log` reads a whole log; `read_log` reads one of any length chunk by chunk.
 """
 
-from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.formats import FORMATS
 from penstock.simulate.log.reader import Chunk, LogReader, read_log
-from penstock.simulate.log.report import LogReport, SkippedLine
+from penstock.simulate.log.report import LogError, LogReport, SkippedLine
 
 __all__ = [
     "FORMATS",

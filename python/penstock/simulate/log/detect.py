@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock._core import LogParser
 from penstock.display import pluralize
-from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.formats import FORMATS, RECIPES, Field, LineFormat, line_format
-from penstock.simulate.log.report import SkippedLine
+from penstock.simulate.log.report import LogError, SkippedLine
 from penstock.simulate.log.selection import Head
 from penstock.simulate.log.source import HEAD
 

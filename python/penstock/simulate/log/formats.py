@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock._core import LogParser
 from penstock.errors import DOCUMENTATION
-from penstock.simulate.log.errors import LogError
+from penstock.simulate.log.report import LogError
 from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:

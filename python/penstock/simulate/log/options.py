@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from penstock._core import IPV6_PREFIX, LogParser
-from penstock.simulate.log.errors import LogError
+from penstock.simulate.log.report import LogError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

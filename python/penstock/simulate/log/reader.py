@@ -13,10 +13,9 @@ from penstock.errors import ConfigError
 from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE
 from penstock.simulate.log.detect import Detected, detect_format
-from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.options import UNITS, Options, parse_zone
 from penstock.simulate.log.progress import Progress, progress_bar
-from penstock.simulate.log.report import MAX_EXAMPLES, LogReport, SkippedLine, unit_names
+from penstock.simulate.log.report import MAX_EXAMPLES, LogError, LogReport, SkippedLine, unit_names
 from penstock.simulate.log.selection import (
     CLIENT,
     MAX_ID_FIELDS,

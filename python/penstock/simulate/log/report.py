@@ -1,4 +1,4 @@
-"""Counts of the lines of a log that were read and left out."""
+"""What was read of a log: counts of its lines, and the error that it cannot be read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from penstock.display import pluralize, printable
+from penstock.errors import Error
 
 MAX_EXAMPLES: Final = 5
 # Characters of the names of files in a representation.
@@ -31,6 +32,23 @@ class SkippedLine(NamedTuple):
     def __str__(self) -> str:
         text = f": {self.text}" if self.text else ""
         return printable(f"{self.file}:{self.line:,}: {self.reason}{text}")
+
+
+class LogError(Error, ValueError):
+    """A log cannot be read: another format, a damaged file, or too many bad lines.
+
+    Attributes:
+        file: The file; None if an option is wrong.
+        examples: The first lines that did not parse.
+    """
+
+    def __init__(
+        self, message: str, *, file: str | None = None, examples: tuple[SkippedLine, ...] = ()
+    ) -> None:
+        shown = "".join(f"\n  {example}" for example in examples)
+        super().__init__(f"{message}{':' if shown else ''}{shown}")
+        self.file = file
+        self.examples = examples
 
 
 @dataclass(kw_only=True, repr=False, slots=True)

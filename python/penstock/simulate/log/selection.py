@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock._core import canonical_address
 from penstock.display import printable
-from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.options import UNITS
+from penstock.simulate.log.report import LogError
 from penstock.validation import did_you_mean, is_whole
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ _FORWARDED: Final = (
     *_ALIASES[_FORWARDED_FOR], _FORWARDED_FOR, "x_real_ip", "http_x_real_ip", "true_client_ip",
     "cf_connecting_ip", "http_cf_connecting_ip",
 )  # fmt: skip
+# A field of NGINX Plus's status, whose address is that of the server.
+_OF_STATUS: Final = "nginx_version"
 # Fields that a line with a request has.
 _OF_REQUEST: Final = frozenset({"path", "method", *_ALIASES["path"], *_ALIASES["method"]})
 _MAX_SHOWN: Final = 60
@@ -289,6 +291,11 @@ class Head(NamedTuple):
             raise LogError(
                 f"{self.name} has no field 'address' (or a known alias); pass id=; "
                 f"{listed or did_you_mean('address', self.known)}"
+            )
+        if _OF_STATUS in self.known:
+            raise LogError(
+                f"{self.name} has the status of a server, as its field {_OF_STATUS} shows, and not "
+                "its requests; pass its access log"
             )
         requests = [row for row in self.rows if any(map(row.get, _OF_REQUEST))] or self.rows
 

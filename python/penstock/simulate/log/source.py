@@ -21,7 +21,7 @@ from queue import Empty, Queue
 from threading import Event, Thread
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
-from penstock.simulate.log.errors import LogError
+from penstock.simulate.log.report import LogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.options import zone_info
+from penstock.simulate.log.report import LogError
 from penstock.simulate.times import parse_instant
 
 if TYPE_CHECKING:

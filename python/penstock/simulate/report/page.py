@@ -17,8 +17,8 @@ from penstock.display import UNNAMED, format_span, pluralize, printable
 from penstock.messages import describe_limit
 from penstock.simulate.format import column_label, format_date, format_value
 from penstock.simulate.optional import PLOTTING, import_optional
-from penstock.simulate.report.labels import bucket_title
 from penstock.simulate.report.plot import (
+    bucket_title,
     draw_bucket,
     draw_recommendation,
     draw_table,
@@ -213,8 +213,7 @@ def _drawing(
 
 def _comparison(results: Sequence[LimitResult]) -> dict[str, Any]:
     names = (
-        "denied_share", "denied", "clients_denied", "longest_wait",
-        "most_in_second", "most_in_minute",
+        "denied_share", "clients_denied", "longest_wait", "most_in_minute",
     )  # fmt: skip
     numbers = [result.summary.to_dict() for result in results]
     rows = [
@@ -265,12 +264,17 @@ def _tiles(result: LimitResult) -> list[tuple[str, str, str, str]]:
     wait = format_value("longest_wait", summary.longest_wait)
     return [
         (
+            "clients denied",
+            f"{summary.clients_denied:,}",
+            f"of {pluralize(summary.clients, 'client')}",
+            "lead-tile denied" if summary.denied else "lead-tile",
+        ),
+        (
             "denied",
             format_value("denied_share", summary.denied_share),
             f"{summary.denied:,} of {pluralize(summary.events, 'event')}",
-            "lead-tile denied" if summary.denied else "lead-tile",
+            "",
         ),
-        ("clients denied", f"{summary.clients_denied:,}", f"of {summary.clients:,}", ""),
         ("longest wait", wait, "retry_after of a denied event", ""),
         ("most at once", f"{summary.most_at_once:,}", "tokens admitted", ""),
         (

@@ -3,34 +3,108 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from penstock.display import printable
-from penstock.messages import describe_limit
-from penstock.simulate.format import format_value
+from penstock.messages import describe_limit, format_duration
+from penstock.simulate.format import format_date, format_value
+from penstock.simulate.ids import EVERYONE
 from penstock.simulate.optional import PLOTTING, import_optional
-from penstock.simulate.report import palette
-from penstock.simulate.report.labels import bucket_title, events_per, time_axis
+from penstock.simulate.times import FIRST_DATE_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
     from penstock.simulate.limit_result import Bucket, LimitResult
     from penstock.simulate.recommendation import Candidate, Recommendation
-    from penstock.simulate.report.labels import TimeAxis
     from penstock.simulate.table import Table
 
 
+# Colors that work for color-blind readers, in black and white, and on light and dark pages: each
+# has a contrast of at least 3 to white and to black, and allowed to denied one of 2.
+# Source: the hues of Okabe and Ito, Color Universal Design (2008).
+ALLOWED: Final = "#00659e"
+DENIED: Final = "#e07800"
+LEVEL: Final = "#009e73"
+FULL: Final = "#7f7f7f"
+_UNITS: Final = (
+    (86_400_000_000_000, "days"),
+    (3_600_000_000_000, "hours"),
+    (60_000_000_000, "minutes"),
+    (1_000_000_000, "seconds"),
+    (1_000_000, "milliseconds"),
+)
 # Inches from which a figure has room for large numbers side by side.
 _WIDE: Final = 6
 _MAX_MARKS: Final = 500
 _MAX_TEXTS: Final = 150
 _MAX_LABEL: Final = 36
+_MAX_ID: Final = 60
+# A time axis that is shorter says when it begins.
+_MINUTES: Final = 600_000_000_000
+
+
+class TimeAxis(NamedTuple):
+    """The scale of a time axis.
+
+    Attributes:
+        is_date: Whether times are shown as dates, rather than in a unit since the origin.
+        unit_ns: The unit, in nanoseconds.
+        label: The label of the axis.
+    """
+
+    is_date: bool
+    unit_ns: int
+    label: str
+
+    def positions(self, times: NDArray[np.int64]) -> NDArray[np.float64] | NDArray[np.datetime64]:
+        """Return the positions of times on the axis."""
+        if self.is_date:
+            return times.astype("datetime64[ns]")
+        return times / self.unit_ns
+
+
+def time_axis(first_ns: int, last_ns: int) -> TimeAxis:
+    """Choose the axis for times in a range.
+
+    >>> time_axis(0, 7_200 * 10**9).label
+    'time (minutes)'
+    """
+    if first_ns >= FIRST_DATE_NS:
+        # The days are those of the events; Matplotlib would show that of the last tick.
+        first, last = (format_date(each)[:10] for each in (first_ns, last_ns))
+        days = first if first == last else f"{first} to {last}"
+        if last_ns - first_ns < _MINUTES:
+            # The ticks may be seconds only.
+            days = format_date(first_ns)[:16]
+        return TimeAxis(is_date=True, unit_ns=1_000_000_000, label=f"time (UTC), {days}")
+    unit, name = next(
+        ((unit, name) for unit, name in _UNITS if last_ns - first_ns >= 3 * unit), _UNITS[-1]
+    )
+    return TimeAxis(is_date=False, unit_ns=unit, label=f"time ({name})")
+
+
+def events_per(width_ns: int) -> str:
+    """Return the label of an axis that counts events per bin.
+
+    >>> events_per(10_000_000_000)
+    'events per 10 seconds'
+    """
+    return f"events per {format_duration(width_ns)}"
+
+
+def bucket_title(bucket: Bucket) -> str:
+    """Return the title of a bucket's plot."""
+    title = "Requests in flight" if bucket.is_in_flight else "Bucket"
+    if bucket.id == EVERYONE:
+        return title
+    return f"{title} of {printable(format_value('id', bucket.id), _MAX_ID)}"
 
 
 def show(draw: Callable[..., None], *values: Any, ax: Axes | None = None) -> Any:
@@ -91,9 +165,9 @@ def draw_traffic(axes: Axes, result: LimitResult) -> None:
     bins, axis = result.bins, time_axis(result.first_ns, result.last_ns)
     positions = axis.positions(np.append(bins.start_ns, bins.start_ns[-1:] + bins.width_ns))
     if len(bins.start_ns):
-        axes.stairs(bins.allowed, positions, fill=True, color=palette.ALLOWED, label="allowed")
+        axes.stairs(bins.allowed, positions, fill=True, color=ALLOWED, label="allowed")
         axes.stairs(
-            bins.arrivals, positions, baseline=bins.allowed, fill=True, color=palette.DENIED,
+            bins.arrivals, positions, baseline=bins.allowed, fill=True, color=DENIED,
             label="denied",
         )  # fmt: skip
         axes.legend(loc="lower right", ncols=2, frameon=False, bbox_to_anchor=(1, 1))
@@ -109,18 +183,18 @@ def draw_bucket(axes: Axes, bucket: Bucket) -> None:
     axis = time_axis(int(bucket.times[0]), int(bucket.times[-1]))
     style = "steps-post" if bucket.is_in_flight else "default"
     axes.plot(
-        axis.positions(bucket.times), bucket.tokens, color=palette.LEVEL, linewidth=1.2,
+        axis.positions(bucket.times), bucket.tokens, color=LEVEL, linewidth=1.2,
         drawstyle=style,
     )  # fmt: skip
     label = "limit" if bucket.is_in_flight else "full"
-    axes.axhline(bucket.full, color=palette.FULL, linestyle=":", linewidth=1.4, label=label)
+    axes.axhline(bucket.full, color=FULL, linestyle=":", linewidth=1.4, label=label)
     denied = bucket.denied_times
     if len(denied) > _MAX_MARKS:
         denied = denied[np.linspace(0, len(denied) - 1, _MAX_MARKS).astype(np.int64)]
     if len(denied):
         at = np.full(len(denied), bucket.full if bucket.is_in_flight else 0)
         axes.plot(
-            axis.positions(denied), at, "|", color=palette.DENIED, markersize=9, clip_on=False,
+            axis.positions(denied), at, "|", color=DENIED, markersize=9, clip_on=False,
             label="denied",
         )  # fmt: skip
     axes.legend(loc="lower right", ncols=2, frameon=False, bbox_to_anchor=(1, 1))
@@ -135,7 +209,7 @@ def draw_bucket(axes: Axes, bucket: Bucket) -> None:
 def draw_waits(axes: Axes, waits: Sequence[tuple[str, int]]) -> None:
     """Draw the number of denied events by their `retry_after`."""
     names, counts = zip(*waits, strict=True)
-    _draw_bars(axes, names, counts, [f"{count:,}" for count in counts], palette.DENIED)
+    _draw_bars(axes, names, counts, [f"{count:,}" for count in counts], DENIED)
     axes.set_xlabel("denied events")
     # Large numbers need room on a phone.
     axes.xaxis.set_major_locator(_whole_numbers(3 if _inches(axes) < _WIDE else "auto"))
@@ -175,52 +249,54 @@ def draw_table(
         _draw_heat(axes, table, (x, y), values, label)
     elif x == "limit":
         texts = [format_value(value, each) for each in table[value]]
-        color = palette.DENIED if "denied" in value else palette.ALLOWED
+        color = DENIED if "denied" in value else ALLOWED
         _draw_bars(axes, table[x], values, texts, color)
         axes.set_xlabel(label)
     else:
         marks = [str(mark) for mark in table[x]]
-        axes.plot(range(len(marks)), values, "o-", color=palette.ALLOWED)
+        axes.plot(range(len(marks)), values, "o-", color=ALLOWED)
         axes.set_xticks(range(len(marks)), marks)
         axes.set_xlabel(_label(x))
         axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * max(float(values.max()), 1e-9))
         axes.spines[["top", "right"]].set_visible(False)
 
 
 def draw_recommendation(axes: Axes, recommended: Recommendation) -> None:
     """Draw how many clients need how much, and the count of each limit to choose."""
     chosen = recommended.candidates[recommended.chosen]
-    need = chosen.need
-    is_shown = (
-        recommended.events > 0 if len(need.most) == len(recommended.events) else need.most > 0
-    )
-    order = np.argsort(-need.most[is_shown], kind="stable")
-    most = np.maximum(need.most[is_shown][order], 1)
-    is_far = need.is_far[is_shown][order]
+    is_client = recommended.events > 0
+    is_shown = is_client if len(chosen.most) == len(is_client) else chosen.most > 0
+    order = np.argsort(-chosen.most[is_shown], kind="stable")
+    most = np.maximum(chosen.most[is_shown][order], 1)
+    is_far = chosen.is_far[is_shown][order]
     rank = np.arange(1, len(most) + 1)
-    axes.step(most, rank, where="post", color=palette.ALLOWED, label="clients that need as much")
+    axes.step(most, rank, where="post", color=ALLOWED, label="clients that need as much")
     if is_far.any():
         axes.plot(
-            most[is_far], rank[is_far], "D", color=palette.DENIED, markersize=6, linestyle="none",
+            most[is_far], rank[is_far], "D", color=DENIED, markersize=6, linestyle="none",
             label="far from the rest",
         )  # fmt: skip
+    label = "other limits of the table"
     for each in recommended.candidates:
-        if each.need is need and each is not chosen:
-            axes.axvline(_count_of(each), color=palette.FULL, linestyle=":", linewidth=1)
+        if each.most is chosen.most and each is not chosen:
+            axes.axvline(_count_of(each), color=FULL, linestyle=":", linewidth=1, label=label)
+            # The legend has them once.
+            label = "_"
     axes.axvline(
-        _count_of(chosen), color=palette.DENIED, linestyle="--",
+        _count_of(chosen), color=DENIED, linestyle="--",
         label=plot_text(f"chosen: {describe_limit(chosen.limit)}"),
     )  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
     for side in (axes.xaxis, axes.yaxis):
         side.set_major_formatter("{x:,.0f}")
-    label = need.unit if need.unit.startswith("most") else f"tokens in the {need.unit}"
+    unit = chosen.unit
+    label = unit if unit.startswith("most") else f"tokens in the {unit}"
     axes.set_xlabel(label)
     axes.set_ylabel("clients")
     axes.spines[["top", "right"]].set_visible(False)
-    columns = 3 if _inches(axes) >= _WIDE else 1
+    columns = 2 if _inches(axes) >= _WIDE else 1
     axes.legend(
         loc="lower left", ncols=columns, frameon=False, fontsize="small", bbox_to_anchor=(0, 1)
     )
@@ -233,7 +309,7 @@ def plot_text(text: str) -> str:
 
 def _count_of(each: Candidate) -> int:
     """Return the tokens that a limit adds in one period, or its slots."""
-    facts, period_ns = each.limit.describe(), each.need.period_ns
+    facts, period_ns = each.limit.describe(), each.period_ns
     if facts is None:
         return each.limit.max_cost
     return round(facts["refill_count"] * period_ns / facts["refill_interval_ns"])
@@ -267,10 +343,19 @@ def _draw_heat(axes: Axes, table: Table, names: tuple[str, str], values: Any, la
         axes.figure.colorbar(image, ax=axes, label=label)
     if grid.size <= _MAX_TEXTS:
         half = (np.nanmax(grid) + np.nanmin(grid)) / 2
+        # All numbers have as many decimals as the largest one needs for three digits.
+        whole = len(f"{np.nanmax(np.abs(grid)):.0f}")
+        decimals = 0 if np.array_equal(grid, np.round(grid)) else max(3 - whole, 0)
         for (row, column), number in np.ndenumerate(grid):
             ink = "white" if number > half else "black"
             axes.text(
-                column, row, f"{number:.3g}", ha="center", va="center", color=ink, fontsize="small"
+                column,
+                row,
+                f"{number:,.{decimals}f}",
+                ha="center",
+                va="center",
+                color=ink,
+                fontsize="small",
             )
 
 

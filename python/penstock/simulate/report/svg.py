@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.display import escape_text
-from penstock.simulate.report import palette
+from penstock.simulate.report.plot import ALLOWED, DENIED, LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +22,9 @@ _FAINT: Final = "#040506"
 _VARIABLES: Final = {
     _INK: "var(--ink)",
     _FAINT: "var(--faint)",
-    palette.ALLOWED: "var(--allowed)",
-    palette.DENIED: "var(--denied)",
-    palette.LEVEL: "var(--level)",
+    ALLOWED: "var(--allowed)",
+    DENIED: "var(--denied)",
+    LEVEL: "var(--level)",
 }
 _FAMILY: Final = re.compile(r"font: ([\d.]+px) [^;\"]+")
 _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
