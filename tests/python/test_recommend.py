@@ -137,7 +137,7 @@ def test_period_is_that_of_the_limit_unless_others_are_passed(text: str) -> None
 
     def periods(**options: Any) -> list[int]:
         found = recommend(trace, **options)
-        return list(dict.fromkeys(each.need.period_ns // SECOND for each in found.candidates))
+        return list(dict.fromkeys(each.period_ns // SECOND for each in found.candidates))
 
     assert periods(limits=limits) == [600]
     assert periods(limits=limits, period="1h") == [3600]
@@ -151,7 +151,7 @@ def test_a_period_is_refused_if_the_trace_does_not_show_a_refill() -> None:
         with pytest.raises(ValueError, match=f"({shown}), but the events cover 58"):
             recommend(trace, period)
     found = recommend(trace, ["1m", "1d"])
-    assert [each.need.period_ns for each in found.candidates] == [60 * SECOND]
+    assert [each.period_ns for each in found.candidates] == [60 * SECOND]
     assert any("the events cover" in sentence for sentence in found.refused)
     assert found.refused[0] in found.explain()
     # The bucket of one burst would refill slowly, although the period is short enough.

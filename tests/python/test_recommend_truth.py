@@ -180,4 +180,4 @@ def test_slots_need_durations_and_have_no_period() -> None:
     # A limit with a period may replace slots, and is fitted to a minute if it is not named.
     late = Trace([0.0, 600.0], ["a", "b"])
     found = recommend(late, limits=Limit.in_flight(3), algorithm="token-bucket")
-    assert found.candidates[0].need.period_ns == 60e9
+    assert found.candidates[0].period_ns == 60e9

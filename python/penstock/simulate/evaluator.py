@@ -195,6 +195,11 @@ class _BucketIds(Sequence[str]):
     def __getitem__(self, index: Any) -> Any:
         return self._core.bucket_id(int(index))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        buckets = self._core.buckets(0)
+        used = range(self._length) if buckets is None else np.unique(np.asarray(buckets)).tolist()
+        return list, ([self._core.bucket_id(index) for index in used],)
+
 
 def parse_limits(limits: AnyLimits) -> Limit | Limits | Mapping[str, Limit | str]:
     """Parse a limit that is given as text; return other limits as they are.

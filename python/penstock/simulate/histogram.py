@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from penstock.display import format_span
-from penstock.simulate.frame import Frame
+from penstock.simulate.optional import import_optional
+from penstock.simulate.times import as_dates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
 
@@ -32,7 +31,7 @@ _MAX_BINS: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Bins(Frame):
+class Bins:
     """Event counts in bins of equal width, from the first event to the last.
 
     Attributes:
@@ -49,9 +48,18 @@ class Bins(Frame):
     allowed: NDArray[np.int64]
     denied: NDArray[np.int64]
 
-    def _columns(self) -> tuple[str, NDArray[np.int64], Mapping[str, NDArray[Any]]]:
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each bin; times as in `Trace.to_pandas`.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
         columns = {"arrivals": self.arrivals, "allowed": self.allowed, "denied": self.denied}
-        return f"Events per {format_span(self.width_ns)}", self.start_ns, columns
+        frame = {"time": as_dates(self.start_ns), **columns}
+        return import_optional("pandas", "to_pandas()").DataFrame(frame)
+
+    def __repr__(self) -> str:
+        return f"<Bins: {len(self.start_ns):,} of {format_span(self.width_ns)}>"
 
 
 class TimeHistogram:

@@ -18,14 +18,14 @@ from penstock.messages import format_duration
 from penstock.simulate.clients import match_clients
 from penstock.simulate.evaluator import PART, Evaluator, evaluate, parse_limits
 from penstock.simulate.ids import Codes
-from penstock.simulate.recommendation import Candidate, Need, Recommendation
+from penstock.simulate.recommendation import Candidate, Recommendation
 from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace
 from penstock.simulate.times import parse_span
 from penstock.validation import did_you_mean, name_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -55,27 +55,15 @@ class NoEventsError(ValueError):
     """No event spends the limit that is to be found."""
 
 
-class _Shape(NamedTuple):
-    """The parameters of an algorithm.
-
-    Attributes:
-        burst: The parameter for tokens at once; None if there is none.
-        rate: The parameter for tokens per period.
-        period: The parameter for the period; None if it stays as it is.
-    """
-
-    burst: str | None
-    rate: str
-    period: str | None
-
-
+# The parameters of each algorithm for tokens at once, tokens per period, and the period. Slots have
+# no period, and calendar windows keep theirs.
 _SHAPES: Final = {
-    "token-bucket": _Shape("burst", "count", "period"),
-    "leaky-bucket": _Shape("size", "drip_size", "drip_rate"),
-    "fixed-window": _Shape(None, "count", "period"),
-    "fixed-rate-window": _Shape("burst", "count", "period"),
-    "calendar-window": _Shape(None, "count", None),
-    "in-flight": _Shape(None, "count", None),
+    "token-bucket": ("burst", "count", "period"),
+    "leaky-bucket": ("size", "drip_size", "drip_rate"),
+    "fixed-window": (None, "count", "period"),
+    "fixed-rate-window": ("burst", "count", "period"),
+    "calendar-window": (None, "count", None),
+    "in-flight": (None, "count", None),
 }
 _DEFAULT: Final = "token-bucket"
 
@@ -153,12 +141,13 @@ def recommend(
     chosen, refused = None, []
     for family in families:
         try:
-            found, index = _candidates(counted, family, percentile, is_only=len(families) == 1)
+            found, index = _candidates(counted, family, percentile)
         except LimitError as error:
             refused.append(f"{family.label}: {error}.")
             continue
-        if chosen is None:
-            chosen = len(candidates) + index
+        if len(families) > 1:
+            found, index = [found[index]], 0
+        chosen = index if chosen is None else chosen
         candidates += found
     if chosen is None:
         raise ValueError("no limit can be recommended: " + " ".join(refused).rstrip("."))
@@ -166,7 +155,7 @@ def recommend(
         candidates=tuple(candidates),
         chosen=chosen,
         clients=counted.owners.clients,
-        events=counted.counts,
+        events=np.bincount(counted.owners.client_indices, minlength=len(counted.owners.clients)),
         left_out=counted.left_out,
         not_found=counted.not_found,
         refused=tuple(refused),
@@ -179,52 +168,64 @@ class _Family(NamedTuple):
     Attributes:
         algorithm: The algorithm.
         period_ns: The period; that of the calendar or 0 if it stays as it is.
-        label: What it is called in messages.
+        label: The period as text.
         rest: Other parameters, such as the zone of a calendar window.
     """
 
     algorithm: str
     period_ns: int
     label: str
-    rest: Mapping[str, int | str]
+    rest: Mapping[str, int | str] = {}
 
     @property
-    def shape(self) -> _Shape:
-        """The names of the parameters."""
-        return _SHAPES[self.algorithm]
+    def has_burst(self) -> bool:
+        """Whether tokens at once are a parameter of their own."""
+        return _SHAPES[self.algorithm][0] is not None
 
     def limit(self, burst: int, count: int) -> Limit:
         """Return the limit with these parameters."""
-        fields = {**self.rest, self.shape.rate: count}
-        if self.shape.period is not None:
-            fields[self.shape.period] = f"{self.period_ns}ns"
-        if self.shape.burst is not None:
-            fields[self.shape.burst] = burst
-        return Limit.from_fields(self.algorithm, fields)
+        given = (burst, count, f"{self.period_ns}ns")
+        names = zip(_SHAPES[self.algorithm], given, strict=True)
+        fields = {name: value for name, value in names if name is not None}
+        return Limit.from_fields(self.algorithm, {**self.rest, **fields})
+
+    def largest(self, count: int | None = None) -> Limit:
+        """Return the limit with the largest burst for a count; without one, the largest count.
+
+        Only numbers that are one less than a power of two are tried.
+        """
+        for bits in range(62, 1, -1):
+            try:
+                most = (1 << bits) - 1
+                return self.limit(0, most) if count is None else self.limit(most, count)
+            except LimitError:
+                continue
+        return self.limit(1, count or 1)
 
 
 def _families(default: Limit | None, algorithm: str | None, period: Any) -> list[_Family]:
     """Return the family of limits for each period that is asked for."""
-    if algorithm is None:
-        is_known = default is not None and default.algorithm in _SHAPES
-        algorithm = default.algorithm if default is not None and is_known else _DEFAULT
-    _check_name(algorithm, _SHAPES)
+    known = None if default is None or default.algorithm not in _SHAPES else default
+    algorithm = algorithm or (_DEFAULT if known is None else known.algorithm)
+    if algorithm not in _SHAPES:
+        hint = did_you_mean(algorithm, _SHAPES)
+        raise ValueError(f"algorithm must be one that can be fitted, found {algorithm!r}; {hint}")
+    is_same = known is not None and known.algorithm == algorithm
     # Parameters that stay, such as the anchor of a window.
-    is_same = default is not None and default.algorithm == algorithm
-    rest = default.fields() if default is not None and is_same else {}
+    rest = known.fields() if known is not None and is_same else {}
     if algorithm == "in-flight":
         if period is not None:
             raise ValueError("a limit on requests in flight has no period; omit period=")
         return [_Family(algorithm, 0, "requests in flight", rest)]
-    if _SHAPES[algorithm].period is None:
-        if period is not None or default is None or not is_same:
+    if algorithm == "calendar-window":
+        if period is not None or not is_same:
             raise ValueError(
                 "a calendar window keeps its period and its zone; pass limits= with a calendar "
                 "window, and no period="
             )
-        return [_Family(algorithm, _interval_of(default), f"calendar {rest['period']}", rest)]
+        return [_Family(algorithm, _interval_of(known), str(rest["period"]), rest)]
     if period is None:
-        given = [_interval_of(default) or parse_span("1m", "")]
+        given = [_interval_of(known) or parse_span("1m", "")]
     else:
         is_list = isinstance(period, Iterable) and not isinstance(period, str)
         given = [parse_span(each, "period") for each in (period if is_list else [period])]
@@ -235,98 +236,72 @@ def _families(default: Limit | None, algorithm: str | None, period: Any) -> list
 
 def _interval_of(limit: Limit | None) -> int:
     """Return the period of a limit; 0 if it has none."""
-    shape = None if limit is None else _SHAPES.get(limit.algorithm)
-    if limit is None or shape is None:
-        return 0
-    if shape.period is not None:
-        return parse_span(limit.fields()[shape.period], "")
-    facts = limit.describe()
+    name = None if limit is None else _SHAPES[limit.algorithm][2]
+    if limit is not None and name is not None:
+        return parse_span(limit.fields()[name], "")
+    facts = None if limit is None else limit.describe()
     return 0 if facts is None else facts["refill_interval_ns"]
 
 
-def _check_name(found: str, known: Collection[str]) -> None:
-    if found not in known:
-        hint = did_you_mean(found, known)
-        raise ValueError(f"algorithm must be one that can be fitted, found {found!r}; {hint}")
-
-
 def _candidates(
-    counted: _Counted, family: _Family, percentile: float, *, is_only: bool
+    counted: _Counted, family: _Family, percentile: float
 ) -> tuple[list[Candidate], int]:
-    """Return the limits of one period, or only the one to choose, and the index of that one.
+    """Return the limits of one period from strict to lenient, and the index of the one to choose.
 
     Raises:
         LimitError: The trace is too short for the period, or no limit admits what clients need.
     """
-    longest = int(counted.events.duration_ns * _MAX_REFILL)
-    if family.period_ns > longest:
-        raise _too_short(counted, "the period", family.period_ns)
+    _check_length(counted, "the period", family.period_ns)
     most = _busiest(counted.events, family)
     # A limit that suffices for protected clients suffices for others that need no more.
     is_far = _far(most, counted.is_client & ~counted.protected)
     is_far &= most > most[counted.protected].max(initial=0)
-    limits, preferred = _limits(counted, family, most, is_far, percentile)
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        denied = list(pool.map(partial(_denied, counted), limits))
-    is_by_client = counted.owners is counted.events
-    need = Need(
-        period_ns=family.period_ns,
-        unit=_unit(family),
-        most=most if is_by_client else _busiest(counted.owners, family),
-        is_far=is_far if is_by_client else np.zeros(len(counted.owners.clients), np.bool_),
-    )
-    found = [
-        Candidate(limit=limit, suffices_for=label, need=need, denied=each)
-        for (limit, label), each in zip(limits.items(), denied, strict=True)
-    ]
-    index = next(index for index, each in enumerate(found) if each.limit == preferred)
-    return (found, index) if is_only else ([found[index]], 0)
-
-
-def _limits(
-    counted: _Counted,
-    family: _Family,
-    most: NDArray[np.int64],
-    is_far: NDArray[np.bool_],
-    percentile: float,
-) -> tuple[dict[Limit, str], Limit]:
-    """Return limits from strict to lenient with whom each suffices for, and that of a percentile.
-
-    Raises:
-        LimitError: No limit admits what clients need, or a bucket refills too slowly.
-    """
-    longest = int(counted.events.duration_ns * _MAX_REFILL)
+    rest = counted.is_client & ~is_far
     levels = [*(level for level in _STRICTER if level < percentile), percentile]
-    named = [(f"{level:.4g} %", level, ~is_far) for level in levels]
-    named.append(("all others" if is_far.any() else "everyone", 100.0, ~is_far))
+    groups = [(f"{level:.4g} %", level, rest) for level in levels]
+    groups.append(("all others" if is_far.any() else "everyone", 100.0, rest))
     if is_far.any():
-        named.append(("everyone", 100.0, np.ones_like(is_far)))
-    limits: dict[Limit, str] = {}
-    preferred: Limit | None = None
-    for label, level, group in named:
+        groups.append(("everyone", 100.0, counted.is_client))
+    # Of equal limits, the label says the most.
+    labels: dict[Limit, str] = {}
+    chosen: Limit | None = None
+    for label, level, group in groups:
+        is_chosen = chosen is None and level == percentile
         try:
             limit = _limit_for(counted, family, most, level, group)
-            if (refill := _refill_ns(limit)) > longest:
-                raise _too_short(counted, "the time in which a bucket refills", refill)
+            _check_length(counted, "the time in which a bucket refills", _refill_ns(limit))
         except LimitError:
-            if preferred is None and level == percentile:
+            if is_chosen:
                 raise
             # A stricter limit with a small count, or what clients far from the rest need.
             continue
-        limits[limit] = label
-        if level == percentile and preferred is None:
-            preferred = limit
-    if preferred is None:
-        raise AssertionError("the percentile is one of the levels")
-    return limits, preferred
+        labels[limit] = label
+        chosen = limit if is_chosen else chosen
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        denied = list(pool.map(partial(_denied, counted), labels))
+    if counted.owners is not counted.events:
+        # All clients share one bucket, so none of them is far from the rest.
+        most = _busiest(counted.owners, family)
+        is_far = np.zeros(len(most), np.bool_)
+    unit = "most in flight" if family.algorithm == "in-flight" else f"busiest {family.label}"
+    found = [
+        Candidate(
+            limit=limit, suffices_for=label, period_ns=family.period_ns, unit=unit, most=most,
+            is_far=is_far, denied=each,
+        )
+        for (limit, label), each in zip(labels.items(), denied, strict=True)
+    ]  # fmt: skip
+    return found, [*labels].index(chosen) if chosen is not None else 0
 
 
-def _too_short(counted: _Counted, what: str, length_ns: int) -> LimitError:
-    return LimitError(
-        f"{what} is {format_span(length_ns)}, but the events cover "
-        f"{format_span(counted.events.duration_ns)}, and a bucket must refill within a quarter of "
-        "that; use a shorter period or a longer log"
-    )
+def _check_length(counted: _Counted, what: str, length_ns: int) -> None:
+    """Raise LimitError if a trace is too short to show that a bucket refills."""
+    if length_ns > int(counted.events.duration_ns * _MAX_REFILL):
+        raise LimitError(
+            f"{what} is {format_span(length_ns)}, but the events cover "
+            f"{format_span(counted.events.duration_ns)}, and a bucket must refill within a quarter "
+            "of that; use a shorter period or a longer log"
+        )
 
 
 def _refill_ns(limit: Limit) -> int:
@@ -335,13 +310,6 @@ def _refill_ns(limit: Limit) -> int:
     if facts is None or not facts["refill_count"]:
         return 0
     return facts["at_once"] * facts["refill_interval_ns"] // facts["refill_count"]
-
-
-def _unit(family: _Family) -> str:
-    if family.algorithm == "in-flight":
-        return "most in flight"
-    label = str(family.rest["period"]) if family.shape.period is None else family.label
-    return f"busiest {label}"
 
 
 def _far(most: NDArray[np.int64], is_client: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -370,54 +338,47 @@ def _limit_for(
 
     def size(needs: NDArray[np.int64]) -> int:
         protected = int(needs[counted.protected].max(initial=1))
-        own = needs[group & counted.is_client]
-        found = np.percentile(own, level, method="inverted_cdf")
+        found = np.percentile(needs[group], level, method="inverted_cdf")
         return _round_up(max(int(found), protected))
 
     count = size(most)
-    burst = 0 if family.shape.burst is None else size(_ahead(counted.events, family, count))
-    return family.limit(burst, count)
+    return family.limit(
+        size(_ahead(counted.events, family, count)) if family.has_burst else 0, count
+    )
 
 
 def _busiest(trace: Trace, family: _Family) -> NDArray[np.int64]:
     """Return for each client the most tokens that it spends in one period, or holds at once."""
-    if family.shape.burst is None:
-        return _most_used(_largest(lambda count: family.limit(0, count)), trace)
-    times = trace.times // family.period_ns
-    periods = times - times.min()
-    keys = trace.client_indices * np.int64(periods.max() + 1) + periods
+    if not family.has_burst:
+        return _most_used(family.largest(), trace)
+    periods = trace.times // family.period_ns
+    periods -= periods.min()
+    width = np.int64(periods.max() + 1)
+    keys = trace.client_indices * width
+    keys += periods
     costs = trace.costs
     if costs is None:
         keys.sort()
     else:
         order = np.argsort(keys, kind="stable")
         keys, costs = keys[order], costs[order]
-    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    is_first = np.ones(len(keys), np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    first = np.flatnonzero(is_first)
     sums = np.diff(first, append=len(keys)) if costs is None else np.add.reduceat(costs, first)
     most = np.zeros(len(trace.clients), np.int64)
-    np.maximum.at(most, keys[first] // (periods.max() + 1), sums)
+    np.maximum.at(most, keys[first] // width, sums)
     return most
 
 
 def _ahead(trace: Trace, family: _Family, count: int) -> NDArray[np.int64]:
     """Return for each client the most tokens that it spends at once, beyond a count per period."""
-    limit = _largest(lambda burst: family.limit(burst, count))
+    limit = family.largest(count)
     facts = limit.describe()
     if facts is not None and facts["evenly_spaced"]:
         # Its level is not known from what remains, and it needs no more than a token bucket.
-        tokens = _Family(_DEFAULT, family.period_ns, "", {})
-        limit = _largest(lambda burst: tokens.limit(burst, count))
+        limit = _Family(_DEFAULT, family.period_ns, "").largest(count)
     return _most_used(limit, trace)
-
-
-def _largest(make: Callable[[int], Limit]) -> Limit:
-    """Return the largest limit that exists, by a number that is one less than a power of two."""
-    for bits in range(62, 1, -1):
-        try:
-            return make((1 << bits) - 1)
-        except LimitError:
-            continue
-    return make(1)
 
 
 def _most_used(limit: Limit, trace: Trace) -> NDArray[np.int64]:
@@ -427,22 +388,20 @@ def _most_used(limit: Limit, trace: Trace) -> NDArray[np.int64]:
     """
     least = np.full(len(trace.clients), limit.max_cost, np.int64)
     for part, columns in _evaluated(limit, trace, ["remaining"]):
-        clients = part.client_indices
-        np.minimum.at(least, clients, columns["remaining"])
+        clients, remaining = part.client_indices, columns["remaining"]
+        # Few events leave less than all before.
+        is_less = remaining < least[clients]
+        np.minimum.at(least, clients[is_less], remaining[is_less])
         least[clients[~columns["allowed"]]] = -1
-    used: NDArray[np.int64] = limit.max_cost - least
-    return used
+    return np.asarray(limit.max_cost - least)
 
 
 def _denied(counted: _Counted, limit: Limit) -> NDArray[np.int64]:
     """Return for each client how many of its events a limit denies."""
-    denied = np.zeros(len(counted.counts), np.int64)
-    first = 0
-    for part, columns in _evaluated(limit, counted.events, []):
-        owners = counted.owners.client_indices[first : first + len(part)]
-        np.add.at(denied, owners[~columns["allowed"]], 1)
-        first += len(part)
-    return denied
+    parts = _evaluated(limit, counted.events, [])
+    allowed = np.concatenate([columns["allowed"] for _, columns in parts])
+    owners = counted.owners.client_indices[~allowed]
+    return np.bincount(owners, minlength=len(counted.owners.clients))
 
 
 def _evaluated(
@@ -474,7 +433,7 @@ class _Counted(NamedTuple):
     Attributes:
         events: The events by bucket.
         owners: The same events by client. Another table only if all clients share one bucket.
-        counts: For each client, its events.
+        is_client: For each bucket, whether it has an event.
         protected: For each bucket, whether it must not be denied anything.
         left_out: Number of events of clients that are excluded or have an override.
         not_found: What is protected, but has no event.
@@ -482,16 +441,10 @@ class _Counted(NamedTuple):
 
     events: Trace
     owners: Trace
-    counts: NDArray[np.int64]
+    is_client: NDArray[np.bool_]
     protected: NDArray[np.bool_]
     left_out: int
     not_found: tuple[str, ...]
-
-    @property
-    def is_client(self) -> NDArray[np.bool_]:
-        """For each bucket, whether it has an event."""
-        found = np.bincount(self.events.client_indices, minlength=len(self.events.clients)) > 0
-        return np.asarray(found)
 
     @classmethod
     def of(
@@ -519,32 +472,35 @@ class _Counted(NamedTuple):
         is_protected, not_found = match_clients(protect, events.clients, spell)
         is_kept = ~is_excluded[events.client_indices]
         protected = is_protected[events.client_indices]
-        owners = events
+        owners: Trace | None = None
         if routes is not None and evaluator is not None:
-            clients = [id.partition("\t")[0] for id in whole.clients]
             own, is_spending, numbers = routes.events_of(whole, name)
             events = evaluator.by_bucket(own)
             is_kept, protected = is_kept[is_spending], protected[is_spending]
-            owners = events
             if len(events.clients) == 1:
+                clients = [id.partition("\t")[0] for id in whole.clients]
                 owners = events.with_codes(Codes(numbers, clients))
-        if evaluator is not None and len(events):
-            is_kept &= ~evaluator.has_override(events.clients)[events.client_indices]
         if len(events) == 0:
             raise NoEventsError("trace must have at least one event, found none")
-        left_out = len(events) - int(np.count_nonzero(is_kept))
-        if left_out == len(events):
+        if evaluator is not None:
+            is_kept &= ~evaluator.has_override(events.clients)[events.client_indices]
+        if not is_kept.any():
             raise ValueError(
                 "trace must have an event that counts; all are excluded or have overrides"
             )
-        is_shared = owners is not events
+        left_out = len(events) - int(np.count_nonzero(is_kept))
         if left_out:
-            events, owners, protected = events[is_kept], owners[is_kept], protected[is_kept]
-        owners = owners if is_shared else events
-        by_bucket = np.zeros(len(events.clients), np.bool_)
-        by_bucket[events.client_indices[protected]] = True
-        counts = np.bincount(owners.client_indices, minlength=len(owners.clients))
-        return cls(events, owners, counts, by_bucket, left_out, tuple(not_found))
+            events, protected = events[is_kept], protected[is_kept]
+            owners = None if owners is None else owners[is_kept]
+        codes = events.client_indices
+        return cls(
+            events=events,
+            owners=events if owners is None else owners,
+            is_client=np.bincount(codes, minlength=len(events.clients)) > 0,
+            protected=np.bincount(codes[protected], minlength=len(events.clients)) > 0,
+            left_out=left_out,
+            not_found=tuple(not_found),
+        )
 
 
 def _canonical(id: str, evaluator: Evaluator) -> str:

@@ -32,36 +32,25 @@ _FEW: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Need:
-    """What each client needs of a limit with one period.
-
-    Attributes:
-        period_ns: The period in nanoseconds; 0 for requests in flight and calendar periods.
-        unit: The period as text, such as `busiest minute`.
-        most: For each client, the most tokens that it spends in one period, or holds at once.
-        is_far: Whether each client is far from the rest, and was set aside.
-    """
-
-    period_ns: int
-    unit: str
-    most: NDArray[np.int64]
-    is_far: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Candidate:
     """A limit to choose.
 
     Attributes:
         limit: The limit.
         suffices_for: The clients that it suffices for, such as `99.9 %` or `everyone`.
-        need: What it was derived from.
+        period_ns: The period in nanoseconds; 0 for requests in flight.
+        unit: The period as text, such as `busiest minute`.
+        most: For each client, the most tokens that it spends in one period, or holds at once.
+        is_far: Whether each client is far from the rest, and was set aside.
         denied: For each client, its denied events.
     """
 
     limit: Limit
     suffices_for: str
-    need: Need
+    period_ns: int
+    unit: str
+    most: NDArray[np.int64]
+    is_far: NDArray[np.bool_]
     denied: NDArray[np.int64]
 
 
@@ -148,14 +137,14 @@ class Recommendation:
         `times_next` is how many times as much as the largest of the rest a client needs.
         """
         each = self.candidates[self.chosen]
-        found = np.flatnonzero(each.need.is_far & (self.events > 0))
-        found = found[np.argsort(-each.need.most[found], kind="stable")]
+        found = np.flatnonzero(each.is_far & (self.events > 0))
+        found = found[np.argsort(-each.most[found], kind="stable")]
         table = self._clients_table("Clients far from the rest", found, each.denied)
         columns = table.to_dict()
-        rest = each.need.most[~each.need.is_far]
-        need = each.need.most[found]
+        rest = each.most[~each.is_far]
+        need = each.most[found]
         columns |= {
-            each.need.unit.replace(" ", "_"): need.tolist(),
+            each.unit.replace(" ", "_"): need.tolist(),
             "times_next": (need / max(int(rest.max(initial=0)), 1)).tolist(),
         }
         return Table(table.caption, columns)
@@ -199,7 +188,7 @@ class Recommendation:
     def explain(self) -> str:
         """Return the recommendation in sentences, one a line."""
         each = self.candidates[self.chosen]
-        events, denied, is_far = self.events, each.denied, each.need.is_far
+        events, denied, is_far = self.events, each.denied, each.is_far
         rest = events[~is_far]
         share = format_value("denied_share", float(denied[~is_far].sum() / max(rest.sum(), 1)))
         hit = int(np.count_nonzero(denied[~is_far]))

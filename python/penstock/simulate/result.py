@@ -11,7 +11,6 @@ from penstock.display import pluralize
 from penstock.simulate.bucket import bucket_of
 from penstock.simulate.evaluator import NUMBERS
 from penstock.simulate.format import format_value
-from penstock.simulate.frame import as_dates
 from penstock.simulate.histogram import Bins
 from penstock.simulate.ids import as_text
 from penstock.simulate.optional import import_optional
@@ -253,9 +252,10 @@ class Simulation(WithTotals):
         Events are counted in bins, so that millions are drawn as fast as a few.
 
         Args:
-            id: The client whose bucket is shown, over the hour with most of its denied events.
-                None: the one with the most denied events, or with the most events if nothing was
-                denied. Under a limit on requests in flight, these are shown.
+            id: The client whose bucket is shown while its events are denied: for an hour, or less
+                if it has more than 200 events in it. None: the one with the most denied events, or
+                with the most events if nothing was denied. Under a limit on requests in flight,
+                these are shown.
             ax: Axes to draw into, without the bucket. None: a new figure.
 
         Returns:
@@ -310,34 +310,19 @@ class Simulation(WithTotals):
         return name or "Requests"
 
     def to_dict(self) -> dict[str, NDArray[Any]]:
-        """Return all columns as arrays, by name; `id` and `cost` if the trace has them."""
+        """Return all columns as arrays, by name; `id`, `cost`, `duration` if the trace has them."""
         return self._all_columns(self.ids)
 
     def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with dates, and the ids as a categorical.
-
-        Times that are too early to be dates are lengths of time since the clock's origin.
+        """Return a `pandas.DataFrame` of the trace, as `Trace.to_pandas`, and of its decisions.
 
         Raises:
             ImportError: pandas is not installed.
         """
-        pandas = import_optional("pandas", "to_pandas()")
-        ids, trace = None, self.trace
-        if trace.codes is not None:
-            ids = pandas.Categorical.from_codes(trace.codes, categories=list(trace.clients))
-        return pandas.DataFrame(self._with_dates(ids))
-
-    def to_polars(self) -> Any:
-        """Return a `polars.DataFrame` with dates, as `to_pandas` does.
-
-        Raises:
-            ImportError: Polars is not installed.
-        """
-        polars = import_optional("polars", "to_polars()")
-        ids, trace = None, self.trace
-        if trace.codes is not None:
-            ids = polars.Series("id", list(trace.clients), dtype=polars.String).gather(trace.codes)
-        return polars.DataFrame(self._with_dates(ids))
+        frame = self.trace.to_pandas()
+        for name, column in self._decisions().items():
+            frame[name] = column
+        return frame
 
     def to_arrow(self) -> Any:
         """Return a `pyarrow.Table` with the ids as a dictionary.
@@ -357,22 +342,22 @@ class Simulation(WithTotals):
         """Export all columns through the Arrow interface, which needs PyArrow."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
-    def _with_dates(self, ids: Any) -> dict[str, Any]:
-        columns = self._all_columns(ids)
-        return {"time": as_dates(columns.pop("time_ns")), **columns}
-
     def _all_columns(self, ids: Any) -> dict[str, Any]:
-        columns: dict[str, Any] = {"time_ns": self.times}
-        if ids is not None:
-            columns["id"] = ids
-        if self.trace.costs is not None:
-            columns["cost"] = self.trace.costs
-        columns |= {name: self._column(name) for name in ("allowed", *NUMBERS)}
+        columns = self.trace.columns(ids)
+        del columns["time"]
+        return {"time_ns": self.times, **columns, **self._decisions()}
+
+    def _decisions(self) -> dict[str, Any]:
+        columns: dict[str, Any] = {name: self._column(name) for name in ("allowed", *NUMBERS)}
         if self._routes is not None:
             columns["route"] = np.array(self._routes.labels, object)[self._column("route")]
             names = np.array([*self._routes.names, None], object)
             columns["denied_by"] = names[self._column("denied_by")]
         return columns
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The totals are counted again where they are needed.
+        return {**self.__dict__, "_accumulator": None}
 
     def __len__(self) -> int:
         return len(self.trace)

@@ -58,14 +58,6 @@ class Table:
         """
         return import_optional("pandas", "to_pandas()").DataFrame(self._columns)
 
-    def to_polars(self) -> Any:
-        """Return a `polars.DataFrame`.
-
-        Raises:
-            ImportError: Polars is not installed.
-        """
-        return import_optional("polars", "to_polars()").DataFrame(self._columns)
-
     def __len__(self) -> int:
         return len(next(iter(self._columns.values()), ()))
 

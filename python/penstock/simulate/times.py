@@ -239,3 +239,13 @@ _READERS: Final[dict[str, Callable[[NDArray[Any]], NDArray[np.int64]]]] = {
     "m": _dates,
     "O": _objects,
 }
+
+
+def as_dates(times: NDArray[np.int64]) -> NDArray[Any]:
+    """Return times as dates, or as lengths of time if they are too early to be dates.
+
+    >>> as_dates(np.array([1_500_000_000])).dtype, as_dates(np.array([1_700_000_000 * 10**9])).dtype
+    (dtype('<m8[ns]'), dtype('<M8[ns]'))
+    """
+    is_date = len(times) == 0 or int(times[0]) >= FIRST_DATE_NS
+    return times.astype("datetime64[ns]" if is_date else "timedelta64[ns]")

@@ -14,7 +14,9 @@ from penstock.simulate.arrow import as_numpy
 from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE, Codes, as_text, factorise
 from penstock.simulate.log.reader import concat_chunks, read_log
-from penstock.simulate.times import parse_instant, parse_times, refuse_first
+from penstock.simulate.optional import import_optional
+from penstock.simulate.table import Table
+from penstock.simulate.times import as_dates, parse_instant, parse_times, refuse_first
 from penstock.validation import name_value
 
 if TYPE_CHECKING:
@@ -63,7 +65,8 @@ class LogOptions(TypedDict, total=False):
 class Trace:
     """Events in the order given, each with a time, a client id and a cost.
 
-    Arrays of a suitable type are not copied: do not change them while the trace is used.
+    Arrays of a suitable type are not copied: do not change them while the trace is used. Columns
+    are paired by position, whatever index those of pandas have.
 
     Args:
         times: Integer nanoseconds, float seconds, datetime64 or datetimes, in any order.
@@ -327,6 +330,46 @@ class Trace:
         taken.fields = self.fields
         return taken
 
+    def head(self, events: int = 5) -> Table:
+        """Return a table of the first events.
+
+        >>> Trace([0.0, 0.5], ids=["ada", "grace"], costs=[1, 2]).head()
+        First events
+        time   id     cost
+        0 s    ada    1
+        0.5 s  grace  2
+        """
+        first = self[:events]
+        columns = {name: each.tolist() for name, each in first.columns(first.ids).items()}
+        columns["time"] = [format_instant(time) for time in first.times.tolist()]
+        if first.durations is not None:
+            columns["duration"] = [format_span(int(each)) for each in first.durations.view("i8")]
+        return Table("First events", columns)
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with dates, and the ids as a categorical.
+
+        Times that are too early to be dates are lengths of time since the clock's origin.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        pandas = import_optional("pandas", "to_pandas()")
+        ids = None
+        if self._codes is not None:
+            ids = pandas.Categorical.from_codes(self._codes, categories=list(self._clients))
+        return pandas.DataFrame(self.columns(ids))
+
+    def columns(self, ids: Any) -> dict[str, Any]:
+        """Return all columns by name, with these ids in place of the trace's."""
+        columns = {
+            "time": as_dates(self._times),
+            "id": ids,
+            "cost": self._costs,
+            "duration": self._durations,
+        }
+        return {name: column for name, column in columns.items() if column is not None}
+
     def with_codes(self, codes: Codes) -> Trace:
         """Return the same events with other ids."""
         return Trace(
@@ -443,5 +486,5 @@ def _durations_of(value: Any, events: int) -> NDArray[np.timedelta64] | None:
     is_span = given.dtype.kind == "m"
     durations = given if is_span else np.round(given * 1e9)
     is_valid = (durations >= durations.dtype.type(0)) & (durations < durations.dtype.type(2**62))
-    refuse_first(~is_valid, given, "durations must be at least 0")
+    refuse_first(~is_valid, given, "durations must be from 0 to 146 years")
     return np.ascontiguousarray(durations).astype("m8[ns]")
