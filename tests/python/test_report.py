@@ -170,7 +170,7 @@ def test_comparison_has_a_row_for_each_limit(trace: Trace, page_of: Any) -> None
     assert "today and proposal" in said
     for row in table.rows():
         share = f"{100 * row['denied_share']:.3g} %"
-        assert f"{row['limit']} {share} {row['denied']:,} " in said
+        assert f"{row['limit']} {share} {row['clients_denied']:,} " in said
 
 
 def test_headings_of_a_limit_are_below_its_title(trace: Trace, page_of: Any) -> None:
