@@ -35,9 +35,9 @@ class Figures(NamedTuple):
 
 ROWS = {
     "single_us": "processor time of the server per decision, one limit, busy server",
-    "together_us": "processor time of the server per decision, one limit, in company",
+    "together_us": "processor time of the server per decision, one limit, batched",
     "single_bytes": "bytes sent per decision, one limit",
-    "together_bytes": "bytes sent per decision, one limit, in company",
+    "together_bytes": "bytes sent per decision, one limit, batched",
     "memory": "memory of the server per bucket",
 }
 
@@ -78,7 +78,7 @@ def tables(found: Figures) -> str:
     columns = (
         "requests a second",
         "primaries of a cluster",
-        "servers of cells, calls in company",
+        "servers of cells, batched calls",
         "sent to servers",
         "memory of servers",
     )
@@ -98,11 +98,11 @@ def tables(found: Figures) -> str:
     hot_together = SHARED_KEY_LOAD / found.together_us * 1e6
     sentences = (
         f"On a busy server, a single call takes {found.single_us:.3g} µs of processor time and",
-        f"a decision {found.together_us:.3g} µs in company; they send {found.single_bytes:.0f} and",
+        f"a batched decision {found.together_us:.3g} µs; they send {found.single_bytes:.0f} and",
         f"{found.together_bytes:.0f} bytes; a bucket takes {found.memory:.0f} bytes.",
         "One bucket that all clients share can be decided",
         f"{hot_single:,.0f} times a second by single calls and",
-        f"{hot_together:,.0f} times in company, with {SHARED_KEY_LOAD:.0%} of a processor.",
+        f"{hot_together:,.0f} times in batches, with {SHARED_KEY_LOAD:.0%} of a processor.",
     )
     lines += ["", *textwrap.wrap(" ".join(sentences), width=132)]
     return "\n".join(lines)

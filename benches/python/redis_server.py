@@ -83,7 +83,7 @@ return time
 """
 CONNECTIONS = 16
 """Connections with one call at a time, as from as many processes: they keep the server busy."""
-IN_COMPANY = 16
+BATCHED = 16
 """Decisions in one run of the script, about as many as 64 threads make together."""
 MOST_OVER_LEAST = 1.5
 """The most processor time of the server, relative to that of `LEAST`."""
@@ -366,7 +366,7 @@ def measure_costs(table: harness.Table, server: Server, rounds: int, seconds: fl
     least, own = client.register_script(LEAST), client.register_script(SCRIPT)
     one, state = limiter.limit("User").spend, "1764000000000000000"
     long = limiter.limit("Long").spend
-    together = itertools.cycle(zip(*[iter(CLIENTS)] * IN_COMPANY, strict=False))
+    together = itertools.cycle(zip(*[iter(CLIENTS)] * BATCHED, strict=False))
     thread = threading.local()
 
     def on_own_connection(id: str) -> None:
@@ -379,13 +379,13 @@ def measure_costs(table: harness.Table, server: Server, rounds: int, seconds: fl
         "one limit": (1, 1, one),
         "three limits": (1, 1, lambda id: limiter.spend_all([(name, id) for name in NAMES])),
         "one limit, busy server": (CONNECTIONS, 1, on_own_connection),
-        "one limit, in company": (64, 1, one),
+        "one limit, batched": (64, 1, one),
         "one long limit": (1, 1, long),
-        "one long limit, in company": (64, 1, long),
+        "one long limit, batched": (64, 1, long),
         "least": (1, 1, lambda id: least([id], [state])),
-        "least, in company": (1, IN_COMPANY, lambda _: least(next(together), [state])),
+        "least, batched": (1, BATCHED, lambda _: least(next(together), [state])),
         SCRIPT_OF_REDIS_PY: (1, 1, lambda id: own([id], [INTERVAL_US, BURST_US])),
-        f"{SCRIPT_OF_REDIS_PY}, in company": (
+        f"{SCRIPT_OF_REDIS_PY}, batched": (
             64,
             1,
             lambda id: own([id], [INTERVAL_US, BURST_US]),
@@ -406,13 +406,13 @@ def measure_costs(table: harness.Table, server: Server, rounds: int, seconds: fl
         if what.startswith(("one", "three")):
             took = f"{harness.median(cpu, what) / 1e3:.3g} us"
             table.seen("6", f"processor time of the server per decision, {what}", took)
-    for what, most in (("one limit", 200), ("three limits", 300), ("one limit, in company", None)):
+    for what, most in (("one limit", 200), ("three limits", 300), ("one limit, batched", None)):
         row, value = f"bytes sent per decision, {what}", harness.median(sent, what)
         if most is None:
             table.seen("6", row, f"{value:.3g} bytes")
         else:
             table.at_most("6", row, most, value, " bytes")
-    for suffix in ("", ", in company"):
+    for suffix in ("", ", batched"):
         ours, floor, peer = f"one limit{suffix}", f"least{suffix}", f"{SCRIPT_OF_REDIS_PY}{suffix}"
         shown = f"{harness.median(cpu, floor) / 1e3:.3g} us"
         pairs = zip(cpu[ours], cpu[floor], strict=True)

@@ -48,9 +48,9 @@ def test_check_of_valid_files_prints_a_summary(
     limits: str, overrides: str, command: Command
 ) -> None:
     assert command.run("check", "--limits", limits) == 0
-    assert (command.out, command.err) == (f"{limits}: 4 limits, no faults\n", "")
+    assert (command.out, command.err) == (f"{limits}: 4 limits, no errors\n", "")
     assert command.run("check", "--limits", limits, "--overrides", overrides) == 0
-    assert command.out == f"{limits}: 4 limits, {overrides}: 1 override, no faults\n"
+    assert command.out == f"{limits}: 4 limits, {overrides}: 1 override, no errors\n"
 
 
 @pytest.mark.parametrize("wanted", [["check"], ["explain", "Orders", "ada"]])

@@ -75,7 +75,7 @@ def run(*arguments: str) -> tuple[str, str]:
 @pytest.mark.usefixtures("folder")
 def test_check_counts_limits_without_faults(site: DjangoSite) -> None:
     site.route("", limit("PerAddress")(hello))
-    assert run("check") == ("PENSTOCK: 2 limits, no faults\n", "")
+    assert run("check") == ("PENSTOCK: 2 limits, no errors\n", "")
     answer = json.loads(run("check", "--json")[0])
     assert answer == {"problems": [], "limits": ["PerAddress", "PerUser"]}
 
@@ -101,7 +101,7 @@ def test_check_reports_warnings_and_succeeds(site: DjangoSite) -> None:
     site.route("", limit("PerAddress")(hello))
     site.set(MIDDLEWARE=[])
     out, err = run("check")
-    assert out == "PENSTOCK: 3 limits, no faults\n"
+    assert out == "PENSTOCK: 3 limits, no errors\n"
     assert "(penstock.W002)" in err
 
 
@@ -164,7 +164,7 @@ def test_show_lists_limits_and_views(site: DjangoSite) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "expected"),
     [
-        (["penstock", "check"], 0, "PENSTOCK: 0 limits, no faults"),
+        (["penstock", "check"], 0, "PENSTOCK: 0 limits, no errors"),
         (["penstock", "show"], 0, "default: 1 per minute, by_address, GET, HEAD"),
         (["penstock", "explain", "Unknown", "ada"], 1, "CommandError"),
         (["penstock"], 2, "required: COMMAND"),

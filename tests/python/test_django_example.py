@@ -147,4 +147,4 @@ call_command("makemigrations", check=True, dry_run=True, verbosity=0)
 call_command("check", fail_level="WARNING")
 call_command("penstock", "check")
 """
-    assert "PENSTOCK: 6 limits, no faults" in run(root, script)
+    assert "PENSTOCK: 6 limits, no errors" in run(root, script)

@@ -100,8 +100,8 @@ def test_request_has_its_id(source: IdSource, environ: dict[str, object], id: ob
         (TENANT, {"HTTP_X_TENANT": "  "}, "X-Tenant"),
         (by_api_key(missing="refuse"), {}, "by_api_key"),
         (per_route(lambda: b"\xff"), {}, "UTF-8"),
-        (lambda: None, {}, "returned none"),
-        (lambda: "", {}, "returned none"),
+        (lambda: None, {}, "returned None"),
+        (lambda: "", {}, "returned None"),
     ],
 )
 def test_missing_id_is_refused(source: IdSource, environ: dict[str, object], why: str) -> None:

@@ -44,7 +44,7 @@ def run(options: Namespace) -> int:
         if options.overrides is not None:
             overrides = sum(limits.override_counts().values())
             found.append(f"{options.overrides}: {pluralize(overrides, 'override')}")
-        print(*found, "no faults", sep=", ")
+        print(*found, "no errors", sep=", ")
     return 0
 
 

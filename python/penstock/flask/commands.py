@@ -60,7 +60,7 @@ def check(info: ScriptInfo, *, as_json: bool) -> None:
     if as_json:
         _echo_json({"problems": [], **facts})
         return
-    click.echo(f"{facts['routes']} routes, {facts['limited']} of them limited, no faults")
+    click.echo(f"{facts['routes']} routes, {facts['limited']} of them limited, no errors")
     for name in facts["unused"]:
         click.echo(f"no route has the limit {name}")
 

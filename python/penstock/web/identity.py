@@ -593,7 +593,7 @@ def found_id(found: object) -> Id:
     if type(found) is str and found:
         return found
     if found is None or found == "":
-        message = "the id callable returned none"
+        message = "the id callable returned None"
         raise MissingId(message)
     if not _is_id(found):
         kind = type(found).__name__

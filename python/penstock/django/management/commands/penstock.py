@@ -92,7 +92,7 @@ class Command(BaseCommand):
             raise CommandError("\n".join(faults))
         if not as_json:
             number = len(conf.current().guard.limiter.limits)
-            self.stdout.write(f"PENSTOCK: {pluralize(number, 'limit')}, no faults")
+            self.stdout.write(f"PENSTOCK: {pluralize(number, 'limit')}, no errors")
 
     def _bucket(self, part: str, app_limits: DjangoLimits, options: dict[str, Any]) -> None:
         call, lines = BUCKET_COMMANDS[part]
