@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -231,3 +232,40 @@ def test_every_linked_crate_is_named_in_the_third_party_licenses(root: Path) -> 
     text = (root / "THIRD-PARTY-LICENSES").read_text(encoding="utf-8")
     assert linked - set(re.findall(r"^- (\S+) \(", text, re.MULTILINE)) == set()
     assert "<year>" not in text  # a text without its copyright line
+
+
+def lines_of_parts(root: Path, parts: list[str]) -> Counter[str]:
+    """Return the lines of the files in each part; a file belongs to its innermost part."""
+    lines: Counter[str] = Counter()
+    for file in (*root.glob("src/**/*"), *root.glob("python/**/*")):
+        if file.suffix in {".rs", ".lua", ".py", ".pyi"}:
+            name = file.relative_to(root).as_posix()
+            part = max((part for part in parts if name.startswith(part)), key=len, default=name)
+            lines[part] += len(file.read_text(encoding="utf-8").splitlines())
+    return lines
+
+
+def test_architecture_names_all_parts_with_their_sizes(root: Path) -> None:
+    page = (root / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \| ([\d,]+) \|", page, re.MULTILINE)
+    named = [(re.findall(r"`([^`]+)`", parts), int(size.replace(",", ""))) for parts, size in rows]
+    lines = lines_of_parts(root, [part for parts, _ in named for part in parts])
+    # Each file is in a part, and each part has a file.
+    assert set(lines) == {part for parts, _ in named for part in parts}
+    measured = [(parts[0], size, sum(lines[part] for part in parts)) for parts, size in named]
+    # Only what changes the picture must be updated.
+    assert [row for row in measured if abs(row[1] - row[2]) > 300 + row[2] / 10] == []
+
+
+def test_architecture_names_functions_that_exist(root: Path) -> None:
+    page = (root / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    core = "".join(file.read_text(encoding="utf-8") for file in root.glob("src/**/*.rs"))
+    package = "".join(
+        file.read_text(encoding="utf-8") for file in root.glob("python/penstock/**/*.py")
+    )
+    functions = re.findall(r"`\w+::(\w+)`", page)
+    methods = re.findall(r"`[A-Z]\w+\.(\w+)`", page)
+    assert len(functions) >= 8
+    assert [name for name in functions if not re.search(rf"\bfn {name}\b", core)] == []
+    known = f"{core}{package}"
+    assert [n for n in methods if not re.search(rf"\b(?:def|fn) (?:py_)?{n}\b", known)] == []
