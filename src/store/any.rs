@@ -97,6 +97,16 @@ impl Store for AnyStore {
         each_store!(self, store => Ok(store.update(bucket, step, now, wait)?))
     }
 
+    fn update_shared<S: StoreStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Now,
+        wait: Wait,
+    ) -> Result<Option<Answer>, StoreError> {
+        each_store!(self, store => Ok(store.update_shared(bucket, step, now, wait)?))
+    }
+
     fn update_all<B: Batch>(
         &self,
         buckets: &[Bucket<'_>],

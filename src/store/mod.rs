@@ -319,6 +319,22 @@ pub trait Store: Send + Sync {
         wait: Wait,
     ) -> Result<Answer, Self::Error>;
 
+    /// Runs `step` on the bucket that `bucket` shares while the store is full. `None` if there is none.
+    ///
+    /// A slot may have been taken there before its own bucket had room.
+    ///
+    /// # Errors
+    /// As [`Store::update`].
+    fn update_shared<S: StoreStep>(
+        &self,
+        _bucket: Bucket<'_>,
+        _step: &S,
+        _now: Now,
+        _wait: Wait,
+    ) -> Result<Option<Answer>, Self::Error> {
+        Ok(None)
+    }
+
     /// Runs `batch` on several different buckets. `clock` is read again for each give-back.
     ///
     /// # Errors

@@ -311,6 +311,48 @@ def test_clients_that_hold_nothing_take_no_room(
         assert [stats[name] for name in ("buckets", "evicted", "shared", "refused")] == [0] * 4
 
 
+@pytest.mark.parametrize("renews", [False, True])
+@pytest.mark.parametrize("kind", ["memory", "shm"])
+def test_a_slot_taken_while_the_store_was_full_ends_where_it_is_held(
+    tmp_path: Path, clock: ManualClock, kind: str, renews: bool
+) -> None:
+    url = {"memory": "memory://?max_buckets=8", "shm": f"shm://{tmp_path}/table?capacity=8"}[kind]
+    # Slots last longest, so no bucket of theirs is evicted for a shared one.
+    limits = {"Calls": "2 in flight, lease 24h", "Daily": "1/day"}
+    with Limiter(limits, f"{url}&overflow=share", clock) as limiter:
+
+        def set_full(is_full: bool) -> None:
+            for number in range(200):
+                if is_full:
+                    limiter.spend("Daily", str(number))
+                else:
+                    limiter.reset("Daily", str(number))
+
+        set_full(True)
+        # The shared bucket has the two slots of all clients.
+        held = [limiter.reserve("Calls", "ada"), limiter.reserve("Calls", "grace")]
+        assert not limiter.reserve("Calls", "linus")
+        set_full(False)
+        if renews:
+            clock.advance(13 * 3600)
+            assert left(limiter, "Calls") == [1]
+            set_full(True)
+            # They are in buckets of their own now.
+            assert limiter.reserve("Calls", "linus").release()
+            set_full(False)
+        else:
+            # The client has slots in both.
+            held.append(limiter.reserve("Calls", "ada"))
+        assert [one.release() for one in held] == [True] * len(held)
+        assert left(limiter, "Calls") == [2]
+        set_full(True)
+        held = [limiter.reserve("Calls", "ada"), limiter.reserve("Calls", "grace")]
+        assert all(held)
+        assert [one.release() for one in held] == [True, True]
+        counts = limiter.counts()["Calls"]
+        assert (counts["expired"], counts["renewed_late"]) == (0, 0)
+
+
 def test_a_server_keeps_no_key_of_a_client_that_holds_nothing(redis_server: Server) -> None:
     keys = []
     with Limiter(LIMITS, f"{redis_server.url}?deadline=20s") as limiter:

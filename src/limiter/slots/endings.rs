@@ -5,11 +5,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::clock::Clock;
-use crate::engine::answer::Answer;
+use crate::engine::answer::{Answer, Outcome};
 use crate::engine::batch::{Kind, Member};
 use crate::engine::cost::Cost;
 use crate::engine::factor::Adjustment;
-use crate::engine::time::Timeline;
+use crate::engine::operation::Operation;
+use crate::engine::time::{Now, Timeline};
 use crate::engine::verb::Verb;
 use crate::limiter::batch::BatchVec;
 use crate::limiter::bound::Resolved;
@@ -52,6 +53,13 @@ impl Ending {
         self.resolve(&self.limit)
     }
 
+    /// Counts an ending that a store has executed. It has found what to return, or not.
+    pub(super) fn count(&self, is_found: bool) {
+        if matches!(self.verb, Verb::Release(_)) && !is_found {
+            self.limit.counters.count_expired();
+        }
+    }
+
     // Inlined into every end of a slot: what it returns is large.
     #[inline(always)]
     fn resolve<'a>(&'a self, bound: &'a BoundLimit) -> Result<Resolved<'a>, Failure> {
@@ -73,9 +81,7 @@ pub type Endings = SmallVec<[Ending; 1]>;
 /// Counts endings that a store has executed.
 pub fn count_endings(endings: &[Ending], answers: &[Answer]) {
     for (ending, answer) in endings.iter().zip(answers) {
-        if matches!(ending.verb, Verb::Release(_)) && !answer.allowed() {
-            ending.limit.counters.count_expired();
-        }
+        ending.count(answer.allowed());
     }
 }
 
@@ -95,6 +101,27 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             buckets.push(bucket);
         }
         Ok(then(&buckets, &members))
+    }
+
+    /// Looks for slots that were not found in their bucket where ids share one while the store is full,
+    /// and returns them there. Returns whether they were found.
+    ///
+    /// They were taken there, and their bucket has had room since. A renewal has then taken them again in
+    /// their own.
+    ///
+    /// # Errors
+    /// As [`Store::update`].
+    pub(super) fn return_shared(
+        &self,
+        bucket: Bucket<'_>,
+        operation: &Operation<'_>,
+        now: Now,
+        wait: Wait,
+    ) -> Result<bool, StoreError> {
+        let (Verb::Release(lease) | Verb::Renew(lease)) = operation.verb else { return Ok(false) };
+        let release = Operation { verb: Verb::Release(lease), ..*operation };
+        let answer = self.store().update_shared(bucket, &release, now, wait).map_err(Into::into)?;
+        Ok(answer.is_some_and(|answer| answer.allowed()))
     }
 
     /// Executes the ends of a reservation in one call. May wait.
@@ -122,11 +149,23 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             return self.end_one(ending, wait);
         }
         let answers = self.with_endings(endings, |buckets, members| {
-            let now = self.clock().read(Timeline::Wall);
-            match buckets {
-                [] => Ok(Answers::new()),
-                _ => self.store().update_all(buckets, &Members(members), now, self.clock(), wait),
+            if buckets.is_empty() {
+                return Ok(Answers::new());
             }
+            let now = self.clock().read(Timeline::Wall);
+            let answers =
+                self.store().update_all(buckets, &Members(members), now, self.clock(), wait);
+            answers.map(|mut answers| {
+                for ((answer, bucket), member) in answers.iter_mut().zip(buckets).zip(members) {
+                    // An error here leaves slots until they expire: the others must not be returned again.
+                    if !answer.allowed()
+                        && let Ok(true) = self.return_shared(*bucket, &member.operation, now, wait)
+                    {
+                        answer.outcome = Outcome::Allowed;
+                    }
+                }
+                answers
+            })
         })?;
         let answers: Answers = answers.map_err(|error: S::Error| store_failed(error))?;
         if answers.len() == endings.len() {
@@ -147,8 +186,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         if let Some((bucket, operation)) = resolved.operation(ending.verb) {
             let now = self.clock().read(bucket.timeline);
             let answer = self.store().update(bucket, &operation, now, wait);
-            let answer = answer.map_err(store_failed)?;
-            count_endings(std::slice::from_ref(ending), &[answer]);
+            let is_found = answer.map_err(store_failed)?.allowed()
+                || self.return_shared(bucket, &operation, now, wait).map_err(store_failed)?;
+            ending.count(is_found);
         }
         Ok(())
     }

@@ -3,16 +3,13 @@
 use smallvec::smallvec;
 
 use crate::clock::Clock;
-use crate::engine::answer::Answer;
 use crate::engine::operation::Operation;
 use crate::engine::state::Lease;
 use crate::engine::time::{Nanos, Timeline, Timestamp};
 use crate::engine::verb::Verb;
-use crate::limiter::slots::{
-    Ending, FIRST_PAUSE, HeldSlot, HeldSlotKey, MAX_PAUSE, OpenSlots, count_endings,
-};
+use crate::limiter::slots::{Ending, FIRST_PAUSE, HeldSlot, HeldSlotKey, MAX_PAUSE, OpenSlots};
 use crate::limiter::{BoundLimit, Limiter};
-use crate::store::{Bucket, Store, StoreError};
+use crate::store::{Bucket, Store, StoreError, Wait};
 
 /// The number of slots that are renewed or returned at a time.
 const BLOCK: usize = 64;
@@ -22,6 +19,16 @@ const BLOCK: usize = 64;
 struct Tally {
     executed: usize,
     failed: usize,
+}
+
+/// An ending or a renewal that a store has executed.
+#[derive(Clone, Copy, Debug)]
+struct Executed<'a> {
+    bound: &'a BoundLimit,
+    /// The lease of slots that were renewed.
+    lease: Option<Lease>,
+    /// Whether what it ends or renews was found.
+    is_found: bool,
 }
 
 /// What has become of the slots of a limiter that ends.
@@ -149,10 +156,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let (keys, renewals): (Vec<_>, Vec<_>) = begun.unzip();
         let mut renewed = vec![None; keys.len()];
         self.execute_each(&renewals, |index, executed| match executed {
-            Ok((bound, operation, answer)) => {
+            Ok(Executed { bound, lease, is_found }) => {
                 tally.executed += 1;
-                renewed[index] = operation.lease(answer);
-                if !answer.allowed() {
+                renewed[index] = lease;
+                if !is_found {
                     bound.counters.count_renewed_late();
                 }
             }
@@ -176,9 +183,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let mut is_open = vec![true; endings.len()];
         for (block, is_open) in endings.chunks(BLOCK).zip(is_open.chunks_mut(BLOCK)) {
             self.execute_each(block, |index, executed| match executed {
-                Ok((_, _, answer)) => {
+                Ok(Executed { is_found, .. }) => {
                     tally.executed += 1;
-                    count_endings(&block[index..=index], std::slice::from_ref(answer));
+                    block[index].count(is_found);
                     is_open[index] = false;
                 }
                 Err(error) => {
@@ -198,7 +205,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     fn execute_each(
         &self,
         endings: &[Ending],
-        mut then: impl FnMut(usize, Result<(&BoundLimit, &Operation<'_>, &Answer), StoreError>),
+        mut then: impl FnMut(usize, Result<Executed<'_>, StoreError>),
     ) {
         let (snapshot, now) = (self.snapshot(), self.clock().read(Timeline::Wall));
         let resolved = endings.iter().map(|ending| ending.resolve_active(&snapshot).ok());
@@ -218,9 +225,14 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 |at| (calls[at].2, calls[at].3),
                 now,
                 |at, answer| {
-                    let (index, bound, _, operation) = &calls[at];
+                    let (index, bound, bucket, operation) = calls[at];
                     is_done[at] = true;
-                    then(*index, answer.map(|answer| (*bound, operation, answer)));
+                    let executed = answer.and_then(|answer| {
+                        let is_found = answer.allowed()
+                            || self.return_shared(bucket, &operation, now, Wait::Allowed)?;
+                        Ok(Executed { bound, lease: operation.lease(answer), is_found })
+                    });
+                    then(index, executed);
                 },
             );
             if !is_done.contains(&true) {

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::Answer;
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::{Nanos, Now, Timestamp};
+use crate::engine::time::{Nanos, Now, Timeline, Timestamp};
 use crate::hash::HashKey;
 use crate::prefetch::DISTANCE;
 use crate::store::memory::shard::{Access, Shard};
@@ -73,6 +73,8 @@ pub struct MemoryStore {
     overflow: Overflow,
     /// The buckets that ids share for lack of room. Locked after any shard.
     shared: Mutex<Table>,
+    /// The most of them that one limit has had in a batch.
+    most_shared: AtomicU64,
     /// Calls that were decided in a shared bucket.
     shared_calls: AtomicU64,
     /// Calls that were refused for lack of room.
@@ -97,6 +99,7 @@ impl MemoryStore {
             max_per_shard: max_buckets.map(|max| (max / shards).max(1)),
             overflow: Overflow::default(),
             shared: Mutex::new(Table::default()),
+            most_shared: AtomicU64::new(1),
             shared_calls: AtomicU64::new(0),
             refused_calls: AtomicU64::new(0),
             next_tidied: AtomicUsize::new(0),
@@ -133,14 +136,7 @@ impl MemoryStore {
             return Answer::refused(at.saturating_add(full_for), at);
         }
         self.shared_calls.fetch_add(1, Ordering::Relaxed);
-        let tag = shared_tag(bucket, 0);
-        let mut table = self.shared.lock();
-        let now = table.effective_now(now);
-        let (at, state) =
-            (now.on(bucket.timeline), table.find(tag).map(|index| table.state(index)));
-        let (allowed, write) = step.apply(state, at);
-        write_shared(&mut table, tag, write, now);
-        Answer::new(state, at, allowed)
+        update_in(&mut self.shared.lock(), shared_tag(bucket, 0), bucket.timeline, step, now)
     }
 
     /// Decides a batch of which some new buckets have no room before the instants in `full`.
@@ -174,7 +170,9 @@ impl MemoryStore {
                     let other_text = buckets[other].keyspace.text();
                     full[other].is_some() && other_text == bucket.keyspace.text()
                 };
-                shared_tag(bucket, (0..index).filter(same).count() as u64)
+                let nth = (0..index).filter(same).count() as u64;
+                self.most_shared.fetch_max(nth + 1, Ordering::Relaxed);
+                shared_tag(bucket, nth)
             })
             .collect();
         for (index, state) in states.iter_mut().enumerate() {
@@ -365,6 +363,25 @@ impl Store for MemoryStore {
         Ok(self.update_at(bucket, self.address(bucket.hash()), step, now))
     }
 
+    #[cold]
+    fn update_shared<S: StoreStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Now,
+        _wait: Wait,
+    ) -> Result<Option<Answer>, Infallible> {
+        let (mut table, mut found) = (self.shared.lock(), None);
+        // One after the other: those of a batch share different ones.
+        for nth in 0..self.most_shared.load(Ordering::Relaxed) {
+            let tag = shared_tag(bucket, nth);
+            if found.is_none_or(|found: Answer| !found.allowed()) && table.find(tag).is_some() {
+                found = Some(update_in(&mut table, tag, bucket.timeline, step, now));
+            }
+        }
+        Ok(found)
+    }
+
     fn may_wait(&self) -> bool {
         false
     }
@@ -532,6 +549,21 @@ impl Store for MemoryStore {
 /// Returns the tag of the bucket that ids of a keyspace share, the `nth` of them within one batch.
 fn shared_tag(bucket: Bucket<'_>, nth: u64) -> Tag {
     Tag::of(bucket.keyspace.hash(&nth.to_le_bytes()) ^ of_timeline(bucket.timeline))
+}
+
+/// Runs a step on a shared bucket.
+fn update_in<S: StoreStep>(
+    table: &mut Table,
+    tag: Tag,
+    timeline: Timeline,
+    step: &S,
+    now: Now,
+) -> Answer {
+    let now = table.effective_now(now);
+    let (at, state) = (now.on(timeline), table.find(tag).map(|index| table.state(index)));
+    let (allowed, write) = step.apply(state, at);
+    write_shared(table, tag, write, now);
+    Answer::new(state, at, allowed)
 }
 
 /// Writes a shared bucket. There are few, so the table may grow while it is locked.

@@ -126,6 +126,23 @@ impl<M: TableMemory> Store for SharedStore<M> {
         self.update_one(bucket, step, now, wait)
     }
 
+    #[cold]
+    fn update_shared<S: StoreStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Now,
+        wait: Wait,
+    ) -> Result<Option<Answer>, SharedError> {
+        let (address, mut answer) = (self.overflow_address(bucket), Answer::default());
+        if self.table.find(address).is_none() {
+            return Ok(None);
+        }
+        let deadline = Deadline::of_call(wait);
+        self.table.update(address, || address, step, now, &mut answer, &deadline)?;
+        Ok(Some(answer))
+    }
+
     #[inline(always)]
     fn update_each<'a, S: StoreStep>(
         &self,
