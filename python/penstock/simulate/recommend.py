@@ -21,7 +21,7 @@ from penstock.simulate.ids import Codes
 from penstock.simulate.recommendation import Candidate, Recommendation
 from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace
-from penstock.simulate.times import parse_span
+from penstock.simulate.times import parse_span, refuse_first
 from penstock.validation import did_you_mean, name_value
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def recommend(
     whole = as_trace(trace)
     if sort:
         whole = whole.sorted()
+    is_earlier = np.append(False, whole.times[1:] < whole.times[:-1])
+    refuse_first(is_earlier, whole.times, "times must not go back (pass sort=True)")
     if routes is not None and (limits is None or name is None):
         raise ValueError("routes name the limits; pass limits= and name=")
     evaluator = None if limits is None else Evaluator(parse_limits(limits), name)
@@ -155,7 +157,7 @@ def recommend(
         candidates=tuple(candidates),
         chosen=chosen,
         clients=counted.owners.clients,
-        events=np.bincount(counted.owners.client_indices, minlength=len(counted.owners.clients)),
+        events=counted.counts,
         left_out=counted.left_out,
         not_found=counted.not_found,
         refused=tuple(refused),
@@ -351,23 +353,26 @@ def _busiest(trace: Trace, family: _Family) -> NDArray[np.int64]:
     """Return for each client the most tokens that it spends in one period, or holds at once."""
     if not family.has_burst:
         return _most_used(family.largest(), trace)
-    periods = trace.times // family.period_ns
-    periods -= periods.min()
-    width = np.int64(periods.max() + 1)
-    keys = trace.client_indices * width
-    keys += periods
-    costs = trace.costs
-    if costs is None:
-        keys.sort()
-    else:
-        order = np.argsort(keys, kind="stable")
-        keys, costs = keys[order], costs[order]
-    is_first = np.ones(len(keys), np.bool_)
-    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
-    first = np.flatnonzero(is_first)
-    sums = np.diff(first, append=len(keys)) if costs is None else np.add.reduceat(costs, first)
     most = np.zeros(len(trace.clients), np.int64)
-    np.maximum.at(most, keys[first] // width, sums)
+    times = trace.times
+    # Parts of whole periods, which fit into the cache.
+    edges = np.unique(np.searchsorted(times, times[::PART] // family.period_ns * family.period_ns))
+    for first, end in zip(edges.tolist(), [*edges[1:].tolist(), len(times)], strict=True):
+        part = trace[first:end]
+        periods = part.times // family.period_ns
+        periods -= periods.min()
+        width = np.int64(periods.max() + 1)
+        keys = part.client_indices * width + periods
+        costs = part.costs
+        if costs is None:
+            keys.sort()
+        else:
+            order = np.argsort(keys)
+            keys, costs = keys[order], costs[order]
+        starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        ends = np.append(starts[1:], len(keys))
+        sums = ends - starts if costs is None else np.add.reduceat(costs, starts)
+        np.maximum.at(most, keys[starts] // width, sums)
     return most
 
 
@@ -388,11 +393,12 @@ def _most_used(limit: Limit, trace: Trace) -> NDArray[np.int64]:
     """
     least = np.full(len(trace.clients), limit.max_cost, np.int64)
     for part, columns in _evaluated(limit, trace, ["remaining"]):
-        clients, remaining = part.client_indices, columns["remaining"]
+        clients, remaining = part.client_indices.astype(np.intp), columns["remaining"]
         # Few events leave less than all before.
         is_less = remaining < least[clients]
         np.minimum.at(least, clients[is_less], remaining[is_less])
-        least[clients[~columns["allowed"]]] = -1
+        if not columns["allowed"].all():
+            least[clients[~columns["allowed"]]] = -1
     return np.asarray(limit.max_cost - least)
 
 
@@ -433,6 +439,7 @@ class _Counted(NamedTuple):
     Attributes:
         events: The events by bucket.
         owners: The same events by client. Another table only if all clients share one bucket.
+        counts: For each client, its events.
         is_client: For each bucket, whether it has an event.
         protected: For each bucket, whether it must not be denied anything.
         left_out: Number of events of clients that are excluded or have an override.
@@ -441,6 +448,7 @@ class _Counted(NamedTuple):
 
     events: Trace
     owners: Trace
+    counts: NDArray[np.int64]
     is_client: NDArray[np.bool_]
     protected: NDArray[np.bool_]
     left_out: int
@@ -470,8 +478,8 @@ class _Counted(NamedTuple):
         if unknown:
             raise KeyError(f"exclude: the trace has no client {unknown[0]!r}")
         is_protected, not_found = match_clients(protect, events.clients, spell)
-        is_kept = ~is_excluded[events.client_indices]
-        protected = is_protected[events.client_indices]
+        is_kept = ~_of_events(is_excluded, events)
+        protected = _of_events(is_protected, events)
         owners: Trace | None = None
         if routes is not None and evaluator is not None:
             own, is_spending, numbers = routes.events_of(whole, name)
@@ -483,7 +491,7 @@ class _Counted(NamedTuple):
         if len(events) == 0:
             raise NoEventsError("trace must have at least one event, found none")
         if evaluator is not None:
-            is_kept &= ~evaluator.has_override(events.clients)[events.client_indices]
+            is_kept &= ~_of_events(evaluator.has_override(events.clients), events)
         if not is_kept.any():
             raise ValueError(
                 "trace must have an event that counts; all are excluded or have overrides"
@@ -492,15 +500,29 @@ class _Counted(NamedTuple):
         if left_out:
             events, protected = events[is_kept], protected[is_kept]
             owners = None if owners is None else owners[is_kept]
-        codes = events.client_indices
+        counts = _counts_of(events)
         return cls(
             events=events,
             owners=events if owners is None else owners,
-            is_client=np.bincount(codes, minlength=len(events.clients)) > 0,
-            protected=np.bincount(codes[protected], minlength=len(events.clients)) > 0,
+            counts=counts if owners is None else _counts_of(owners),
+            is_client=counts > 0,
+            protected=_counts_of(events, protected) > 0,
             left_out=left_out,
             not_found=tuple(not_found),
         )
+
+
+def _of_events(of_clients: NDArray[np.bool_], events: Trace) -> NDArray[np.bool_]:
+    """Return for each event what is known of its client."""
+    if not of_clients.any():
+        return np.zeros(len(events), np.bool_)
+    return np.asarray(of_clients[events.client_indices])
+
+
+def _counts_of(events: Trace, mask: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+    """Return the number of events of each client, or of those in a mask."""
+    codes = events.client_indices
+    return np.bincount(codes if mask is None else codes[mask], minlength=len(events.clients))
 
 
 def _canonical(id: str, evaluator: Evaluator) -> str:

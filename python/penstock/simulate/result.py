@@ -129,7 +129,8 @@ class Simulation(WithTotals):
             if self._evaluator is None:
                 accumulator.add(self._by_bucket(), self._columns)
             else:
-                accumulator.add_parts(self._evaluator.parts(self._ordered))
+                for part, columns in self._evaluator.parts(self._ordered):
+                    accumulator.add(part, columns)
             self._accumulator = accumulator
         return self._accumulator
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -152,23 +151,6 @@ class Accumulator:
         self.has_durations = durations is not None
         if self.routed is not None:
             self.routed.add(trace.client_indices, columns)
-
-    def add_parts(self, parts: Iterable[tuple[Trace, Mapping[str, NDArray[Any]]]]) -> None:
-        """Add parts as `add` does, each one while the next one is evaluated."""
-        last: tuple[Trace, Mapping[str, NDArray[Any]]] | None = None
-        added: Future[None] | None = None
-        with ThreadPoolExecutor(1) as pool:
-            for part in parts:
-                if added is not None:
-                    added.result()
-                if last is not None:
-                    added = pool.submit(self.add, *last)
-                last = part
-            if added is not None:
-                added.result()
-        # A trace of one part needs no thread.
-        if last is not None:
-            self.add(*last)
 
 
 class WithTotals:
