@@ -114,6 +114,7 @@ ASSUMED = {
     "docs/django.md": ("# settings.py", DJANGO),
     "docs/coming-from.md": ("# views.py", DJANGO),
     "docs/recipes.md": ("# points.py", POINTS),
+    "docs/logs.md": ('Trace.from_log("access.log")', LOG),
     "docs/replay.md": ("$ penstock replay access.log", LOG),
     "docs/simulation.md": ("requests = Trace.from_log", REQUESTS),
     "docs/deploying.md": ('store = "shm://deploying-docs?capacity=1000"', TABLE),

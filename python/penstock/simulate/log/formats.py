@@ -288,7 +288,7 @@ _TRAEFIK: Final = (
 )
 
 RECIPES: Final = (
-    f"{DOCUMENTATION}/replay/#python-servers has formats for uvicorn, hypercorn, Granian, aiohttp, "
+    f"{DOCUMENTATION}/logs/#python-servers has formats for uvicorn, hypercorn, Granian, aiohttp, "
     "Daphne and waitress."
 )
 """Where formats of other servers are found."""
