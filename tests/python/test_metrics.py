@@ -582,3 +582,45 @@ def test_any_of_four_workers_serves_the_sums_of_all(tmp_path: Path, shm_url: str
         page_values(port, (denied, asked), (held, 3))
         ask(port, "/orders")
         page_values(port, (denied, asked + 1), ("penstock_buckets", 2))
+
+
+FORK = """
+import os, sys
+os.environ["PROMETHEUS_MULTIPROC_DIR"] = sys.argv[1]
+from prometheus_client import REGISTRY, CollectorRegistry
+import penstock
+from penstock.metrics import PrometheusCollector
+
+memory = penstock.Limiter({"Orders": "5/hour"})
+shared = penstock.Limiter({"Orders": "5/hour"}, store=sys.argv[2])
+for source, options in ((memory, {"top_denied": 3}), ({"a": memory, "b": shared}, {})):
+    try:
+        PrometheusCollector(source, registry=CollectorRegistry(), **options)
+    except penstock.ConfigError as error:
+        print(type(error).__name__)
+
+PrometheusCollector(memory)
+denied = ("penstock_decisions_total", {"limit": "Orders", "outcome": "denied"})
+for _ in range(7):
+    memory.spend("Orders", "ada")
+child = os.fork()
+memory.spend("Orders", "ada")
+if child == 0:
+    REGISTRY.get_sample_value(*denied)  # writes what the child has counted
+    os._exit(0)
+os.waitpid(child, 0)
+memory.spend("Orders", "ada")
+print(REGISTRY.get_sample_value(*denied))
+os.environ["PROMETHEUS_MULTIPROC_DIR"] += "/nowhere"
+try:
+    PrometheusCollector(memory, registry=CollectorRegistry(), namespace="other")
+except penstock.ConfigError as error:
+    print(type(error).__name__)
+"""
+
+
+def test_child_process_counts_only_its_own_calls(tmp_path: Path, shm_url: str) -> None:
+    (tmp_path / "values").mkdir()
+    printed = programs.run(FORK, str(tmp_path / "values"), shm_url).split()
+    # Seven calls before the fork, five of them allowed; then one in the child, two in the parent.
+    assert printed == ["ConfigError", "ConfigError", "5.0", "ConfigError"]
