@@ -996,6 +996,13 @@ class BoundLimit:
 
         The same as `Limiter.refund` without the name.
         """
+    def charge(
+        self, id: Id, cost: int = 1, *, factor: Factor | None = None, keep: int = 0
+    ) -> Decision:
+        """Take `cost` tokens that were used already from the bucket of `id`.
+
+        The same as `Limiter.charge` without the name.
+        """
     def address_id(self, address: str, ipv6_prefix: int = ...) -> str | None:
         """Return the id under which the limit counts the client at an address.
 
@@ -1141,6 +1148,41 @@ class Limiter:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
             >>> limiter.spend("Orders", "ada").remaining, limiter.refund("Orders", "ada").remaining
             (1, 2)
+        """
+    def charge(
+        self, name: str, id: Id, cost: int = 1, *, factor: Factor | None = None, keep: int = 0
+    ) -> Decision:
+        """Take `cost` tokens that were used already from the bucket of `id` under `name`.
+
+        A charge refuses nothing: it overdraws the bucket where tokens are missing, by at most one
+        full bucket, and takes nothing from a bucket that is overdrawn already, so a client's wait
+        is bounded. Spends are denied until the overdraft is repaid. A charge is not counted in
+        `counts`.
+
+        Args:
+            name: Name of a loaded limit.
+            id: The client, as in `spend`.
+            cost: Tokens, at least 0; any number of them, even above what the limit ever allows.
+            factor: As in `spend`.
+            keep: Tokens for others: a bucket with fewer of them counts as overdrawn.
+
+        Returns:
+            The decision; it is allowed if all of `cost` was taken. `retry_after` is the time until
+            the bucket is no longer overdrawn.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+            InvalidId: The id does not have the limit's id format.
+            CostNegative: `cost` is negative.
+            LimitError: The limit is on requests in flight.
+            StoreError: The store failed, or the limiter is closed.
+
+        Examples:
+            >>> limiter = penstock.Limiter({"Tokens": "100/minute"}, clock=penstock.ManualClock())
+            >>> limiter.charge("Tokens", "ada", 130).retry_after
+            18.0
+            >>> limiter.spend("Tokens", "ada").allowed
+            False
         """
     def reset(self, name: str, id: Id) -> bool:
         """Clear the bucket of `id` under the limit `name`, and return whether it existed.

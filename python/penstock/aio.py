@@ -63,7 +63,7 @@ async def _here(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> 
     return call(*args, **kwargs)
 
 
-_Verb: TypeAlias = Literal["spend", "check", "refund"]
+_Verb: TypeAlias = Literal["spend", "check", "refund", "charge"]
 _Answer: TypeAlias = "Decision | asyncio.Future[Decision]"
 _Reserving: TypeAlias = "Reservation | asyncio.Future[Reservation]"
 _Plain = TypeVar("_Plain", Limiter, BoundLimit)
@@ -465,6 +465,7 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
     spend = _decision(BoundLimit.spend, "spend")
     check = _decision(BoundLimit.check, "check")
     refund = _decision(BoundLimit.refund, "refund")
+    charge = _decision(BoundLimit.charge, "charge")
     reset = _coroutine(BoundLimit.reset)
 
     def address_id(self, address: str, ipv6_prefix: int = IPV6_PREFIX) -> str | None:
@@ -577,6 +578,7 @@ class AsyncLimiter(_Verbs[Limiter]):
     spend = _decision(Limiter.spend, "spend")
     check = _decision(Limiter.check, "check")
     refund = _decision(Limiter.refund, "refund")
+    charge = _decision(Limiter.charge, "charge")
     reset = _coroutine(Limiter.reset)
     reset_all = _coroutine(Limiter.reset_all)
     spend_all = _decision_on_several(Limiter.spend_all, "spend")

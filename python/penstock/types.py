@@ -62,7 +62,7 @@ Algorithm: TypeAlias = Literal[
 ]
 """An algorithm, as a limits file spells it."""
 
-TransactionKind: TypeAlias = Literal["spend", "check", "spend_only"]
+TransactionKind: TypeAlias = Literal["spend", "check", "spend_only", "charge"]
 """Part of a transaction in a decision over several limits."""
 
 StorePolicy: TypeAlias = Literal["allow", "deny", "local", "raise"]
@@ -85,9 +85,10 @@ class Transaction(_TransactionFields):
         name: Name of a loaded limit.
         id: The client.
         cost: Tokens, at least 0.
-        kind: `"spend"`; `"check"`, which affects the decision but takes no tokens; or
+        kind: `"spend"`; `"check"`, which affects the decision but takes no tokens;
             `"spend_only"`, which does not affect the decision and takes tokens if the others are
-            allowed and enough tokens are available.
+            allowed and enough tokens are available; or `"charge"`, which takes tokens that were
+            used already, as `Limiter.charge` does, whatever is decided.
         factor: Divisor of a leaky bucket's size.
         keep: Tokens that must be left, as in `Limiter.spend`.
 

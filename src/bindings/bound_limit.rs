@@ -28,11 +28,13 @@ use crate::store::{Store, Wait};
 pub(crate) const SPEND: u8 = 0;
 pub(crate) const CHECK: u8 = 1;
 pub(crate) const RESERVE: u8 = 2;
+pub(crate) const CHARGE: u8 = 3;
 
 pub(crate) const fn verb(number: u8) -> Verb {
     match number {
         SPEND => Verb::Spend,
         CHECK => Verb::Check,
+        CHARGE => Verb::ChargeAfter,
         _ => Verb::Reserve,
     }
 }
@@ -348,7 +350,7 @@ impl BoundLimit {
     }
 }
 
-// `fastcall.rs` adds `spend`, `check` and `reserve`.
+// `fastcall.rs` adds `spend`, `check`, `reserve` and `charge`.
 #[pymethods]
 impl BoundLimit {
     #[doc = doc!(BoundLimit.name)]

@@ -17,7 +17,6 @@ use crate::bindings::pickled_decision::PickledDecision;
 use crate::engine::answer::Answer;
 use crate::engine::cost::CostError;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::engine::verb::Verb;
 use crate::limiter::{Answered, AnsweredAll, CallError};
 
 #[doc = doc!(Decision)]
@@ -435,23 +434,22 @@ pub(crate) fn unlimited_decision(
 pub(crate) fn several<'py>(
     py: Python<'py>,
     handle: &LimiterHandle,
-    verb: Verb,
     answered: AnsweredAll,
     parts: Vec<DecisionPart>,
 ) -> PyResult<Bound<'py, Decision>> {
-    Bound::new(py, Decision::new(several_data(py, handle, verb, answered, parts)?))
+    Bound::new(py, Decision::new(several_data(py, handle, answered, parts)?))
 }
 
 /// Creates the data of that decision.
 pub(crate) fn several_data(
     py: Python<'_>,
     handle: &LimiterHandle,
-    verb: Verb,
     answered: AnsweredAll,
     parts: Vec<DecisionPart>,
 ) -> PyResult<DecisionData> {
-    let AnsweredAll { binding, now, parts: answers } = answered;
-    let parts = answers.into_iter().zip(parts).map(|(answered, (id, cost, entry))| {
+    let AnsweredAll { binding, now, parts: answers, verbs } = answered;
+    let parts = answers.into_iter().zip(verbs).zip(parts);
+    let parts = parts.map(|((answered, verb), (id, cost, entry))| {
         DecisionData::new(answered, verb, cost, id.bind(py), entry)
     });
     let parts: Vec<_> = parts.collect();

@@ -1,4 +1,4 @@
-//! `spend`, `check` and `reserve` of `Limiter` and `BoundLimit`, and the block of a `Reservation`, written
+//! `spend`, `check`, `reserve` and `charge` of `Limiter` and `BoundLimit`, and the block of a `Reservation`, written
 //! against the C calling convention.
 //!
 //! PyO3's own trampoline and argument parser take about as long as a whole decision; these methods
@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 
 use crate::bindings::arguments;
-use crate::bindings::bound_limit::{BoundLimit, CHECK, RESERVE, SPEND, WaiterArgs, verb};
+use crate::bindings::bound_limit::{BoundLimit, CHARGE, CHECK, RESERVE, SPEND, WaiterArgs, verb};
 use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::utf8;
 use crate::bindings::limiter::Limiter;
@@ -48,7 +48,10 @@ pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
     );
     add(&bound, c"spend", method::<OfBound<SPEND>>, spend)?;
     add(&bound, c"check", method::<OfBound<CHECK>>, check)?;
+    let charge =
+        signed!("charge($self, id, cost=1, *, factor=None, keep=0)", doc!(BoundLimit.charge));
     add(&bound, c"reserve", method::<OfBound<RESERVE>>, reserve)?;
+    add(&bound, c"charge", method::<OfBound<CHARGE>>, charge)?;
     let limiter = py.get_type::<Limiter>();
     let spend =
         signed!("spend($self, name, id, cost=1, *, factor=None, keep=0)", doc!(Limiter.spend));
@@ -60,7 +63,10 @@ pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
     );
     add(&limiter, c"spend", method::<OfLimiter<SPEND>>, spend)?;
     add(&limiter, c"check", method::<OfLimiter<CHECK>>, check)?;
+    let charge =
+        signed!("charge($self, name, id, cost=1, *, factor=None, keep=0)", doc!(Limiter.charge));
     add(&limiter, c"reserve", method::<OfLimiter<RESERVE>>, reserve)?;
+    add(&limiter, c"charge", method::<OfLimiter<CHARGE>>, charge)?;
     let reservation = py.get_type::<Reservation>();
     add(&reservation, c"__enter__", method::<EnterBlock>, signed!("__enter__($self)", ""))?;
     let exit = signed!("__exit__($self, exc_type, exc, traceback, /)", "");
@@ -161,7 +167,7 @@ fn raise_error(error: PyErr) -> RawObject {
     null_mut()
 }
 
-/// `BoundLimit.spend(id, cost=1, *, factor=None, keep=0)`, `check`, and
+/// `BoundLimit.spend(id, cost=1, *, factor=None, keep=0)`, `check`, `charge`, and
 /// `reserve(id, estimate=1, *, factor=None, keep=0, timeout=None)`.
 struct OfBound<const VERB: u8>;
 
@@ -195,7 +201,7 @@ fn call_bound<'py>(
     call(slf, verb, id, rest)
 }
 
-/// `Limiter.spend(name, id, cost=1, *, factor=None, keep=0)`, `check`, and
+/// `Limiter.spend(name, id, cost=1, *, factor=None, keep=0)`, `check`, `charge`, and
 /// `reserve(name, id, estimate=1, *, factor=None, keep=0, timeout=None)`.
 struct OfLimiter<const VERB: u8>;
 

@@ -108,7 +108,7 @@ impl Limiter {
                 self.handle.wake_waiters(py, Some(bucket), BucketChange::Refund)?;
             }
         }
-        several(py, &self.handle, verb, answered, parts)
+        several(py, &self.handle, answered, parts)
     }
 
     /// Creates a waiter for a call about several limits. Without `notify`, it is one of a thread.
@@ -119,7 +119,8 @@ impl Limiter {
         timeout_ns: Option<i64>,
         notify: Option<Py<PyAny>>,
     ) -> PyResult<Waiter> {
-        let (transactions, parts) = self.transactions(verb, transactions)?;
+        // No charge is among them, whatever the verb.
+        let (transactions, parts) = self.transactions(Verb::Reserve, transactions)?;
         let wants = transactions.into_iter().zip(parts).map(|(transaction, part)| {
             let adjustment = transaction.adjustment.as_ref();
             if adjustment.is_some_and(|adjustment| adjustment.factor.is_some()) {
@@ -137,7 +138,7 @@ impl Limiter {
     }
 }
 
-// `fastcall.rs` adds `spend` and `check`.
+// `fastcall.rs` adds `spend`, `check`, `reserve` and `charge`.
 #[pymethods]
 impl Limiter {
     #[new]

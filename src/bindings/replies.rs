@@ -420,7 +420,7 @@ fn decided_all<'py>(
         let reserved = Reservation::of_several(py, handle, transactions, parts, answered)?;
         return Ok(reserved.into_any());
     }
-    several(py, handle, verb, answered, parts).map(Bound::into_any)
+    several(py, handle, answered, parts).map(Bound::into_any)
 }
 
 fn verb_of(verb: &str) -> PyResult<Verb> {
@@ -428,6 +428,7 @@ fn verb_of(verb: &str) -> PyResult<Verb> {
         "spend" => Ok(Verb::Spend),
         "check" => Ok(Verb::Check),
         "refund" => Ok(Verb::Refund),
+        "charge" => Ok(Verb::ChargeAfter),
         "reserve" => Ok(Verb::Reserve),
         _ => Err(pyo3::exceptions::PyValueError::new_err(format!("no verb {verb:?}"))),
     }

@@ -105,7 +105,7 @@ impl Reservation {
         answered: AnsweredAll,
     ) -> PyResult<Bound<'py, Reservation>> {
         let parts = handle.hold_all(py, transactions, &shown, &answered);
-        let data = several_data(py, handle, Verb::Reserve, answered, shown)?;
+        let data = several_data(py, handle, answered, shown)?;
         Bound::new(py, Reservation::new(handle, data, parts))
     }
 

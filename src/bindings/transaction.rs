@@ -54,6 +54,10 @@ impl Limiter {
             .try_iter()?
             .map(|transaction| {
                 let CallArgs { name, id, cost, kind, adjustment } = CallArgs::of(&transaction?)?;
+                if kind == Kind::Charge && verb == Verb::Reserve {
+                    let message = "a charge neither waits nor is reserved; use spend_all for it";
+                    return Err(PyValueError::new_err(message));
+                }
                 let bound = self.bound(name.as_any())?;
                 let text = id_text(&id)?;
                 let given = cost.as_ref();
@@ -69,7 +73,8 @@ impl Limiter {
             converted.into_iter().map(|(bound, shown, id, cost, kind, adjustment)| {
                 let (limit, entry) = bound.get().snapshot_of(py, &active)?;
                 let (cost, given) = cost;
-                let call = Call { verb, id: &id, cost, adjustment: adjustment.as_ref() };
+                let (verb, adjusted) = (kind.verb(verb), adjustment.as_ref());
+                let call = Call { verb, id: &id, cost, adjustment: adjusted };
                 self.handle().check_cost(&limit, call, given.as_ref())?;
                 Ok((Transaction { limit, id, cost, kind, adjustment }, (shown, cost, entry)))
             });
@@ -82,10 +87,11 @@ fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
         "spend" => Ok(Kind::Spend),
         "check" => Ok(Kind::Check),
         "spend_only" => Ok(Kind::SpendOnly),
+        "charge" => Ok(Kind::Charge),
         _ => {
             let found = shown(given);
             Err(PyValueError::new_err(format!(
-                "kind must be 'spend', 'check' or 'spend_only', found {found}"
+                "kind must be 'spend', 'check', 'spend_only' or 'charge', found {found}"
             )))
         }
     }

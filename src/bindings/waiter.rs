@@ -94,7 +94,7 @@ impl Waiter {
         if self.call.is_joint {
             let verb = self.call.verb;
             let refused = self.handle.run(py, |core| core.refuse_all(verb, &transactions))?;
-            let decision = several(py, &self.handle, Verb::Check, refused, parts)?;
+            let decision = several(py, &self.handle, refused, parts)?;
             let decision = Decision::denied(&decision, None)?;
             // Of what denies it now, another limit may take longer, such as one on slots.
             let least = decision.get().data.decision(py).retry_after.max(Nanos::clamped(1));
@@ -125,7 +125,7 @@ impl Waiter {
         let (verb, answered) = (self.call.verb, taken.answered.clone());
         let mut parts = self.shown(py, &taken.transactions)?;
         if self.call.is_joint {
-            return several_data(py, &self.handle, verb, answered, parts);
+            return several_data(py, &self.handle, answered, parts);
         }
         let (part, answer) = (parts.pop(), answered.parts.into_iter().next());
         let found = part.zip(answer).map(|((id, cost, entry), answer)| match &taken.decided {

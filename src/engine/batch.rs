@@ -6,6 +6,7 @@ use crate::engine::decision::Decision;
 use crate::engine::operation::Operation;
 use crate::engine::state::{State, Write};
 use crate::engine::time::{Now, Timestamp};
+use crate::engine::verb::Verb;
 
 /// The role of a transaction in the decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -18,6 +19,25 @@ pub enum Kind {
     /// Does not take part in the decision. If the batch is allowed, it is spent where the bucket
     /// has enough tokens, and skipped otherwise.
     SpendOnly,
+    /// Does not take part in the decision, and is charged whatever it is: the tokens were used already.
+    Charge,
+}
+
+impl Kind {
+    /// Returns whether a transaction of this kind takes part in the decision.
+    #[inline(always)]
+    pub const fn decides(self) -> bool {
+        matches!(self, Kind::Spend | Kind::Check)
+    }
+
+    /// Returns the verb of a transaction of this kind in a batch of `verb`.
+    #[inline(always)]
+    pub const fn verb(self, verb: Verb) -> Verb {
+        match (self, verb) {
+            (Kind::Charge, Verb::Spend) => Verb::ChargeAfter,
+            _ => verb,
+        }
+    }
 }
 
 /// One transaction of a batch.
@@ -34,7 +54,7 @@ pub struct Member<'a> {
 impl Member<'_> {
     /// Returns whether its denial denies the batch.
     pub fn decides(&self) -> bool {
-        self.kind != Kind::SpendOnly && !self.shadow
+        self.kind.decides() && !self.shadow
     }
 }
 
@@ -42,8 +62,8 @@ impl Member<'_> {
 /// holds, for each bucket for which a full store has no space, the instant of its timeline until which
 /// that is so; it may be empty. Returns whether the batch is allowed.
 ///
-/// Spends and checks are all or nothing: if a member that decides is denied, nothing is written.
-/// Refunds and charges are independent of each other.
+/// Spends and checks are all or nothing: if a member that decides is denied, none of them is written.
+/// Refunds and charges are independent of the others.
 pub fn decide(
     members: &[Member<'_>],
     found: &[Option<State>],
@@ -70,7 +90,8 @@ pub fn decide(
         allowed &= answers[index].allowed() || !decides;
     }
     if !allowed {
-        for (index, member) in members.iter().enumerate() {
+        let dependent = members.iter().enumerate();
+        for (index, member) in dependent.filter(|(_, member)| member.operation.verb.decides()) {
             writes[index] = Write::Keep;
             if member.kind != Kind::Check && answers[index].allowed() {
                 // Nothing was taken from this bucket.

@@ -327,9 +327,9 @@ impl Limit {
         self.rules()?.give_back(cost, charged, found, now)
     }
 
-    /// Returns the cost of a partial charge: `tokens`, but at most what a full bucket can be
+    /// Returns the cost of a partial charge: `tokens`, but at most one more than a full bucket can be
     /// charged.
     pub fn cost_in_parts(&self, tokens: i64) -> Cost {
-        Cost(tokens.clamp(0, self.capacity().saturating_mul(2)))
+        Cost(tokens.clamp(0, self.capacity().saturating_mul(2).saturating_add(1)))
     }
 }

@@ -69,7 +69,7 @@ impl Operation<'_> {
         match outcome {
             // Denied changes nothing, except that a partial charge takes what it can, and the renewal of
             // expired slots takes them again.
-            Outcome::Denied if !matches!(self.verb, Verb::ChargePartial | Verb::Renew(_)) => {
+            Outcome::Denied if !(self.verb.is_partial() || matches!(self.verb, Verb::Renew(_))) => {
                 numbers(self.verb, self.cost, false, found)
             }
             Outcome::Allowed | Outcome::Denied => {

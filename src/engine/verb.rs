@@ -20,6 +20,8 @@ pub enum Verb {
     Charge,
     /// Take tokens that the bucket may not have yet, as many as possible.
     ChargePartial,
+    /// Take tokens that were used already: as many as possible, and none from an overdrawn bucket.
+    ChargeAfter,
     /// Return slots that were taken under a lease.
     Release(Lease),
     /// Keep slots for another lease.
@@ -32,6 +34,12 @@ impl Verb {
     #[inline(always)]
     pub const fn decides(self) -> bool {
         matches!(self, Verb::Spend | Verb::Reserve | Verb::Check)
+    }
+
+    /// Returns whether the operation takes as many tokens as possible, and may be denied nevertheless.
+    #[inline(always)]
+    pub const fn is_partial(self) -> bool {
+        matches!(self, Verb::ChargePartial | Verb::ChargeAfter)
     }
 
     /// Returns whether the operation is one on slots.

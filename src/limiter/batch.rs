@@ -20,7 +20,7 @@ use crate::limiter::{Answered, BoundLimit, Call, CallError, Decided, Failure, Li
 use crate::store::{Answers, Bucket, Store, StoreError, Wait};
 
 /// A list with one element per transaction. Most batches are small enough to need no allocation.
-pub(super) type BatchVec<T> = SmallVec<[T; 4]>;
+pub type BatchVec<T> = SmallVec<[T; 4]>;
 
 /// One limit, id and cost within a multi-limit decision.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Transaction {
     pub id: String,
     /// The cost in tokens.
     pub cost: i64,
-    /// The role in the batch: spend, check, or spend without deciding.
+    /// The role in the batch.
     pub kind: Kind,
     /// What the call changes in its limit.
     pub adjustment: Option<Adjustment>,
@@ -63,6 +63,8 @@ pub struct AnsweredAll {
     pub now: Timestamp,
     /// The answer of each transaction, in order.
     pub parts: Vec<Answered>,
+    /// What was asked about each of them.
+    pub verbs: BatchVec<Verb>,
 }
 
 /// The decision on several transactions.
@@ -78,8 +80,9 @@ pub struct DecidedAll {
 
 impl AnsweredAll {
     /// Computes the numbers.
-    pub fn decided(self, verb: Verb, transactions: &[Transaction]) -> DecidedAll {
-        let parts = self.parts.into_iter().zip(transactions).map(|(part, transaction)| {
+    pub fn decided(self, transactions: &[Transaction]) -> DecidedAll {
+        let parts = self.parts.into_iter().zip(self.verbs).zip(transactions);
+        let parts = parts.map(|((part, verb), transaction)| {
             let Answered { answer, shadow, effective_limit } = part;
             let decision = transaction.numbers(verb, effective_limit.as_deref(), &answer);
             Decided { decision, shadow, effective_limit }
@@ -157,7 +160,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         verb: Verb,
         transactions: &[Transaction],
     ) -> Result<DecidedAll, Failure> {
-        Ok(self.answer_all(verb, transactions)?.decided(verb, transactions))
+        Ok(self.answer_all(verb, transactions)?.decided(transactions))
     }
 
     /// Decides several transactions together. `ask` returns the answers of those with a bucket.
@@ -199,9 +202,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let binding = batch::strictest(deciding).map(|index| indices[index]);
             let parts = resolved.iter().zip(transactions).map(|(found, transaction)| Answered {
                 answer: Answer::new(None, now.steady, true),
-                shadow: found.rule.shadow
-                    && verb != Verb::Refund
-                    && transaction.kind != Kind::SpendOnly,
+                shadow: found.rule.shadow && verb != Verb::Refund && transaction.kind.decides(),
                 effective_limit: match transaction.adjustment {
                     Some(_) => found.effective_limit.clone(),
                     None => None,
@@ -215,7 +216,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 transactions.iter().for_each(|one| one.limit.counters.count_latency(stopwatch));
                 self.store.tidy(|| self.clock.read(Timeline::Wall));
             }
-            Ok(AnsweredAll { binding, now: now.steady, parts })
+            let verbs = transactions.iter().map(|one| one.kind.verb(verb)).collect();
+            Ok(AnsweredAll { binding, now: now.steady, parts, verbs })
         })
     }
 }
@@ -230,7 +232,11 @@ pub(super) fn with_batch<T>(
     let mut resolved = BatchVec::with_capacity(transactions.len());
     for transaction in transactions {
         let Transaction { limit, id, cost, kind, adjustment } = transaction;
-        let call = Call { verb, id, cost: *cost, adjustment: adjustment.as_ref() };
+        let adjustment = adjustment.as_ref();
+        // A check of a charge, which may cost more than the limit ever allows, only looks.
+        let looks = verb == Verb::Check && *kind == Kind::Charge;
+        let cost = if looks { (*cost).min(0) } else { *cost };
+        let call = Call { verb: kind.verb(verb), id, cost, adjustment };
         let mut found = limit.resolve(call)?;
         if verb == Verb::Refund && *kind == Kind::Check {
             found.cost = Cost::ZERO;
@@ -242,6 +248,7 @@ pub(super) fn with_batch<T>(
     let mut buckets = BatchVec::with_capacity(resolved.len());
     let mut members = BatchVec::with_capacity(resolved.len());
     for (index, (transaction, call)) in transactions.iter().zip(&resolved).enumerate() {
+        let verb = transaction.kind.verb(verb);
         let Some((bucket, operation)) = call.operation(verb) else { continue };
         members.push(Member { operation, kind: transaction.kind, shadow: call.rule.shadow });
         buckets.push(bucket);
@@ -266,7 +273,7 @@ fn count_all<'a>(
         let allowed = decision.is_none_or(|(_, answer)| answer.allowed());
         let verb = match (verb, transaction.kind) {
             (Verb::Spend | Verb::Reserve, Kind::Check) => Verb::Check,
-            _ => verb,
+            (verb, kind) => kind.verb(verb),
         };
         let counters = &transaction.limit.counters;
         counters.count(counters.stripe(stripe), verb, allowed, one.rule.shadow, &one.id);

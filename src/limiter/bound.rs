@@ -91,7 +91,10 @@ impl BoundLimit {
             }
             // Returning tokens leaves more of them, never fewer.
             if !call.verb.returns() {
-                let kept = limit.keeping(adjustment.keep, call.cost);
+                // What was used already may cost more than the limit ever allows.
+                let is_used = call.verb == Verb::ChargeAfter;
+                let cost = if is_used { call.cost.min(0) } else { call.cost };
+                let kept = limit.keeping(adjustment.keep, cost);
                 limit = kept.map_err(|source| self.invalid_cost(source))?;
             }
         }
@@ -135,6 +138,20 @@ impl BoundLimit {
         Box::new(CallError::Cost { limit: self.entry.name().to_string(), source })
     }
 
+    /// Returns the cost of what was used already, of which as much is charged as possible.
+    #[cold]
+    fn other_cost(
+        &self,
+        limit: &Limit,
+        call: Call<'_>,
+        source: CostError,
+    ) -> Result<Cost, Failure> {
+        match (call.verb, source) {
+            (Verb::ChargeAfter, CostError::TooHigh { .. }) => Ok(limit.cost_in_parts(call.cost)),
+            _ => Err(self.invalid_cost(source)),
+        }
+    }
+
     /// Validates a call on one bucket.
     ///
     /// # Errors
@@ -157,7 +174,10 @@ impl BoundLimit {
         if limit.slots().is_some() && !call.verb.fits_slots() {
             return Err(self.slots_error());
         }
-        let cost = self.cost(limit, call.cost)?;
+        let cost = match limit.cost(call.cost) {
+            Ok(cost) => cost,
+            Err(source) => self.other_cost(limit, call, source)?,
+        };
         Ok(Resolved { bound: self, id, id_hash, rule, effective_limit, cost })
     }
 

@@ -147,8 +147,13 @@ impl Counters {
                 stripe.add(REFUNDS);
                 return;
             }
-            // A waiter is counted when it is served or refused, and a settled reservation when it was made.
-            Verb::Charge | Verb::ChargePartial | Verb::Release(_) | Verb::Renew(_) => return,
+            // A waiter is counted when it is served or refused, a settled reservation when it was made, and
+            // what was used already is no decision.
+            Verb::Charge
+            | Verb::ChargePartial
+            | Verb::ChargeAfter
+            | Verb::Release(_)
+            | Verb::Renew(_) => return,
         };
         if allowed {
             stripe.add(first);

@@ -110,10 +110,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let now = self.clock().read(bucket.timeline);
             let answer = self.store().update(bucket, &operation, now, Wait::Allowed);
             decision = operation.numbers(&answer.map_err(|error| bound.store_failed(error))?);
-            decision.allowed = match verb {
-                Verb::ChargePartial => decision.allowed && cost.get() == more,
-                _ => true,
-            };
+            decision.allowed |= verb != Verb::ChargePartial;
         }
         let shadow = resolved.rule.shadow;
         let effective_limit = resolved.effective_limit.filter(|_| spend.adjustment.is_some());

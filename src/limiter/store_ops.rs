@@ -43,9 +43,11 @@ impl Batch for Members<'_> {
     }
 
     fn give_back(&self, index: usize, charged: State, found: State, now: Timestamp) -> Write {
-        let Operation { limit, cost, .. } = self.0[index].operation;
+        let Operation { limit, cost, verb } = self.0[index].operation;
         match limit.give_back(cost, charged, found, now) {
             None => Write::Keep,
+            // How much of the cost it has taken is not known.
+            _ if verb.is_partial() => Write::Keep,
             Some(State::EMPTY) if limit.slots().is_some() => Write::Clear,
             // The bucket is live, so it already has a lifetime, and lifetimes never shrink.
             Some(state) => Write::Put(state, Lifetime::INSTANT),

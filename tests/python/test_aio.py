@@ -48,7 +48,8 @@ def test_every_verb_answers_at_once(limiter: AsyncLimiter) -> None:
         at_once(verbs.reset(*first))
         assert at_once(verbs.spend(*first, 4)).remaining == 6
         assert at_once(verbs.check(*first, 4)).remaining == 2
-        assert at_once(verbs.refund(*first, 1)).remaining == 7
+        assert at_once(verbs.refund(*first, 2)).remaining == 8
+        assert at_once(verbs.charge(*first, 1)).remaining == 7
         assert at_once(verbs.acquire(*first, 2)).remaining == 5
         name = first[:-1]
         assert at_once(verbs.spend_each(*name, ["ada", "grace"])).remaining.tolist()[0] == 4
@@ -79,6 +80,7 @@ CALLS: dict[str, Callable[[AsyncLimiter], Coroutine[Any, Any, Any]]] = {
     "check": lambda limiter: limiter.check("Tokens", "ada"),
     "peek": lambda limiter: limiter.peek("Tokens", "ada"),
     "refund": lambda limiter: limiter.refund("Tokens", "ada"),
+    "charge": lambda limiter: limiter.charge("Tokens", "ada"),
     "reset": lambda limiter: limiter.reset("Tokens", "ada"),
     "acquire": lambda limiter: limiter.acquire("Tokens", "ada"),
     "spend_each": lambda limiter: limiter.spend_each("Tokens", ["ada"]),

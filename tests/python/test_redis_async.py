@@ -54,6 +54,7 @@ def test_every_verb_decides_as_a_limiter_in_memory_does(limiter: AsyncLimiter) -
             await verbs.spend("Orders", "ada", 2),
             await verbs.check("Orders", "ada", cost=5),
             await verbs.refund("Orders", "ada", 1),
+            await verbs.charge("Orders", "ada", 1),
             await verbs.peek("Orders", "ada"),
             await verbs.spend_all(iter(both)),
             await verbs.check_all(both),
@@ -68,7 +69,7 @@ def test_every_verb_decides_as_a_limiter_in_memory_does(limiter: AsyncLimiter) -
         return [
             *((one.allowed, one.remaining, one.cost, one.id, one.name) for one in decisions),
             each.remaining.tolist(),
-            [part.remaining for part in decisions[4].parts],
+            [part.remaining for part in decisions[5].parts],
             await verbs.reset("Orders", "kay"),
             await verbs.reset_all([("Orders", "ada"), ("Orders", "unknown")]),
             {name: counts["spends"] for name, counts in (await verbs.counts()).items()},

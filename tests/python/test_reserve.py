@@ -53,6 +53,66 @@ def test_settling_for_less_refunds_the_difference(limiter: Limiter, name: str) -
 
 
 @pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("cost", [0, 6, 13, 99])
+def test_a_charge_equals_a_reservation_of_nothing(limiter: Limiter, name: str, cost: int) -> None:
+    limiter.spend(name, "ada", 4)
+    limiter.spend(name, "grace", 4)
+    for _ in range(2):
+        charged = limiter.charge(name, "ada", cost)
+        settled = limiter.reserve(name, "grace", 0).settle(cost)
+        assert charged.allowed == settled.allowed
+        assert limiter.peek(name, "ada").reset_after == limiter.peek(name, "grace").reset_after
+        assert charged.remaining == settled.remaining
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_charges_of_several_limits_are_one_call(limiter: Limiter, name: str) -> None:
+    others = [other for other in LIMITS if other != name]
+    limiter.spend(name, "ada", 10)
+    charges: list[Any] = [(other, "ada", 12, "charge") for other in others]
+    # Denied, but what was used stays used.
+    decision = limiter.spend_all([charges[0], (name, "ada", 9), *charges[1:]])
+    assert (decision.allowed, decision.binding) == (False, name)
+    assert [part.allowed for part in decision.parts] == [True, False, True, True]
+    # In all a window of slots admits its burst besides.
+    left = {other: 7 if other == "Slots" else 0 for other in others}
+    assert {other: limiter.peek(other, "ada").remaining for other in others} == left
+    assert [part.cost for part in decision.parts] == [12, 9, 12, 12]
+    checked = limiter.check_all([(other, "grace", 12, "charge") for other in others])
+    assert (checked.allowed, checked.unlimited) == (True, True)
+
+
+def test_a_charge_leaves_the_tokens_to_keep(limiter: Limiter) -> None:
+    assert limiter.charge("Tokens", "ada", 2, keep=7)
+    assert limiter.charge("Tokens", "ada", 2, keep=7)
+    assert limiter.counts()["Tokens"]["spends"] == {"allowed": 0, "denied": 0, "shadow_denied": 0}
+    # Fewer are left now.
+    assert not limiter.charge("Tokens", "ada", 2, keep=7)
+    assert not limiter.spend_all([("Tokens", "ada", 2, "charge", None, 7)]).parts[0]
+    assert limiter.peek("Tokens", "ada").remaining == 6
+
+
+def test_a_charge_neither_waits_nor_is_reserved(limiter: Limiter) -> None:
+    charge: list[Any] = [("Tokens", "ada"), ("Drips", "ada", 2, "charge")]
+    for call in (limiter.reserve_all, limiter.acquire_all):
+        with pytest.raises(ValueError, match="charge"):
+            call(charge)
+    with pytest.raises(penstock.CostNegative):
+        limiter.charge("Tokens", "ada", -1)
+    assert limiter.peek("Tokens", "ada").remaining == 10
+
+
+def test_a_charge_of_slots_is_an_error(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Exports": "2 in flight"})
+    for call in (
+        lambda: limiter.charge("Exports", "ada"),
+        lambda: limiter.spend_all([("Exports", "ada", 1, "charge")]),
+    ):
+        with pytest.raises(penstock.LimitError, match="Exports"):
+            call()
+
+
+@pytest.mark.parametrize("name", LIMITS)
 def test_settling_for_more_becomes_debt(limiter: Limiter, clock: ManualClock, name: str) -> None:
     settled = limiter.reserve(name, "ada", 6).settle(13)
     # In all a window of slots admits its burst besides.

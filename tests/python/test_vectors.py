@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 VECTORS = Path(__file__).parents[1] / "data" / "vectors"
 # The smallest number of scenarios: a shorter file has been cut by mistake.
-MIN_SCENARIOS = {"token_bucket": 39, "leaky_bucket": 51, "windows": 20, "slots": 8}
+MIN_SCENARIOS = {"token_bucket": 40, "leaky_bucket": 52, "windows": 21, "slots": 8}
 
 ERRORS: dict[str, type[Exception]] = {
     "cost_negative": penstock.CostNegative,
@@ -146,6 +146,8 @@ class Play:
                 answer = getattr(self.limiter, verb)(name, id, cost, **factor)
             case "bound limit":
                 answer = getattr(self.limiter.limit(name), verb)(id, cost, **factor)
+            case _ if verb == "charge":
+                return self.limiter.spend_all([Transaction(name, id, cost, "charge")]).parts[0]
             case _:
                 transaction = Transaction(name, id, cost, **factor)
                 answer = getattr(self.limiter, f"{verb}_all")([transaction])

@@ -160,6 +160,7 @@ orders = limiter.limit("Orders")
 assert_type(orders.spend("ada", 2, factor=0.5), Decision)
 assert_type(orders.check(id=7), Decision)
 assert_type(orders.refund("ada"), Decision)
+assert_type(orders.charge("ada", 3, keep=1), Decision)
 assert_type(orders.spend_each(range(5)), Decisions)
 orders.spend("Orders", "ada")  # type: ignore[arg-type]
 
@@ -198,7 +199,7 @@ async def coroutine() -> None:
 
 # Several limits.
 transaction = Transaction("Orders", "ada", cost=2, kind="spend_only", factor="1/2")
-assert_type(transaction.kind, Literal["spend", "check", "spend_only"])
+assert_type(transaction.kind, Literal["spend", "check", "spend_only", "charge"])
 assert_type(
     transaction.id,
     str | int | bytes | uuid.UUID | ipaddress.IPv4Address | ipaddress.IPv6Address,

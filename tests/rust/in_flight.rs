@@ -308,7 +308,7 @@ fn calls_that_would_never_return_their_slots_are_refused<S: Store>(fresh: fn() -
     let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(START)));
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit("Slots").expect("a limit");
-    for verb in [Verb::Spend, Verb::Refund, Verb::Charge, Verb::ChargePartial] {
+    for verb in [Verb::Spend, Verb::Refund, Verb::Charge, Verb::ChargePartial, Verb::ChargeAfter] {
         let error = limiter.answer(bound, Call::new(verb, "ada", 1)).expect_err("refused");
         assert_eq!(*error, CallError::Slots { limit: "Slots".to_owned() });
         assert!(error.to_string().contains("reserve"));

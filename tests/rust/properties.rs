@@ -496,7 +496,7 @@ proptest! {
         if !spend.decision.allowed || in_time(scene).is_none() {
             return Ok(());
         }
-        for verb in [Verb::Charge, Verb::ChargePartial] {
+        for verb in [Verb::Charge, Verb::ChargePartial, Verb::ChargeAfter] {
             let charge = scene.step(verb, cost);
             prop_assert_eq!(charge.after, spend.after);
             let decision = Decision { retry_after: Nanos::ZERO, ..spend.decision };
@@ -532,6 +532,22 @@ proptest! {
         }
         let refund = left.step(Verb::Refund, cost.min(scene.limit.max_cost()));
         prop_assert!(refund.decision.allowed || step.after.is_none());
+    }
+
+    #[test]
+    fn a_charge_after_the_fact_takes_nothing_from_an_overdrawn_bucket(
+        scene in any_scene(),
+        tokens in 0..i64::MAX,
+    ) {
+        prop_assume!(has_tokens(&scene));
+        let charge = scene.step(Verb::ChargeAfter, tokens);
+        if scene.step(Verb::Spend, 0).decision.allowed {
+            prop_assert_eq!(charge, scene.step(Verb::ChargePartial, tokens));
+        } else {
+            prop_assert_eq!((charge.after, charge.decision.allowed), (None, false));
+            let wait = scene.step(Verb::Check, 0).decision.retry_after;
+            prop_assert_eq!(charge.decision.retry_after, wait);
+        }
     }
 
     #[test]
@@ -595,8 +611,12 @@ proptest! {
 type Drawn = (Scene, f64, Kind, bool);
 
 fn any_members() -> impl Strategy<Value = Vec<Drawn>> {
-    let kind =
-        prop_oneof![4 => Just(Kind::Spend), 1 => Just(Kind::Check), 1 => Just(Kind::SpendOnly)];
+    let kind = prop_oneof![
+        4 => Just(Kind::Spend),
+        1 => Just(Kind::Check),
+        1 => Just(Kind::SpendOnly),
+        1 => Just(Kind::Charge),
+    ];
     prop::collection::vec((any_scene(), 0.0..1.0, kind, prop::bool::weighted(0.15)), 0..6)
 }
 
@@ -609,7 +629,7 @@ fn batch_of(
     let members = drawn.iter().map(|(scene, share, kind, shadow)| {
         let cost = scene.cost(scene.share(*share));
         Member {
-            operation: Operation { verb, limit: &scene.limit, cost },
+            operation: Operation { verb: kind.verb(verb), limit: &scene.limit, cost },
             kind: *kind,
             shadow: *shadow,
         }
@@ -631,7 +651,8 @@ proptest! {
         let mut steps = Vec::new();
         let allowed = batch::steps(&members, &states, now.into(), &mut steps);
         let denies = |(member, step): (&Member<'_>, &Step)| {
-            member.kind != Kind::SpendOnly && !member.shadow && !step.decision.allowed
+            let decides = matches!(member.kind, Kind::Spend | Kind::Check);
+            decides && !member.shadow && !step.decision.allowed
         };
         prop_assert_eq!(allowed, !members.iter().zip(&alone).any(denies));
         for ((member, step), (alone, state)) in
@@ -640,12 +661,12 @@ proptest! {
             let writes = step.after;
             if member.kind == Kind::Check {
                 prop_assert_eq!(writes, None);
-            } else if allowed {
+            } else if allowed || member.kind == Kind::Charge {
                 prop_assert_eq!(writes, alone.after);
             } else {
                 prop_assert_eq!(writes, None);
             }
-            if allowed || !alone.decision.allowed {
+            if allowed || member.kind == Kind::Charge || !alone.decision.allowed {
                 prop_assert_eq!(step.decision, alone.decision);
             } else if member.kind != Kind::Check {
                 // Another member was denied: this bucket is unchanged, and could be spent

@@ -23,6 +23,7 @@ use crate::strategies::{any_verb, everyday_limit};
 on_every_store!(
     decisions_equal_those_of_a_store_that_never_forgets,
     batches_handle_shadow_mode_and_checks,
+    a_charge_in_a_batch_is_taken_whatever_the_others_decide,
     many_ids_in_one_call_equal_single_calls,
     estimated_turns_are_exact,
 );
@@ -52,8 +53,12 @@ struct Part {
 }
 
 fn any_draw() -> impl Strategy<Value = Draw> {
-    let kind =
-        prop_oneof![4 => Just(Kind::Spend), 1 => Just(Kind::Check), 1 => Just(Kind::SpendOnly)];
+    let kind = prop_oneof![
+        4 => Just(Kind::Spend),
+        1 => Just(Kind::Check),
+        1 => Just(Kind::SpendOnly),
+        1 => Just(Kind::Charge),
+    ];
     let part = (0..NAMES.len(), 0..12_usize, 0.0..1.0, kind);
     let later = prop_oneof![
         3 => Just(0_i64),
@@ -161,7 +166,7 @@ impl Model {
             let &Part { ref limit, cost, kind, .. } = part;
             let is_ignored = call.verb == Verb::Refund && kind == Kind::Check;
             let cost = limit.cost(if is_ignored { 0 } else { cost }).expect("a cost");
-            let operation = Operation { verb: call.verb, limit, cost };
+            let operation = Operation { verb: kind.verb(call.verb), limit, cost };
             Member { operation, kind, shadow: false }
         });
         let members: Vec<_> = members.collect();
@@ -172,7 +177,9 @@ impl Model {
                 self.0.insert(key(part), state);
             }
         }
-        let decides = |part: &Part| call.verb == Verb::Refund || part.kind != Kind::SpendOnly;
+        let decides = |part: &Part| {
+            call.verb == Verb::Refund || matches!(part.kind, Kind::Spend | Kind::Check)
+        };
         let deciding = parts.iter().zip(&steps).map(|(part, step)| (decides(part), step.decision));
         let strictest = batch::strictest(deciding);
         (steps.iter().map(|step| step.decision).collect(), strictest)
@@ -207,6 +214,35 @@ fn batches_handle_shadow_mode_and_checks<S: Store>(fresh: fn() -> S) {
     assert_eq!(spend(Kind::SpendOnly, Kind::Spend), (true, [0, 0]));
     assert_eq!(spend(Kind::Check, Kind::Spend), (false, [0, 0]));
     assert_eq!(spend(Kind::SpendOnly, Kind::Check), (true, [0, 0]));
+}
+
+fn a_charge_in_a_batch_is_taken_whatever_the_others_decide<S: Store>(fresh: fn() -> S) {
+    let limits =
+        "{Orders: {burst: 2, count: 1, period: 1h}, Tokens: {burst: 5, count: 1, period: 1h}}";
+    let registry = config::parse(limits, None, None).expect("limits");
+    let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(0)));
+    let snapshot = limiter.snapshot();
+    let bound = |name: &str| snapshot.limit(name).expect("a limit");
+    let transaction = |name, cost, kind| Transaction::new(bound(name), "a", cost, kind);
+    let owed = || {
+        let peek = limiter.decide(bound("Tokens"), Call::check("a", 0)).expect("an answer");
+        (peek.decision.remaining, peek.decision.reset_after.get() / 3_600_000_000_000)
+    };
+    let ask = |orders| {
+        // In both orders: a store writes the buckets one after another.
+        let mut all = vec![
+            transaction("Orders", orders, Kind::Spend),
+            transaction("Tokens", 3, Kind::Charge),
+        ];
+        if orders == 2 {
+            all.reverse();
+        }
+        limiter.decide_all(Verb::Spend, &all).expect("an answer").decision.allowed
+    };
+    assert_eq!((ask(2), owed()), (true, (2, 3)));
+    // Denied, and charged nevertheless, below zero; an overdrawn bucket takes nothing more.
+    assert_eq!((ask(1), owed()), (false, (0, 6)));
+    assert_eq!((ask(2), owed()), (false, (0, 6)));
 }
 
 fn many_ids_in_one_call_equal_single_calls<S: Store>(fresh: fn() -> S) {

@@ -173,8 +173,14 @@ fn a_value_that_no_limiter_wrote_counts_as_no_state() {
             (TOO_LONG[index], &["PX", "3600000"]),
             (if index == 0 { TOO_LONG[0] } else { &full }, &[]),
         ] {
-            for verb in [Verb::Spend, Verb::Check, Verb::Refund, Verb::Charge, Verb::ChargePartial]
-            {
+            for verb in [
+                Verb::Spend,
+                Verb::Check,
+                Verb::Refund,
+                Verb::Charge,
+                Verb::ChargePartial,
+                Verb::ChargeAfter,
+            ] {
                 set(index, value, expiry);
                 let decision = decide(&limiter, verb, name).expect("an answer");
                 healed += 1;
@@ -606,6 +612,9 @@ fn calls_of_every_kind_that_wait_are_decided_in_order_and_each_on_its_own() {
         (Verb::Spend, true),
         (Verb::Check, false),
         (Verb::ChargePartial, true),
+        (Verb::ChargeAfter, false),
+        (Verb::Refund, true),
+        (Verb::ChargeAfter, true),
         (Verb::Refund, true),
         (Verb::Spend, false),
     ];

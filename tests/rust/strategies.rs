@@ -243,6 +243,7 @@ pub fn any_verb() -> impl Strategy<Value = Verb> {
         1 => Just(Verb::Refund),
         1 => Just(Verb::Charge),
         1 => Just(Verb::ChargePartial),
+        1 => Just(Verb::ChargeAfter),
     ]
 }
 
@@ -285,7 +286,7 @@ impl Scene {
     /// Returns the step of one call, without storing its state.
     pub fn step(&self, verb: Verb, cost: i64) -> penstock::engine::algorithm::Step {
         let cost = match verb {
-            Verb::ChargePartial => self.limit.cost_in_parts(cost),
+            verb if verb.is_partial() => self.limit.cost_in_parts(cost),
             _ => self.cost(cost),
         };
         Operation { verb, limit: &self.limit, cost }.step(self.state, self.now)

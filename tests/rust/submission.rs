@@ -96,7 +96,7 @@ fn submit_all(
     let (call, submitted) = limiter.submission_of_all(verb, transactions(limiter, parts))?;
     let replies = if call.ops.is_empty() { Ok(Vec::new()) } else { replies(limiter, call) };
     let answered = limiter.conclude_replies(&submitted, replies)?;
-    Ok(answered.decided(verb, &transactions(limiter, parts)))
+    Ok(answered.decided(&transactions(limiter, parts)))
 }
 
 /// Returns the counts without latencies.
@@ -115,6 +115,8 @@ fn submitted_calls_have_the_decisions_and_counts_of_local_calls() {
         (Verb::Check, 2, None),
         (Verb::Spend, 3, None),
         (Verb::Refund, 2, None),
+        (Verb::ChargeAfter, 99, None),
+        (Verb::ChargeAfter, 1, None),
         (Verb::Spend, 1, None),
         (Verb::Check, 0, None),
     ];
@@ -141,6 +143,7 @@ fn submitted_calls_have_the_decisions_and_counts_of_local_calls() {
                 ("Tokens", 3, Kind::Spend),
                 ("Window", 1, Kind::Check),
                 ("Slots", 2, Kind::SpendOnly),
+                ("Leaky", 2, Kind::Charge),
                 ("All", 1, Kind::Spend),
             ];
             let expected =

@@ -211,7 +211,7 @@ impl Algorithm for TokenBucket {
             Verb::Charge if !allowed => {
                 self.emission_interval.get() * cost.get() - self.burst_offset.get() - left
             }
-            Verb::Charge | Verb::ChargePartial => -left,
+            Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter => -left,
         };
         let remaining = if left > 0 { self.divisor.divide(left) } else { 0 };
         // The next token is there once only `burst - remaining - 1` intervals are missing.

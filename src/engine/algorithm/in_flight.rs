@@ -311,7 +311,9 @@ impl Algorithm for InFlight {
             Verb::Spend | Verb::Reserve | Verb::Check => self.spend(cost, found, now),
             Verb::Release(lease) => self.release(cost, lease, found, now),
             Verb::Renew(lease) => self.renew(cost, lease, found, now),
-            Verb::Refund | Verb::Charge | Verb::ChargePartial => (false, Write::Keep),
+            Verb::Refund | Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter => {
+                (false, Write::Keep)
+            }
         }
     }
 

@@ -319,7 +319,7 @@ impl Algorithm for LeakyBucket {
             Verb::Spend | Verb::Reserve | Verb::Check => level + cost.get() - self.size,
             Verb::Refund | Verb::Release(_) | Verb::Renew(_) => 0,
             Verb::Charge if !allowed => level + cost.get() - self.max_level(),
-            Verb::Charge | Verb::ChargePartial => level - self.size,
+            Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter => level - self.size,
         };
         Decision {
             allowed,

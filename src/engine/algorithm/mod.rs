@@ -119,6 +119,11 @@ pub(crate) trait Algorithm: Description {
             Verb::Refund => self.refund(cost, found, now),
             Verb::Charge => self.charge(cost, Overdraft::AllOrNothing, found, now),
             Verb::ChargePartial => self.charge(cost, Overdraft::Partial, found, now),
+            // An overdrawn bucket denies a spend of 0.
+            Verb::ChargeAfter => match self.spend(Cost::ZERO, found, now) {
+                (true, _) => self.charge(cost, Overdraft::Partial, found, now),
+                denied => denied,
+            },
             // Only slots have leases.
             Verb::Release(_) | Verb::Renew(_) => (false, Write::Keep),
         }

@@ -181,7 +181,7 @@ impl<W: WindowRules> Algorithm for W {
                 Verb::Spend | Verb::Reserve | Verb::Check => wait(window.used + cost.get()),
                 Verb::Refund | Verb::Release(_) | Verb::Renew(_) => Nanos::ZERO,
                 Verb::Charge if !allowed => window.left,
-                Verb::Charge | Verb::ChargePartial => wait(window.used),
+                Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter => wait(window.used),
             },
             reset_after: window.left,
             next_token_after: self.wait_for(slot + 1, &window),

@@ -205,7 +205,7 @@ impl Entry {
             }
         };
         let cost = match verb {
-            Verb::ChargePartial => limit.cost_in_parts(tokens),
+            verb if verb.is_partial() => limit.cost_in_parts(tokens),
             _ => limit.cost(tokens).unwrap_or(Cost::ZERO),
         };
         read(&Operation { verb, limit, cost })

@@ -243,7 +243,7 @@ impl<W: Clone> WaitingRoom<W> {
         let transactions = call.transactions(&limiter.snapshot())?;
         with_batch(call.verb, &transactions, |_, _, _, _| Ok(()))?;
         self.with(|line| line.admit(arrival, Arc::clone(call), waker));
-        let first = transactions.iter().position(|one| one.kind != Kind::SpendOnly);
+        let first = transactions.iter().position(|one| one.kind.decides());
         let (number, _) = arrival;
         let keys = match first {
             Some(index) => self.join(limiter, number, call, index, driven),
@@ -452,8 +452,7 @@ impl<W: Clone> WaitingRoom<W> {
             // If the limit was removed or the store does not answer, the numbers of the charge are used.
             taken.decided = Some(decided.unwrap_or_else(|_| {
                 let answered = taken.answered.clone();
-                let mut decided =
-                    answered.decided(Verb::Charge, &taken.transactions).parts.remove(0);
+                let mut decided = answered.decided(&taken.transactions).parts.remove(0);
                 (decided.decision.allowed, decided.decision.retry_after) = (true, Nanos::ZERO);
                 decided
             }));
@@ -545,7 +544,7 @@ impl<W: Clone> WaitingRoom<W> {
             let key = bucket_key(limiter, &one.limit, &one.id);
             let ticket = Ticket { keep: call.wants[*index].keep, number: *number };
             Some(*index) != own
-                && one.kind != Kind::SpendOnly
+                && one.kind.decides()
                 && key.is_some_and(|key| self.with(|line| line.has_before(&key, ticket)))
         };
         if let Some((index, _)) = transactions.iter().enumerate().find(is_behind_others) {
@@ -563,7 +562,7 @@ impl<W: Clone> WaitingRoom<W> {
             bucket_key(limiter, &one.limit, &one.id).is_some_and(|(_, id)| one.limit.has_slots(&id))
         };
         let is_shared = self.is_shared;
-        let decided = answered.clone().decided(call.verb, &transactions);
+        let decided = answered.clone().decided(&transactions);
         let Some(index) = decided.binding.filter(|_| !decided.decision.allowed) else {
             let now = limiter.clock().now();
             let slots = self.slots.hold_all(&transactions, &answered, now);
@@ -573,9 +572,10 @@ impl<W: Clone> WaitingRoom<W> {
             let taken = Acquired { transactions, answered, slots, decided: None };
             return Ok(Verdict::Taken(taken, is_polled));
         };
-        let of_rates = transactions.iter().zip(&decided.parts).filter(|(one, part)| {
-            one.kind != Kind::SpendOnly && !part.allowed() && !has_slots(one)
-        });
+        let of_rates = transactions
+            .iter()
+            .zip(&decided.parts)
+            .filter(|(one, part)| one.kind.decides() && !part.allowed() && !has_slots(one));
         let rates = of_rates.map(|(_, part)| part.decision.retry_after).max();
         let turn = limiter.clock().now().saturating_add(decided.decision.retry_after);
         if *may_owe
@@ -607,7 +607,7 @@ impl<W: Clone> WaitingRoom<W> {
             return Ok(None);
         }
         let answered = limiter.charge(transactions)?;
-        let decision = answered.clone().decided(Verb::Charge, transactions).decision;
+        let decision = answered.clone().decided(transactions).decision;
         let wait = decision.retry_after;
         if !decision.allowed {
             let (wait, is_latest, is_polled) = (Some(wait), false, false);

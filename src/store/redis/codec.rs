@@ -194,7 +194,8 @@ fn flags(operation: &RemoteOp, unit: Unit) -> u8 {
     if operation.kind != Kind::Check && operation.verb != Verb::Check {
         flags |= flag::MAY_WRITE;
     }
-    if unit == Unit::Each {
+    // What was used already is charged whatever the others of its batch decide.
+    if unit == Unit::Each || operation.verb == Verb::ChargeAfter {
         flags |= flag::IS_ALONE;
     }
     flags
@@ -288,6 +289,7 @@ const fn verb_number(verb: Verb) -> u8 {
         Verb::ChargePartial => 5,
         Verb::Release(_) => 6,
         Verb::Renew(_) => 7,
+        Verb::ChargeAfter => 8,
     }
 }
 

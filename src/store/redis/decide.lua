@@ -50,7 +50,7 @@ if not is_short then
   local TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW, FIXED_RATE_WINDOW = 1, 2, 3, 4
   local IN_FLIGHT, CALENDAR_WINDOW = 5, 6
   -- A check is a spend that may not write.
-  local REFUND, CHARGE, CHARGE_PARTIAL, RELEASE, RENEW = 3, 4, 5, 6, 7
+  local REFUND, CHARGE, CHARGE_PARTIAL, RELEASE, RENEW, CHARGE_AFTER = 3, 4, 5, 6, 7, 8
 
   local END_S, END_N = 9223372036, 854775807
   local MAX_MS, MAX_TALLY = 8796093022207, 1048575 -- 43 and 20 bits
@@ -153,6 +153,12 @@ if not is_short then
     else
       local new_s, new_n = add(s, n, cost_s, cost_n)
       local max_s, max_n = full_s, full_n
+      if verb == CHARGE_AFTER then
+        if is_later(s, n, full_s, full_n) then
+          return false, found
+        end
+        verb = CHARGE_PARTIAL
+      end
       if verb == CHARGE or verb == CHARGE_PARTIAL then
         max_s, max_n = latest_s, latest_n
         if is_later(s, n, latest_s, latest_n) then
@@ -198,6 +204,12 @@ if not is_short then
       s, used = now_s < start and start or now_s < finish and finish or after, 0
     end
     local allowed, change = cost <= count - used, cost
+    if verb == CHARGE_AFTER then
+      if used > count then
+        return false, found
+      end
+      verb = CHARGE_PARTIAL
+    end
     if verb == REFUND then
       change = -min(cost, used)
       allowed = change < 0
@@ -314,6 +326,12 @@ if not is_short then
     end
     most = min(most, MAX_TALLY - tally)
     local allowed, change
+    if verb == CHARGE_AFTER then
+      if room < 0 then
+        return false, found
+      end
+      verb = CHARGE_PARTIAL
+    end
     if verb == REFUND then
       change = -min(cost, max(returnable, 0))
       allowed = change < 0
@@ -401,7 +419,7 @@ if not is_short then
         current = current + cost
         changes = current <= MAX_SLOTS
       end
-    elseif verb ~= REFUND and verb ~= CHARGE and verb ~= CHARGE_PARTIAL then
+    elseif verb < REFUND then
       allowed = current + previous + cost <= count
       changes = allowed and cost > 0
       current = current + cost
@@ -514,12 +532,18 @@ for index = 1, count do
   local first = index
   if flags < IS_ALONE then
     values, ttls = values or {}, ttls or {}
+    first = index + 1
+  end
+  if values then
     values[index], ttls[index] = value, ttl
-    first = is_allowed and index == count and 1 or index + 1
+    if is_allowed and index == count then
+      first = 1
+    end
   end
   for other = first, index do
-    if flags < IS_ALONE then
+    if values then
       key, value, ttl = keys[other], values[other], ttls[other]
+      values[other] = nil
     end
     if value then
       if value == CLEAR then

@@ -76,7 +76,9 @@ impl CallKind {
             Verb::Spend | Verb::Reserve => CallKind::Spend,
             Verb::Check => CallKind::Check,
             Verb::Refund | Verb::Release(_) => CallKind::Refund,
-            Verb::Charge | Verb::ChargePartial | Verb::Renew(_) => CallKind::Charge,
+            Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter | Verb::Renew(_) => {
+                CallKind::Charge
+            }
         }
     }
 }

@@ -251,7 +251,8 @@ impl RedisStore {
             if allowed != answer.allowed() {
                 return Err(disagreed());
             }
-            if is_denied && operation.kind != Kind::Check && answer.allowed() {
+            let is_dependent = operation.verb.decides() && operation.kind != Kind::Check;
+            if is_denied && is_dependent && answer.allowed() {
                 answer.outcome = Outcome::Spared;
             }
         }
