@@ -5,9 +5,8 @@ docs/adapters.md has the duties of an adapter, and an example.
 
 from penstock.web.decide import RouteLimits
 from penstock.web.events import used_share
-from penstock.web.guard import Guard
+from penstock.web.guard import Guard, GuardOptions, check_on_denied, check_options
 from penstock.web.lifecycle import Visit, admit, refund_failed
-from penstock.web.options import GuardOptions, check_on_denied, check_options
 from penstock.web.outcome import Outcome
 from penstock.web.replacements import force_enabled, reset_guards
 from penstock.web.request import EnvironRequest, MissingId, Request, Response

@@ -1,20 +1,31 @@
-"""Checks of options at run time, for callers without a type checker."""
+"""Checks of options at run time, for callers without a type checker, and of a running set-up."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from penstock._core import parse_duration
-from penstock.errors import ConfigError, InvalidId, UnknownLimit
+from penstock.errors import DOCUMENTATION, ConfigError, InvalidId, UnknownLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock._core import Limit, Limits
     from penstock.types import Id, Period
+
+OBSERVED: Final = 1000
+"""How many requests of an application are looked at for mistakes of its set-up."""
+
+_log: Final = logging.getLogger("penstock")
+
+
+def report_finding(code: str, sentence: str, fix: str) -> None:
+    """Log a mistake of a running set-up; the page of codes explains its code."""
+    _log.warning("%s: %s; %s (%s/codes/#%s)", code, sentence, fix, DOCUMENTATION, code.lower())
 
 
 def is_whole(number: object, least: int, most: int) -> bool:

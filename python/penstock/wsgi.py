@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, Never, Unpack, cast
 from penstock.errors import ConfigError
 from penstock.validation import is_coroutine_function, takes
 from penstock.web.decide import NOTHING
-from penstock.web.guard import Guard
-from penstock.web.identity import everyone, shared
-from penstock.web.options import (
+from penstock.web.guard import (
+    Guard,
     GuardOptions,
     check_on_denied,
     check_routeless,
     split_limit,
     split_options,
 )
+from penstock.web.identity import everyone, shared
 from penstock.web.request import Response
 from penstock.web.rule import LimitOptions, RuleOptions, make_rule
 from penstock.web.wsgi_visit import MIDDLEWARE_KEY, WsgiVisit

@@ -9,7 +9,7 @@ import pytest
 from guards import asks, request
 
 import penstock
-import penstock.web.store_access
+import penstock.web.fallback
 from penstock import Limiter
 from penstock.adapter import admit
 from penstock.web.guard import Guard
@@ -61,7 +61,7 @@ def test_local_decides_over_several_limits_all_or_nothing(limiter: Limiter) -> N
 def test_limiters_of_shares_are_bounded(
     make_limiter: MakeLimiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(penstock.web.store_access, "_MAX_LIMITERS", 2)
+    monkeypatch.setattr(penstock.web.fallback, "_MAX_LIMITERS", 2)
     names = [f"Limit {number}" for number in range(5)]
     limiter = make_limiter(dict.fromkeys(names, "1/minute"))
     guard = Guard(limiter)

@@ -12,8 +12,7 @@ import penstock
 from penstock import ConfigError, Limiter, Limits, ManualClock
 from penstock.flask import Penstock
 from penstock.identity import by_user, everyone, per_route, shared
-from penstock.web.guard import Guard
-from penstock.web.options import GuardOptions
+from penstock.web.guard import Guard, GuardOptions
 from penstock.web.rule import RuleOptions
 
 

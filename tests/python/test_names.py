@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import penstock
 from penstock.adapter import Guard, make_rule
-from penstock.web.limit_names import view_scope
+from penstock.web.compile import view_scope
 
 
 def names(limiter: penstock.Limiter, *scopes: str) -> list[str]:

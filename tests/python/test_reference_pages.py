@@ -20,7 +20,7 @@ from penstock.adapter import Guard
 from penstock.asgi import PenstockMiddleware as AsgiMiddleware
 from penstock.django.conf import KEYS
 from penstock.fastapi import install
-from penstock.web.options import GuardOptions
+from penstock.web.guard import GuardOptions
 from penstock.web.rule import LimitOptions, RuleOptions
 from penstock.wsgi import PenstockMiddleware as WsgiMiddleware
 

@@ -19,8 +19,7 @@ from penstock.asgi.visit import (
 )
 from penstock.errors import ConfigError
 from penstock.validation import takes
-from penstock.web.guard import Guard
-from penstock.web.options import GuardOptions, check_routeless, split_limit, split_options
+from penstock.web.guard import Guard, GuardOptions, check_routeless, split_limit, split_options
 from penstock.web.rule import AsyncReader, LimitOptions
 
 if TYPE_CHECKING:

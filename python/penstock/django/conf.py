@@ -17,9 +17,8 @@ from penstock.django.request import DjangoRequest
 from penstock.errors import ConfigError
 from penstock.locks import fork_safe
 from penstock.validation import did_you_mean
-from penstock.web.guard import Guard
+from penstock.web.guard import Guard, GuardOptions, check_on_denied, find_file
 from penstock.web.identity import IdSource, by_address
-from penstock.web.options import GuardOptions, check_on_denied, find_file
 from penstock.web.rule import Rule, make_rule
 from penstock.web.setup_checks import report_foreign_settings
 

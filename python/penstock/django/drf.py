@@ -18,9 +18,9 @@ from penstock.django.view_limits import SIMILARITY, THROTTLE, check_view_class, 
 from penstock.errors import ConfigError, LimitError, RateLimited
 from penstock.extras import Extra
 from penstock.web.address import ClientAddress
+from penstock.web.compile import view_scope
 from penstock.web.headers import seconds, wait_ns
 from penstock.web.identity import by_user, compile_id, everyone, shared
-from penstock.web.limit_names import view_scope
 from penstock.web.rule import CHOICES, LIMIT_HINTS, Rule, RuleOptions, make_rule
 
 with Extra("drf"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.views.generic import View
 
 from penstock.errors import ConfigError
-from penstock.web.limit_names import view_scope
+from penstock.web.compile import view_scope
 from penstock.web.route_table import Route, nested_limits, outermost_limits
 
 if TYPE_CHECKING:

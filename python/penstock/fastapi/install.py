@@ -18,8 +18,7 @@ from penstock.fastapi.around import APP_LIMITS_KEY
 from penstock.fastapi.openapi import document
 from penstock.fastapi.request import Refusal, RequestRefused
 from penstock.validation import is_coroutine_function
-from penstock.web.guard import Guard
-from penstock.web.options import GuardOptions, check_options
+from penstock.web.guard import Guard, GuardOptions, check_options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine

@@ -36,11 +36,10 @@ if TYPE_CHECKING:
 
     from flask import Flask, Request, Response
 
-    from penstock.web.compiled_limit import CompiledLimit
+    from penstock.web.compiled_limit import CompiledLimit, PerRequestLimit
     from penstock.web.decide import RouteLimits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
-    from penstock.web.per_request import PerRequestLimit
     from penstock.web.route_table import Known, ViewLimits
     from penstock.web.rule import Rule
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.errors import ConfigError
 from penstock.validation import did_you_mean
-from penstock.web.options import LIMITER_OPTIONS, GuardOptions, find_file
+from penstock.web.guard import LIMITER_OPTIONS, GuardOptions, find_file
 
 if TYPE_CHECKING:
     from flask import Flask

@@ -10,7 +10,7 @@ from flask.views import View
 
 from penstock.errors import ConfigError
 from penstock.web import route_table
-from penstock.web.limit_names import view_scope
+from penstock.web.compile import view_scope
 from penstock.web.rule import Rule, RuleOptions, WrittenLimits
 
 if TYPE_CHECKING:

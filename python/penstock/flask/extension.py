@@ -25,10 +25,9 @@ from penstock.flask.config import merge_config
 from penstock.flask.decorator import LimitDecorator, wrong_target
 from penstock.flask.request import FlaskRequest, current_request, this_app, visit_of
 from penstock.flask.routes import Routes
-from penstock.web.guard import Guard
+from penstock.web.guard import Guard, GuardOptions, check_on_denied, check_options
 from penstock.web.identity import IdSource, by_address
 from penstock.web.lifecycle import refund_failed
-from penstock.web.options import GuardOptions, check_on_denied, check_options
 from penstock.web.route_table import EXEMPT, ViewLimits
 from penstock.web.rule import Rule, RuleOptions, make_rule
 from penstock.web.setup_checks import report_foreign_settings

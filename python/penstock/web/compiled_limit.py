@@ -1,16 +1,21 @@
-"""A limit of a rule, bound to a limiter."""
+"""The limits of a rule, bound to a limiter: fixed, or chosen by each request."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from penstock.validation import is_whole
+from penstock._core import Limit
+from penstock.errors import ConfigError
+from penstock.locks import fork_safe
+from penstock.validation import did_you_mean, is_whole
 from penstock.web.rule import MAX_COST, Phase
+from penstock.web.settle import AskedLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from penstock._core import BoundLimit, Decision, Reservation
+    from penstock._core import BoundLimit, Limiter
     from penstock.types import Factor, Id, StorePolicy, TransactionKind
     from penstock.web.address import PeerIds
     from penstock.web.penalty import Penalty
@@ -19,26 +24,23 @@ if TYPE_CHECKING:
 
 Entry: TypeAlias = "tuple[CompiledLimit, Id, int]"
 """A limit, an id and a cost: one transaction of a request."""
+_Compiler: TypeAlias = "Callable[[str | Limit, str | None], CompiledLimit]"
 
+# Every different text that a callable returns stays a limit of the limiter.
+_MAX_LIMITS: Final = 1000
 # A factor or a keep is a role's, and there are few roles.
 _MAX_ADJUSTED: Final = 1024
 
 
-class CompiledLimit:
+class CompiledLimit(AskedLimit):
     """One limit of a rule, bound to a limiter.
 
     Attributes:
-        name: The limit's name.
-        bound: The limit of the limiter; its methods pass the factor and the tokens to keep.
-        unadjusted: The same, whose methods pass neither.
         id_of: Returns the id of a request.
         ids_of_peers: The ids of requests by the address of the peer; an id is `None` if `id_of` has
             to look at the address. `None` if more of the request is needed.
         is_ipv6_only: Whether its ids are addresses, and it does not apply to IPv4.
-        factor: What the size of a leaky bucket is divided by; `None` for no factor.
-        keep: How many tokens a request leaves for more important ones.
         penalty: What happens to clients that exceed it; `None` for nothing.
-        is_deferred: Whether it is only checked before the view, and spent after it.
         holds: Whether it takes slots, which are given back when the response has been sent.
         is_settled: Whether the response or the view tells what is spent.
         refunds_on_error: Whether it is refunded if the view raises.
@@ -62,33 +64,31 @@ class CompiledLimit:
         is_chosen: bool = False,
     ) -> None:
         cost = rule.cost
-        is_deferred = rule.is_settled and not (rule.reserve or holds)
+        super().__init__(
+            bound,
+            factor,
+            keep,
+            on_store_error,
+            is_shadow=rule.mode == "shadow",
+            is_deferred=rule.is_settled and not (rule.reserve or holds),
+        )
         self.holds = False
         self.is_settled = rule.is_settled
         self.refunds_on_error = rule.refund_on_error
         if holds:
             self.hold()
         self.rule: Final = rule
-        self.name: Final = bound.name
-        self.factor: Final = factor
-        self.keep: Final = keep
-        self.unadjusted: Final = bound
-        is_adjusted = factor is not None or keep > 0
-        self.bound: Final = _adjusted(bound, factor, keep) if is_adjusted else bound
         self.id_of: Final = id_of
         self.ids_of_peers: Final = ids_of_peers
         self.is_ipv6_only: Final = is_ipv6_only
         self.penalty: Final = penalty
         self.cost: Final = cost if isinstance(cost, int) else 1
         self.cost_of: Final = None if isinstance(cost, int) else cost
-        self.on_store_error: Final = on_store_error
-        self.is_shadow: Final = rule.mode == "shadow"
         self.kind: Final[TransactionKind] = (
-            "spend_only" if self.is_shadow else "check" if is_deferred else "spend"
+            "spend_only" if self.is_shadow else "check" if self.is_deferred else "spend"
         )
-        self.is_deferred: Final = is_deferred
         # It neither decides nor is spent before the response, and a batch has no kind for that.
-        self.is_shadow_deferred: Final = self.is_shadow and is_deferred
+        self.is_shadow_deferred: Final = self.is_shadow and self.is_deferred
         self._adjusted: Final[dict[object, CompiledLimit]] = {}
         self.is_chosen: Final = not is_chosen and (callable(rule.factor) or callable(rule.keep))
         # Slots are reserved in any case.
@@ -140,27 +140,104 @@ class CompiledLimit:
         return not self.is_ipv6_only or (isinstance(id, str) and ":" in id)
 
 
-def _adjusted(bound: BoundLimit, factor: Factor | None, keep: int) -> BoundLimit:
-    return cast("BoundLimit", _AdjustedLimit(bound, factor, keep))
+class PerRequestLimit:
+    """Stands for the limit of a rule that each request chooses.
+
+    Args:
+        rule: The rule.
+        scope: The name of the rule's scope.
+        base: The name of the limit whose tiers are in the limits file; `None` for other choices.
+        compiler: Compiles a limit of the rule, under a name if it has none of its own.
+        limiter: The limiter whose file has the tiers.
+
+    Attributes:
+        name: The name of the scope, or the name of the limit in the file.
+        is_plain: `False`: the request has to be read.
+        holds: `False`: whether the limit takes slots is known when it is chosen.
+    """
+
+    is_plain: Final = False
+    holds: Final = False
+
+    def __init__(
+        self, rule: Rule, scope: str, base: str | None, compiler: _Compiler, limiter: Limiter
+    ) -> None:
+        self.rule: Final = rule
+        self.name: Final = scope if base is None else base
+        self.is_shadow: Final = rule.mode == "shadow"
+        self._base: Final = base
+        self._compile: Final = compiler
+        self._limiter: Final = limiter
+        self._known: Final[dict[object, CompiledLimit | None]] = {}
+        self._lock: Final = fork_safe(Lock())
+        # Compiled at startup, so that every process gives them the same names.
+        for tier, limit in (rule.tiers or {}).items():
+            self._known[tier] = None if limit is None else compiler(limit, tier_name(scope, tier))
+
+    def choose(self, request: Request) -> CompiledLimit | None:
+        """Return the limit of a request; `None` if it is not limited.
+
+        Raises:
+            ConfigError: The callable of the user returned something else.
+        """
+        choose = self.rule.choose
+        given = None if choose is None else choose(request)
+        try:
+            return self._known[given]
+        except KeyError:
+            return self._find(given)
+        except TypeError as error:
+            raise ConfigError(f"{self.name}: {_EXPECTED}, found {given!r}") from error
+
+    def _find(self, given: Any) -> CompiledLimit | None:
+        if self.rule.tiers is not None:
+            raise ConfigError(f"tier of {self.name}: {_unknown(given, self.rule.tiers)}")
+        if self._base is not None:
+            return self._remember(given, self._tier_of_file(given))
+        if given is None:
+            return None
+        if not isinstance(given, str | Limit):
+            raise ConfigError(f"{self.name}: {_EXPECTED}, found {given!r}")
+        return self._remember(given, given)
+
+    def _tier_of_file(self, given: object) -> str:
+        known = self._limiter.limits
+        name = tier_name(self.name, str(given))
+        if not isinstance(given, str) or name not in known:
+            raise ConfigError(f"tier of {self.name}: {_unknown(given, tiers_of(known, self.name))}")
+        return name
+
+    def _remember(self, given: object, limit: str | Limit) -> CompiledLimit:
+        with self._lock:
+            if len(self._known) >= _MAX_LIMITS:
+                raise ConfigError(
+                    f"{self.name}: the callable has returned {_MAX_LIMITS} different limits; "
+                    f"use tiers, or overrides for single clients"
+                )
+            found = self._known[given] = self._compile(limit, None)
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of the tiers' limits, or those that were chosen so far."""
+        if self._base is not None:
+            base = self._base
+            return [tier_name(base, tier) for tier in tiers_of(self._limiter.limits, base)]
+        return [limit.name for limit in [*self._known.values()] if limit is not None]
 
 
-class _AdjustedLimit:
-    """A bound limit whose methods pass a factor, and tokens to keep."""
+_EXPECTED: Final = "limit must return a name, a text such as '30/minute', a Limit or None"
 
-    def __init__(self, bound: BoundLimit, factor: Factor | None, keep: int) -> None:
-        self.name: Final = bound.name
-        self._bound: Final = bound
-        self._factor: Final = factor
-        self._keep: Final = keep
 
-    def spend(self, id: Id, cost: int = 1) -> Decision:
-        """Take tokens."""
-        return self._bound.spend(id, cost, factor=self._factor, keep=self._keep)
+def tier_name(base: str, tier: str) -> str:
+    """Return the name of a tier's limit, as the limits file names it."""
+    return f"{base}_{tier}"
 
-    def check(self, id: Id, cost: int) -> Decision:
-        """Decide without taking tokens."""
-        return self._bound.check(id, cost, factor=self._factor, keep=self._keep)
 
-    def reserve(self, id: Id, estimate: int) -> Reservation:
-        """Take tokens before the cost is known."""
-        return self._bound.reserve(id, estimate, factor=self._factor, keep=self._keep)
+def tiers_of(known: Iterable[str], base: str) -> list[str]:
+    """Return the tiers of a limit in the limits file."""
+    prefix = tier_name(base, "")
+    return [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
+
+
+def _unknown(given: object, known: Iterable[str]) -> str:
+    return f"there is no {given!r}; {did_you_mean(str(given), known)}"

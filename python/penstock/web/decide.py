@@ -29,18 +29,16 @@ from penstock.web.address import PeerIds
 from penstock.web.compiled_limit import CompiledLimit
 from penstock.web.headers import strictest
 from penstock.web.outcome import Outcome
-from penstock.web.penalty import denial
+from penstock.web.penalty import charge_denied, denial
 from penstock.web.request import MissingCost, MissingId
-from penstock.web.store_access import HeldSlots
+from penstock.web.settle import HeldSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from penstock.types import AnyTransaction, Id, Transaction
-    from penstock.web.compiled_limit import Entry
-    from penstock.web.events import Observers
+    from penstock.web.compiled_limit import Entry, PerRequestLimit
     from penstock.web.outcome import ResponseSettings
-    from penstock.web.per_request import PerRequestLimit
     from penstock.web.request import Request, Requested
     from penstock.web.setup_checks import Watch
 
@@ -100,8 +98,8 @@ class RouteLimits:
     def __init__(
         self,
         settings: ResponseSettings,
-        observers: Observers,
         watch: Watch,
+        report: Callable[[Outcome], object],
         limits: Sequence[CompiledLimit | PerRequestLimit],
     ) -> None:
         self.limits: Final = tuple(limits)
@@ -115,7 +113,7 @@ class RouteLimits:
         self.may_wait: Final = self.limiter.may_wait
         self.watch: Final = watch
         self._store: Final = settings.store
-        self._observers: Final = observers
+        self._report: Final = report
         self._logged: Final[set[tuple[str, type]]] = set()
         # A limit that a default and a route both name counts once, as the route defines it.
         plain = {each.name: each for each in limits if isinstance(each, CompiledLimit)}
@@ -134,7 +132,7 @@ class RouteLimits:
         self.encoded_fields: Final = writer.encoded_fields
         # Fields that have one value, or come with further ones, are merged with the response's.
         is_merged = settings.exposed is not None or writer.has_single_fields
-        self.has_outcome: Final = is_merged or self.needs_response or observers.is_observed
+        self.has_outcome: Final = is_merged or self.needs_response or settings.is_observed
 
     def _spend_of(self, plain: tuple[CompiledLimit, ...]) -> Callable[[Id], Any]:
         if len(plain) == 1:
@@ -195,7 +193,7 @@ class RouteLimits:
         if self.watch.is_awake and earlier is None:
             self.watch.look(visit.request)
         if isinstance(step, Outcome) and step is not earlier:
-            self._observers.report(step)
+            self._report(step)
         return step
 
     def _first(
@@ -271,7 +269,7 @@ class RouteLimits:
             return outcome
         outcome.refusal = "denied"
         if self._penalizes:
-            yield "run", partial(_penalize, outcome)
+            yield "run", partial(_penalize, self.limiter, outcome)
         return outcome
 
     def _look_for_blocks(self, entries: tuple[Entry, ...]) -> tuple[Sequence[_Block], _Denied]:
@@ -539,20 +537,29 @@ def _without_blocks(entries: tuple[Entry, ...], parts: Sequence[Decision]) -> De
     return decision if len(parts) == 1 else decision.replace(parts=parts)
 
 
-def _penalize(outcome: Outcome) -> None:
+def _penalize(limiter: Limiter, outcome: Outcome) -> None:
     """Apply the penalties of the limits that denied a request.
 
     Raises:
         StoreError: The store fails.
     """
-    parts = list(outcome.parts)
-    denied = []
-    for index, (limit, id, cost) in enumerate(outcome.entries):
-        if not (parts[index] or limit.is_shadow):
-            if limit.penalty is not None:
-                parts[index] = limit.penalty.denied_part(limit.bound, id, cost, parts[index])
-            denied.append(parts[index])
-    outcome.replace(parts, strictest(denied))
+    parts, entries = list(outcome.parts), outcome.entries
+    denied = [
+        index
+        for index, (limit, _, _) in enumerate(entries)
+        if not (parts[index] or limit.is_shadow)
+    ]
+    penalties = {index: entries[index][0].penalty for index in denied}
+    counted = [index for index, each in penalties.items() if each and each.counts_denied]
+    if counted:
+        later = charge_denied(limiter, [entries[index] for index in counted])
+        for index, part in zip(counted, later, strict=True):
+            parts[index] = parts[index] if part.allowed else part
+    for index, penalty in penalties.items():
+        if penalty is not None:
+            limit, id, _ = entries[index]
+            parts[index] = penalty.denied_part(limit.bound, id, parts[index])
+    outcome.replace(parts, strictest([parts[index] for index in denied]))
 
 
 def _cost(found: object) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock._core import Limiter
 from penstock.errors import ConfigError
 from penstock.validation import is_coroutine_function, is_number, takes
-from penstock.web.findings import Counter
+from penstock.web.fallback import Counter
 from penstock.web.headers import values
 
 if TYPE_CHECKING:

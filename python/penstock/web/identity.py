@@ -15,9 +15,14 @@ from weakref import WeakKeyDictionary
 from penstock._core import canonical_address
 from penstock.errors import ConfigError
 from penstock.types import Id
-from penstock.validation import is_coroutine_function, is_name, is_whole
+from penstock.validation import (
+    OBSERVED,
+    is_coroutine_function,
+    is_name,
+    is_whole,
+    report_finding,
+)
 from penstock.web.address import ADDRESS_MARK
-from penstock.web.findings import OBSERVED, report
 from penstock.web.request import MissingId, Request
 
 if TYPE_CHECKING:
@@ -262,7 +267,7 @@ class _UserSearch:
             self.is_open = False
         elif self._count == OBSERVED:
             self.is_open = False
-            report(
+            report_finding(
                 "P006",
                 f"by_user found no user in the first {OBSERVED} requests, so none was counted by "
                 f"user",

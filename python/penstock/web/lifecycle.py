@@ -17,7 +17,7 @@ from penstock.validation import slots_error
 from penstock.web.decide import NOTHING, UNLIMITED, Allowed, take, take_async
 from penstock.web.outcome import Outcome
 from penstock.web.request import Response
-from penstock.web.store_access import HeldSlots
+from penstock.web.settle import HeldSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

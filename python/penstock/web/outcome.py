@@ -27,7 +27,7 @@ from penstock.web.problem import (
     quota_exceeded,
     reduced_capacity,
 )
-from penstock.web.store_access import ViewCost
+from penstock.web.settle import ViewCost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from penstock.messages import Translator
     from penstock.types import Id
     from penstock.web.compiled_limit import Entry
+    from penstock.web.fallback import StoreAccess
     from penstock.web.request import Request
     from penstock.web.rule import Rule
-    from penstock.web.store_access import HeldSlots, StoreAccess
+    from penstock.web.settle import HeldSlots
 
 Refusal: TypeAlias = Literal["denied", "store", "request"]
 """Why a request is refused: a limit denied it, the store failed, or its id or cost is invalid."""
@@ -55,6 +56,7 @@ class ResponseSettings:
         spread: Random extra wait, as a share of the wait.
         translator: Translates refusals.
         store: The limiter, or its local fallback.
+        is_observed: Whether every outcome is reported, not only refusals.
 
     Raises:
         ConfigError: The extra wait is not a share.
@@ -65,6 +67,7 @@ class ResponseSettings:
     spread: float
     translator: Translator
     store: StoreAccess
+    is_observed: bool
 
     def __post_init__(self) -> None:
         """Check the extra wait."""
@@ -361,12 +364,14 @@ class Outcome:
                     costs[index] = rule.cost_of_response(response, cost)
         # Closed after the callables of the user, which may raise, and be called again.
         is_open = self._close()
-        changes = [
-            (index, self._taken(index) if is_open else 0, cost)
-            for index, cost in costs.items()
+        changes = []
+        for index, cost in costs.items():
+            limit, _, estimate = self.entries[index]
+            if limit.is_deferred:
+                changes.append((index, 0, cost))
             # In shadow mode, a limit that denied has taken nothing, and takes nothing now.
-            if self.entries[index][0].is_deferred or self._has_taken(index)
-        ]
+            elif self._has_taken(index):
+                changes.append((index, estimate if is_open else 0, cost))
         self._apply(changes)
         if self._view_cost is not None:
             charged = [

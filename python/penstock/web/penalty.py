@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import BoundLimit, Decision, Limiter
-    from penstock.types import Id, Period
+    from penstock.types import AnyTransaction, Id, Period, TransactionKind
+    from penstock.web.settle import Asked
 
 # A level is forgotten after this many times the longest block.
 _MEMORY: Final = 2
@@ -97,6 +98,9 @@ class Penalty:
         blocks: The windows of the blocks; none if no client is blocked.
         count_denied: Whether a refused request takes its cost, too.
 
+    Attributes:
+        counts_denied: Whether a refused request takes its cost.
+
     Raises:
         ConfigError: As `define_blocks`.
     """
@@ -105,7 +109,7 @@ class Penalty:
         self, limiter: Limiter, name: str, blocks: tuple[Limit, ...], *, count_denied: bool
     ) -> None:
         self._limiter: Final = limiter
-        self._count_denied: Final = count_denied
+        self.counts_denied: Final = count_denied
         bound = define_blocks(limiter, name, blocks)
         self._blocks: Final = tuple(bound[: len(blocks)])
         self._levels: Final = bound[-1] if len(blocks) > 1 else None
@@ -133,19 +137,12 @@ class Penalty:
         id = self._canonical(bound, id)
         return [Transaction(block.name, id, 1, "check") for block in self._blocks]
 
-    def denied_part(self, bound: BoundLimit, id: Id, cost: int, part: Decision) -> Decision:
-        """Return the decision about a denied client after its penalty.
+    def denied_part(self, bound: BoundLimit, id: Id, part: Decision) -> Decision:
+        """Return the decision about a denied client, who is blocked from now on.
 
         Raises:
             StoreError: The store fails.
         """
-        if self._count_denied:
-            # A bucket that is overdrawn takes nothing more, so the wait stays bounded.
-            reservation = bound.reserve(id, 0)
-            if reservation:
-                reservation.settle(cost)
-            later = bound.check(id, cost)
-            part = part if later.allowed else later
         return denial(part, self._block(self._canonical(bound, id))) if self._blocks else part
 
     def _block(self, id: Id) -> int:
@@ -192,3 +189,23 @@ def denial(part: Decision, wait_ns: int) -> Decision:
     """Return a decision as the denial of a client that has to wait."""
     retry_after = 0 if part.allowed else part.retry_after_ns
     return part.replace(allowed=False, remaining=0, retry_after_ns=max(wait_ns, retry_after))
+
+
+def charge_denied(limiter: Limiter, entries: Sequence[Asked]) -> Sequence[Decision]:
+    """Charge requests that were denied; return the decisions about the same requests afterwards.
+
+    Raises:
+        StoreError: The store fails.
+    """
+    if len(entries) == 1:
+        limit, id, cost = entries[0]
+        limit.bound.charge(id, cost)
+        return (limit.bound.check(id, cost),)
+
+    def as_kind(kind: TransactionKind) -> list[AnyTransaction]:
+        return [
+            (limit.name, id, cost, kind, limit.factor, limit.keep) for limit, id, cost in entries
+        ]
+
+    limiter.spend_all(as_kind("charge"))
+    return limiter.check_all(as_kind("check")).parts

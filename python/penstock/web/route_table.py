@@ -14,9 +14,8 @@ from weakref import WeakKeyDictionary
 from penstock.errors import Error
 from penstock.locks import fork_safe
 from penstock.messages import describe_limit
-from penstock.web.compile import make_room
-from penstock.web.limit_names import view_scope
-from penstock.web.per_request import PerRequestLimit
+from penstock.web.compile import make_room, view_scope
+from penstock.web.compiled_limit import PerRequestLimit
 from penstock.web.rule import FLAGS, Rule
 
 if TYPE_CHECKING:

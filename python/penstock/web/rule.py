@@ -437,7 +437,7 @@ def make_rule(
     Args:
         limits: Names of limits, texts such as `"30/minute"`, or limits; decided together.
         scope: What texts and limits without a name are named after: a name, or what
-            `penstock.web.limit_names.view_scope` returns.
+            `penstock.web.compile.view_scope` returns.
         options: See `RuleOptions`.
         is_shared: Whether an equal limit that is kept under the scope already is used again.
 

@@ -12,15 +12,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.validation import OBSERVED, report_finding
 from penstock.web.address import forwarded_addresses
-from penstock.web.findings import OBSERVED, report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock._core import Limiter
+    from penstock.web.fallback import StoreAccess
     from penstock.web.request import Request
-    from penstock.web.store_access import StoreAccess
 
 # Of the observed requests, those of one private peer.
 _NEARLY_ALL: Final = 0.95
@@ -85,7 +85,7 @@ def report_foreign_settings(names: Iterable[str]) -> None:
     found = sorted(name for name in names if name.startswith(_FOREIGN))
     if found:
         hints = [f"{name} (here {_INSTEAD.get(name, 'not needed')})" for name in found]
-        report(
+        report_finding(
             "P005",
             f"penstock does not read the settings of another package: {', '.join(hints)}",
             "set the options of penstock, and remove these",
@@ -155,7 +155,7 @@ class SetupChecks:
         known = getattr(request, "is_multiprocess", None)
         if has_sibling_workers() if known is None else known:
             self._may_be_multiprocess = False
-            report(
+            report_finding(
                 "P003",
                 f"{self._limiter.store} counts per process, and this server runs several, so a "
                 f"client can get a multiple of each limit",
@@ -180,7 +180,7 @@ class SetupChecks:
             shown = peer[:64] if peer.isprintable() else repr(peer[:64])
             source = f"{shown}, which is not a trusted proxy" if peer else "a Unix socket"
             trusted = repr(peer[:64]) if peer else "'unix'"
-            report(
+            report_finding(
                 "P001",
                 f"{found[0]} came from {source}, so all clients behind it share one bucket",
                 f"if it is your proxy, set trusted_proxies=[{trusted}]"
@@ -194,7 +194,7 @@ class SetupChecks:
         if count < _NEARLY_ALL * self._count or not _is_private(peer):
             return
         trust = "" if self._reads_headers else f", and set trusted_proxies=[{peer!r}]"
-        report(
+        report_finding(
             "P002",
             f"{count} of the first {self._count} requests came from {peer} without "
             f"X-Forwarded-For, as from a proxy: all clients behind it share one bucket",

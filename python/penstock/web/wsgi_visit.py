@@ -173,7 +173,10 @@ def limit_responses(serve: Application) -> Application:
             raise
         else:
             visit = environ[VISIT_KEY]
-            return visit.watch_response(body) if visit is not None and visit.needs_end else body
+            # Most have neither, so this needs no call.
+            if visit is None or (visit.slots is None and visit.entered is None):
+                return body
+            return visit.watch_response(body) if visit.needs_end else body
         finally:
             # A visit refers to its environ: a cycle waits for the garbage collector.
             del environ[VISIT_KEY]

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from django.core.management.base import CommandParser
 
     from penstock.django.app_limits import DjangoLimits
-    from penstock.web.compiled_limit import CompiledLimit
-    from penstock.web.per_request import PerRequestLimit
+    from penstock.web.compiled_limit import CompiledLimit, PerRequestLimit
     from penstock.web.rule import Rule
 
 
