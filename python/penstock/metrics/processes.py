@@ -20,6 +20,7 @@ from weakref import WeakSet
 from prometheus_client import multiprocess, values
 
 from penstock.errors import ConfigError
+from penstock.locks import fork_safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +36,7 @@ _library: Final[Any] = multiprocess
 _log: Final = logging.getLogger("penstock")
 
 # Held during a fork: a child inherits complete writes, and free locks of prometheus_client.
-_lock: Final = Lock()
+_lock: Final = fork_safe(Lock())
 
 
 class ProcessValues:
@@ -191,7 +192,6 @@ def _before_fork() -> None:
 
 def _after_fork_in_child() -> None:
     global _thread  # noqa: PLW0603
-    _lock.release()
     _thread = None
     if _all:
         _start_thread()
