@@ -134,6 +134,16 @@ PROVIDED = {
     "docs/index.md": ("INSTALLED_APPS", "MIDDLEWARE"),
 }
 
+# What is checked after a block that publishes metrics, by a name in it.
+PUBLISHES = {
+    "make_wsgi_app": 'assert b"penstock_decisions_total" in app.test_client().get("/metrics").data',
+    "make_asgi_app": "from fastapi.testclient import TestClient\n"
+    'assert "penstock_decisions_total" in TestClient(api).get("/metrics").text',
+    "def ready": "ShopConfig.ready(None)\nfrom prometheus_client import generate_latest\n"
+    'assert b"penstock_decisions_total" in generate_latest()',
+    "def metrics": 'assert urlpatterns[0].callback(None).content.startswith(b"# HELP")',
+}
+
 
 def file_of(example: Example) -> str:
     """Return the name of the file in the first line of a YAML block."""
@@ -289,13 +299,16 @@ def blocks_that_look_complete() -> list[dict[str, object]]:
                 files.pop("", None)
                 lists = PROVIDED.get(name, ())
                 title = f"{name}, line {line}"
-                found.append({"title": title, "code": code, "files": files, "lists": lists})
+                checks = [check for part, check in PUBLISHES.items() if part in code]
+                run = "\n".join([code, *checks])
+                found.append({"title": title, "code": run, "files": files, "lists": lists})
     return found
 
 
 def test_each_block_that_looks_complete_runs_alone(tmp_path: Path) -> None:
     blocks = blocks_that_look_complete()
     assert len(blocks) >= 80
+    assert all(any(check in str(block["code"]) for block in blocks) for check in PUBLISHES.values())
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("alone.py"), tmp_path],
         input=json.dumps(blocks),
