@@ -799,6 +799,6 @@ def test_misspelled_attribute_of_a_view_is_an_error(
 
 def test_misspelled_list_of_throttles_is_found_by_the_checks(site: DjangoSite) -> None:
     site.route("orders", made(throttle_classes=[], throtle_classes=[PenstockThrottle]))
-    (message,) = checks.run_checks(tags=["penstock"])
+    message, _ = checks.run_checks(tags=["penstock"])
     assert message.id == "penstock.E007"
     assert "throtle_classes" in message.msg

@@ -21,11 +21,23 @@ from penstock.django.request import (
     UserNotLoaded,
 )
 from penstock.django.signals import limit_denied
-from penstock.django.urls import all_views, has_throttle, throttles_of
-from penstock.django.view_limits import all_rules, class_of, directly_within, route_of
+from penstock.django.urls import (
+    all_routes,
+    all_views,
+    has_throttle,
+    throttles_of,
+    unread_scopes,
+)
+from penstock.django.view_limits import (
+    all_rules,
+    class_of,
+    directly_within,
+    methods_of,
+    route_of,
+)
 from penstock.errors import Error
 from penstock.web.headers import strictest
-from penstock.web.route_table import RouteTable
+from penstock.web.route_table import RouteTable, hides_exemption, never_counting
 from penstock.web.rule import METHODS
 
 if TYPE_CHECKING:
@@ -37,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.web.decide import RouteLimits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
-    from penstock.web.route_table import Known, Route, ViewLimits
+    from penstock.web.route_table import Known, Mistake, Route, ViewLimits
     from penstock.web.rule import Rule
 
 _Answer = TypeVar("_Answer")
@@ -129,7 +141,11 @@ class DjangoLimits(RouteTable):
     def _limits_for_route(
         self, http: HttpRequest, visit: DjangoVisit, *, after_view: bool
     ) -> RouteLimits | None:
-        if not (self.defaults and self.guard.enabled) or visit.is_decided:
+        if not self.guard.enabled or visit.is_decided:
+            return None
+        if not self._is_bound:
+            self.bind_all()
+        if not self.defaults:
             return None
         view, method = self.view_of(http)
         if view is None:
@@ -284,6 +300,35 @@ class DjangoLimits(RouteTable):
             is_added = name in _LISTS and name in headers
             set_field(name, f"{headers[name]}, {value}" if is_added else value)
         return response
+
+    def bind_all(self) -> None:
+        """Name the unnamed limits of all views, and log what has no effect, once."""
+        with self._lock:
+            if not self._is_bound:
+                self.report_mistakes()
+            super().bind_all()
+
+    def mistakes(self) -> Iterator[Mistake]:
+        """Yield exemptions and scopes without effect, and methods without a view."""
+        known = self.guard.limiter.limits
+        for route, view in all_routes():
+            if self.defaults and hides_exemption(view):
+                yield (
+                    f"{route}: the exemption has no effect because a decorator hides it",
+                    "use functools.wraps in that decorator, or put exempt above it",
+                )
+            for name, value in unread_scopes(view):
+                if value in known:
+                    yield (
+                        f"{route}: {name} = {value!r} has no effect, because no throttle reads it",
+                        "add PenstockThrottle to throttle_classes, and write throttle_scope",
+                    )
+        yield from never_counting(
+            (rule, rule, (method,))
+            for view in all_views()
+            for method in methods_of(view)
+            for rule in route_of(view, method).rules
+        )
 
     def registered_rules(self) -> Iterator[Rule]:
         """Yield the rules of all views and throttles, in the order of the URLconf."""

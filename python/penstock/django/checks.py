@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  Django's word
-from django.utils.module_loading import import_string
 
-from penstock.django.conf import default_rules, make_guard, read_options
-from penstock.django.middleware import PenstockMiddleware
+from penstock.django.app_limits import DjangoLimits
+from penstock.django.conf import (
+    ADD_MIDDLEWARE,
+    NO_MIDDLEWARE,
+    default_rules,
+    has_middleware,
+    make_guard,
+    read_options,
+)
 from penstock.django.urls import all_routes, throttles_of
 from penstock.django.view_limits import all_rules, check_view_class, class_of
 from penstock.errors import DOCUMENTATION, ConfigError, ConfigProblem, LimitError
@@ -20,12 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from penstock.web.guard import Guard
+    from penstock.web.rule import Rule
 
 _TAG: Final = "penstock"
 _KEYS: Final = f"{DOCUMENTATION}/options/"
-_ADD: Final = (
-    "Add 'penstock.django.PenstockMiddleware' to MIDDLEWARE, below AuthenticationMiddleware."
-)
+_ADD: Final = f"{ADD_MIDDLEWARE.capitalize()}."
 
 
 @register(_TAG)
@@ -39,8 +44,8 @@ def check_settings(app_configs: object, **_: Any) -> list[CheckMessage]:
     guard, faults = _guard(options)
     messages += faults
     if options.get("DEFAULT") not in (None, [], ()):
-        if not _has_middleware():
-            messages.append(_error("E009", "PENSTOCK['DEFAULT'] needs the middleware", _ADD))
+        if not has_middleware():
+            messages.append(_error("E009", NO_MIDDLEWARE, _ADD))
         try:
             rules = list(default_rules(options))
             if guard is not None:
@@ -83,7 +88,7 @@ def check_views(app_configs: object, **_: Any) -> list[CheckMessage]:
                     "rate; move the rates of REST framework's DEFAULT_THROTTLE_RATES there."
                 )
                 _add_once(messages, seen, _error("E007", f"{route}: {error}", hint))
-    if is_decorated and not _has_middleware():
+    if is_decorated and not has_middleware():
         messages.append(
             Warning(
                 "Views have limits, but the middleware is missing: responses of outer decorators "
@@ -95,6 +100,17 @@ def check_views(app_configs: object, **_: Any) -> list[CheckMessage]:
     if is_throttled:
         messages += _proxies_of_rest_framework()
     return messages
+
+
+@register(_TAG)
+def check_effects(app_configs: object, **_: Any) -> list[CheckMessage]:
+    """Check that what is set up has an effect."""
+    guard = _usable_guard()
+    mistakes = () if guard is None else DjangoLimits(guard, _defaults()).mistakes()
+    return [
+        Warning(f"{sentence}.", hint=f"{fix}.".capitalize(), id="penstock.W003")
+        for sentence, fix in mistakes
+    ]
 
 
 @register(_TAG, deploy=True)
@@ -165,6 +181,14 @@ def _guard(options: Mapping[str, Any]) -> tuple[Guard | None, list[CheckMessage]
         return None, [_error("E001", error, hint)]
 
 
+def _defaults() -> tuple[Rule, ...]:
+    """Return the rules of all views; none if `check_settings` reports a fault."""
+    try:
+        return tuple(default_rules(read_options()))
+    except (ConfigError, LimitError):
+        return ()
+
+
 def _usable_guard() -> Guard | None:
     """Return the guard; `None` if `check_settings` reports a fault."""
     try:
@@ -198,14 +222,3 @@ def _proxies_of_rest_framework() -> Iterator[CheckMessage]:
             f"Set PENSTOCK['HOPS'] to {number}, or list the networks of the proxies in "
             f"PENSTOCK['TRUSTED_PROXIES'].",
         )
-
-
-def _has_middleware() -> bool:
-    for path in getattr(settings, "MIDDLEWARE", None) or ():
-        try:
-            middleware = import_string(path)
-        except ImportError:
-            continue
-        if isinstance(middleware, type) and issubclass(middleware, PenstockMiddleware):
-            return True
-    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -16,7 +17,7 @@ from penstock.django.app_limits import DjangoLimits
 from penstock.django.request import DjangoRequest
 from penstock.errors import ConfigError
 from penstock.locks import fork_safe
-from penstock.validation import did_you_mean
+from penstock.validation import did_you_mean, report_finding
 from penstock.web.guard import Guard, GuardOptions, check_on_denied, find_file
 from penstock.web.identity import IdSource, by_address
 from penstock.web.rule import Rule, make_rule
@@ -35,6 +36,8 @@ KEYS: Final = (
 )
 """The keys of `PENSTOCK`."""
 
+# As the settings of Flask begin.
+_PREFIX: Final = "PENSTOCK_"
 _DOTTED: Final = ("CLOCK", "LIMITER", "NAMES", "ON_DECISION", "ON_DENIED", "TRANSLATIONS")
 
 _current: DjangoLimits | None = None
@@ -89,14 +92,41 @@ def client_id(request: Any, name: str, id: IdSource = by_address) -> Id:
 def _load() -> DjangoLimits:
     global _current  # noqa: PLW0603  one process has one set of settings
     with _lock:
-        if _current is None:
-            options = read_options()
-            report_foreign_settings(dir(settings))
-            guard, defaults = make_guard(options), tuple(default_rules(options))
-            # Servers run no system checks.
-            guard.check(defaults)
-            _current = DjangoLimits(guard, defaults)
-        return _current
+        if _current is not None:
+            return _current
+        options = read_options()
+        report_foreign_settings(dir(settings))
+        guard, defaults = make_guard(options), tuple(default_rules(options))
+        # Servers run no system checks.
+        guard.check(defaults)
+        loaded = _current = DjangoLimits(guard, defaults)
+    # Without the lock: it may import a module that uses the limiter.
+    if defaults and not has_middleware():
+        report_finding("P008", NO_MIDDLEWARE, ADD_MIDDLEWARE)
+    return loaded
+
+
+NO_MIDDLEWARE: Final = "PENSTOCK['DEFAULT'] has no effect without the middleware"
+"""What is wrong without the middleware."""
+ADD_MIDDLEWARE: Final = (
+    "add 'penstock.django.PenstockMiddleware' to MIDDLEWARE, below AuthenticationMiddleware"
+)
+"""What to do about it."""
+
+
+def has_middleware() -> bool:
+    """Return whether the settings have our middleware, or one derived from it."""
+    paths = getattr(settings, "MIDDLEWARE", None) or ()
+    ours = "penstock.django.PenstockMiddleware"
+    if ours in paths:
+        return True
+    middleware = import_string(ours)
+    for path in paths:
+        with suppress(ImportError):
+            found = import_string(path)
+            if isinstance(found, type) and issubclass(found, middleware):
+                return True
+    return False
 
 
 def forget() -> None:
@@ -107,7 +137,7 @@ def forget() -> None:
 
 def _note(*, setting: str, **_: Any) -> None:
     """Forget the setting after `override_settings`."""
-    if setting in ("PENSTOCK", "BASE_DIR"):
+    if setting == "BASE_DIR" or setting.startswith("PENSTOCK"):
         forget()
 
 
@@ -126,6 +156,10 @@ def read_options() -> dict[str, Any]:
     for key in given:
         if key not in KEYS:
             raise ConfigError(f"PENSTOCK has no key {key!r}; {did_you_mean(str(key), KEYS)}")
+    for name in dir(settings):
+        if name.startswith(_PREFIX):
+            key = name.removeprefix(_PREFIX)
+            raise ConfigError(f"the setting {name} is not read; write PENSTOCK = {{{key!r}: ...}}")
     return dict(given)
 
 

@@ -53,6 +53,23 @@ def throttles_of(view: Any) -> Iterator[tuple[Any, Any, type]]:
             yield throttle(), scope, view_class
 
 
+def unread_scopes(view: Any) -> Iterator[tuple[str, object]]:
+    """Yield what looks like the limit of a view of REST framework, and no throttle reads."""
+    view_class = class_of(view)
+    if not hasattr(view_class, "throttle_classes"):
+        return
+    # A class of REST framework's reads the scope, too.
+    names = ["limit", "scope"]
+    if not any(
+        hasattr(each, THROTTLE) or hasattr(each, "scope_attr") for each in _throttle_classes(view)
+    ):
+        names.append("throttle_scope")
+    for name in names:
+        value = _arguments(view).get(name, getattr(view_class, name, None))
+        if isinstance(value, str):
+            yield name, value
+
+
 def _throttle_classes(view: Any) -> Iterable[type]:
     of_class = getattr(class_of(view), "throttle_classes", ())
     classes: Iterable[type] = _arguments(view).get("throttle_classes", of_class)

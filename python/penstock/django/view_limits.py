@@ -10,6 +10,7 @@ from django.views.generic import View
 from penstock.errors import ConfigError
 from penstock.web.compile import view_scope
 from penstock.web.route_table import Route, nested_limits, outermost_limits
+from penstock.web.rule import METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,6 +111,12 @@ def check_view_class(view_class: type | None) -> None:
         if near and name not in _ATTRIBUTES:
             raise ConfigError(f"{name} is not read; did you mean {near[0]!r}?")
     _checked.add(view_class)
+
+
+def methods_of(view: object) -> Iterator[str]:
+    """Yield the methods that a view may serve: all, unless its class has functions for some."""
+    own = [method for method in map(str.upper, _METHODS) if method_of(view, method) is not None]
+    yield from METHODS if set(own) <= {"OPTIONS"} else own
 
 
 def method_of(view: object, method: str) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.asgi.visit import AsgiVisit, store_decision, visit_of
+from penstock.errors import ConfigError
 from penstock.fastapi.around import put_around
 from penstock.fastapi.request import FastapiRequest, RequestRefused, mount_template, route_of
 from penstock.fastapi.routes import (
@@ -14,10 +15,10 @@ from penstock.fastapi.routes import (
     limits_of_app,
     per_request,
 )
-from penstock.web.route_table import EXEMPT, RouteTable, scope_of
+from penstock.web.route_table import EXEMPT, RouteTable, never_counting, scope_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Mapping
+    from collections.abc import Awaitable, Collection, Iterator, Mapping
 
     from fastapi import FastAPI
     from fastapi.dependencies.models import Dependant
@@ -129,6 +130,8 @@ class FastapiLimits(RouteTable):
         """
         super().check()
         check_parameters(self._app.routes)
+        for sentence, fix in never_counting(self._counted()):
+            raise ConfigError(f"{sentence}; {fix}")
         self.guard.check(
             [
                 self._rule(limit, _scope_of(route.dependant.call, route.path))
@@ -138,6 +141,13 @@ class FastapiLimits(RouteTable):
             ],
             may_hold=False,
         )
+
+    def _counted(self) -> Iterator[tuple[object, Rule, Collection[str]]]:
+        for route in limited_routes(self._app.routes):
+            # The request of a WebSocket has a method, too.
+            methods = getattr(route.route, "methods", None) or ("GET",)
+            for limit in route.limits:
+                yield limit, self._rule(limit, _scope_of(route.dependant.call, route.path)), methods
 
     def start(self) -> None:
         """Check all routes before the first request, name their limits, and put them around.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastapi import routing
@@ -66,19 +67,21 @@ def check_parameters(routes: Iterable[Any]) -> None:
     """Check that no endpoint has a limit where FastAPI does not look for one.
 
     Raises:
-        ConfigError: A parameter has a limit without `Depends`, or a route a limit of messages.
+        ConfigError: A parameter has a limit without `Depends`, a dependency returns a limit, or a
+            route has a limit of messages.
     """
     for route in getattr(routing, "iter_route_contexts", iter)(routes):
         dependant: Dependant | None = getattr(route, "dependant", None)
         if dependant is None:
             continue
-        for parameter in _parameters_of(dependant.call):
+        for parameter in _signature_of(dependant.call).parameters.values():
             for given in (parameter.default, *getattr(parameter.annotation, "__metadata__", ())):
                 if isinstance(given, RouteLimit):
                     raise ConfigError(
                         f"{route.path}: {given!r} of the parameter {parameter.name} needs Depends; "
                         f"write Depends({given!r})"
                     )
+        _check_factories(dependencies_of(route), route.path)
         is_http = getattr(route, "methods", None) is not None
         for limit in limits_in(route) if is_http else ():
             if not limit.is_per_request:
@@ -87,12 +90,44 @@ def check_parameters(routes: Iterable[Any]) -> None:
                 )
 
 
-def _parameters_of(call: Any) -> Iterable[inspect.Parameter]:
+def _check_factories(dependencies: Iterable[Dependant], path: str) -> None:
+    """Check that no dependency returns a limit, which nothing would decide.
+
+    Raises:
+        ConfigError: One does by its annotation; or it uses a limit, and has no request to decide.
+    """
+    for dependency in dependencies:
+        call: Any = dependency.call
+        _check_factories(dependency.dependencies, path)
+        if not isinstance(call, FunctionType):
+            continue
+        has_request = (
+            dependency.request_param_name
+            or dependency.websocket_param_name
+            or dependency.http_connection_param_name
+        )
+        used = [] if has_request else inspect.getclosurevars(call)[:2]
+        returned = _signature_of(call).return_annotation
+        if any(map(_is_limit, (returned, *(each for names in used for each in names.values())))):
+            raise ConfigError(
+                f"{path}: the dependency {call.__name__} returns a limit, which nothing would "
+                f"decide; write Depends(RateLimit(...)), whose limit= or tier= may depend on the "
+                f"request"
+            )
+
+
+def _is_limit(found: object) -> bool:
+    return isinstance(found, RouteLimit) or (
+        isinstance(found, type) and issubclass(found, RouteLimit)
+    )
+
+
+def _signature_of(call: Any) -> inspect.Signature:
     try:
-        return inspect.signature(call, eval_str=True).parameters.values()
+        return inspect.signature(call, eval_str=True)
     except (NameError, TypeError, ValueError):
         # Names that only a type checker knows: FastAPI cannot read them either.
-        return ()
+        return inspect.Signature()
 
 
 def limits_in(route: Any, replaced: Collection[object] = ()) -> Iterator[RouteLimit]:

@@ -12,7 +12,7 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 
 from penstock.errors import ConfigError, RateLimited, StoreError
-from penstock.flask.decorator import LimitDecorator, scope_of
+from penstock.flask.decorator import RULE, LimitDecorator, scope_of
 from penstock.flask.request import (
     FlaskRequest,
     FlaskVisit,
@@ -25,7 +25,10 @@ from penstock.web.route_table import (
     LIMITS,
     Route,
     RouteTable,
+    functions_within,
+    hides_exemption,
     nested_limits,
+    never_counting,
     outermost_limits,
 )
 from penstock.web.rule import METHODS
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.web.decide import RouteLimits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
-    from penstock.web.route_table import Known, ViewLimits
+    from penstock.web.route_table import Known, Mistake, ViewLimits
     from penstock.web.rule import Rule
 
 _log: Final = logging.getLogger("penstock")
@@ -75,7 +78,7 @@ class FlaskLimits(RouteTable):
         self._routes: Final = routes
         self._decorated: Final = decorated
         self._registered_undecorated: Final[list[object]] = []
-        self._is_order_checked = False
+        self._are_mistakes_reported = False
         self._limits_routes = False
         self._is_failure_logged = False
 
@@ -160,25 +163,37 @@ class FlaskLimits(RouteTable):
         if view in self._app.view_functions.values():
             self._registered_undecorated.append(view)
 
-    def check_decorator_order(self) -> list[str]:
-        """Return the endpoints whose limits are above the route decorator and have no effect."""
+    def mistakes(self) -> Iterator[Mistake]:
+        """Yield limits and exemptions that Flask does not reach, and methods without a route."""
         limited = [limits.view for limits in self._decorated] + self._registered_undecorated
         views = self._app.view_functions
         effective = [limits.view for limits in nested_limits(views.values())]
-        return [
-            endpoint
-            for endpoint, view in views.items()
-            if view in limited and view not in effective
-        ]
+        for endpoint, view in views.items():
+            if view in limited and view not in effective:
+                yield (
+                    f"the limit of {endpoint} has no effect above the decorator of the route",
+                    "put it below, next to the view",
+                )
+            if not _rules_of_class(view) <= {
+                rule for limits in nested_limits(functions_within(view)) for rule in limits.rules
+            }:
+                yield (
+                    f"the limit of {endpoint} has no effect after as_view() has been called",
+                    "put the decorator above the class",
+                )
+            if self.defaults and hides_exemption(view):
+                yield (
+                    f"the exemption of {endpoint} has no effect because a decorator hides it",
+                    "use functools.wraps in that decorator, or put exempt directly below the route",
+                )
+        yield from never_counting(self._counted())
 
-    def _warn_of_decorator_order(self) -> None:
-        self._is_order_checked = True
-        for endpoint in self.check_decorator_order():
-            _log.warning(
-                "the limit of %s has no effect because its decorator is above the route's; "
-                "put it below, next to the view",
-                endpoint,
-            )
+    def _counted(self) -> Iterator[tuple[object, Rule, Collection[str]]]:
+        for url_rule in self._app.url_map.iter_rules():
+            for method in url_rule.methods or ():
+                route = self._route(url_rule.endpoint, method)
+                for rule in (*self.around(route), *route.rules):
+                    yield rule, rule, (method,)
 
     def enforce(self, limits: ViewLimits, native: Request) -> Outcome | None:
         """Evaluate the limits of a view, and those of its route unless that has happened.
@@ -246,8 +261,9 @@ class FlaskLimits(RouteTable):
     def _finish(self, response: Response) -> None:
         """Settle the limits, and have their header fields added to a response."""
         native = current_request()
-        if not self._is_order_checked:
-            self._warn_of_decorator_order()
+        if not self._are_mistakes_reported:
+            self._are_mistakes_reported = True
+            self.report_mistakes()
         visit: FlaskVisit | None = getattr(native, "_penstock_visit", None)
         if visit is None:
             return
@@ -352,6 +368,12 @@ class FlaskLimits(RouteTable):
         blueprint, _, name = endpoint.rpartition(".")
         owner = self._app.blueprints.get(blueprint) if blueprint else self._app
         return name == "static" and owner is not None and owner.has_static_folder
+
+
+def _rules_of_class(view: object) -> set[Rule]:
+    """Return the rules of the decorators of a view's class, of which `as_view` has called some."""
+    decorators = getattr(getattr(view, "view_class", None), "decorators", ())
+    return {rule for each in decorators if (rule := getattr(each, RULE, None)) is not None}
 
 
 def _rules_of_method_decorators(view: object, method: str) -> Iterator[Rule]:

@@ -70,12 +70,9 @@ def _check(app: Flask) -> dict[str, Any]:
     with app.app_context():
         app_limits = _limits_of(app)
         routes = list(_routes(app))
-        misplaced = app_limits.check_decorator_order()
-    if misplaced:
-        raise click.ClickException(
-            f"limits above the route's decorator have no effect: {', '.join(misplaced)}; "
-            f"put the limit below the route, next to the view"
-        )
+        mistakes = [f"{sentence}; {fix}" for sentence, fix in app_limits.mistakes()]
+    if mistakes:
+        raise click.ClickException("\n".join(mistakes))
     every = {(route["route"], route["endpoint"]) for route in routes}
     limited = {(route["route"], route["endpoint"]) for route in routes if route["limits"]}
     used = {name for route in routes for limit in route["limits"] for name in _names(limit)}

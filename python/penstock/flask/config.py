@@ -30,9 +30,10 @@ def merge_config(
     """
     names = {f"{_PREFIX}{name.upper()}": name for name in GuardOptions.__optional_keys__}
     known = {*names, _LIMITER_KEY, _DEFAULT_KEY}
-    given = {key: value for key, value in app.config.items() if key.startswith(_PREFIX)}
+    # In any case, because Flask would not read another one either.
+    given = {key: value for key, value in app.config.items() if key.upper().startswith(_PREFIX)}
     for key in given.keys() - known:
-        raise ConfigError(f"the config has no key {key}; {did_you_mean(key, known)}")
+        raise ConfigError(f"the config has no key {key}; {did_you_mean(key.upper(), known)}")
     if "PENSTOCK" in app.config:
         raise ConfigError(
             "the config has no key PENSTOCK; write a key for each option, such as PENSTOCK_DEFAULT"

@@ -16,6 +16,8 @@ from penstock.web.rule import Rule, RuleOptions, WrittenLimits
 if TYPE_CHECKING:
     from penstock._core import Limit
 
+RULE: Final = "__penstock_rule__"
+"""The attribute of a function in the `decorators` of a class that holds its `Rule`."""
 _AS_VIEW: Final = f"{View.as_view.__qualname__}.<locals>.view"
 _Target = TypeVar("_Target", bound=Callable[..., Any] | Blueprint)
 

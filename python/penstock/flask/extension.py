@@ -22,7 +22,7 @@ from werkzeug.exceptions import HTTPException
 from penstock.errors import ConfigError
 from penstock.flask.app_limits import FlaskLimits
 from penstock.flask.config import merge_config
-from penstock.flask.decorator import LimitDecorator, wrong_target
+from penstock.flask.decorator import RULE, LimitDecorator, wrong_target
 from penstock.flask.request import FlaskRequest, current_request, this_app, visit_of
 from penstock.flask.routes import Routes
 from penstock.web.guard import Guard, GuardOptions, check_on_denied, check_options
@@ -256,8 +256,13 @@ class Penstock:
         if isinstance(target, type):
             if not issubclass(target, View):
                 raise wrong_target(target)
+
+            def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
+                return self._wrap(view, rule)
+
+            setattr(decorate, RULE, rule)
             # A new list: the inherited one belongs to the parent class.
-            target.decorators = [*target.decorators, lambda view: self._wrap(view, rule)]
+            target.decorators = [*target.decorators, decorate]
             return target
         return cast("_Target", self._wrap(target, rule))
 

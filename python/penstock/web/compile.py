@@ -34,7 +34,7 @@ from penstock.web.identity import (
 )
 from penstock.web.penalty import Penalty, buckets_of_blocks, define_blocks
 from penstock.web.request import MissingId
-from penstock.web.rule import check_policy
+from penstock.web.rule import Phase, check_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,13 +64,16 @@ class ClientIds:
 
     Raises:
         ConfigError: `on_missing_id` is something else.
+
+    Attributes:
+        shared_id: The id of that bucket; `None` without one.
     """
 
     def __init__(self, limiter: Limiter, address: ClientAddress, on_missing_id: OnMissing) -> None:
         missing = check_missing("on_missing_id", on_missing_id, ("refuse",))
         self._limiter: Final = limiter
         self._address: Final = address
-        self._shared_bucket: Final = missing.id if isinstance(missing, SharedId) else None
+        self.shared_id: Final = missing.id if isinstance(missing, SharedId) else None
 
     def finder(self, source: IdSource, bound: BoundLimit | None = None) -> Callable[[Request], Id]:
         """Return the function that finds an id, under a limit if one is given.
@@ -85,7 +88,7 @@ class ClientIds:
             find = source.bind(self._address, is_text=self._has_text_ids(bound.name))
         else:
             find = compile_id(source, self._address)
-        bucket = self._shared_bucket
+        bucket = self.shared_id
         if bucket is None:
             return find
 
@@ -113,7 +116,7 @@ class ClientIds:
         Raises:
             ConfigError: They do not fit.
         """
-        if isinstance(rule.id, ByAddress) and self._shared_bucket is None:
+        if isinstance(rule.id, ByAddress) and self.shared_id is None:
             with suppress(InvalidId):
                 self._limiter.limits.resolve(name, rule.id.ipv4_sample)
                 return False
@@ -121,7 +124,7 @@ class ClientIds:
                 self._limiter.limits.resolve(name, rule.id.ipv6_sample)
                 return True
         typical = rule.id.sample() if isinstance(rule.id, ReadyId) else None
-        for sample in (typical, self._shared_bucket):
+        for sample in (typical, self.shared_id):
             try:
                 if isinstance(sample, Id):
                     self._limiter.limits.resolve(name, sample)
@@ -172,11 +175,13 @@ class Compiler:
         """
         for rule in rules:
             self._ids.finder(rule.id)
+            are_slots: list[bool] = []
             for given in self._limits_of(rule):
                 limit = self._resolve(given)
                 loaded = self._limiter.limits
                 default = limit if isinstance(limit, Limit) else loaded.default(limit)
-                if not may_hold and has_slots(default):
+                are_slots.append(has_slots(default))
+                if not may_hold and are_slots[-1]:
                     raise slots_error(given)
                 if isinstance(limit, Limit):
                     _check_numbers(rule, given, limit)
@@ -187,6 +192,12 @@ class Compiler:
                     _check_numbers(rule, limit, default)
                 if rule.blocks:
                     define_blocks(self._limiter, limit, rule.blocks)
+            if rule.is_settled and are_slots and all(are_slots):
+                names = ", ".join(n for n, x in rule.acting.items() if x is Phase.ANSWERED)
+                raise ConfigError(
+                    f"{' and '.join(map(str, rule.limits))}: {names} has no effect on requests in "
+                    f"flight, whose slots are returned with each response; use it with a rate"
+                )
 
     def _check_shared_blocks(self, rule: Rule, limit: Limit) -> None:
         """Check that rules which share a rate have the same `block_for`.

@@ -191,7 +191,7 @@ class RouteLimits:
             if isinstance(step, Outcome):
                 step = self._conclude(step).merge_earlier(earlier)
         if self.watch.is_awake and earlier is None:
-            self.watch.look(visit.request)
+            self.watch.look(visit.request, step.entries)
         if isinstance(step, Outcome) and step is not earlier:
             self._report(step)
         return step

@@ -159,8 +159,11 @@ class Guard:
             self.store_access,
             observers.is_observed,
         )
+        self._ids: Final = ClientIds(limiter, self.address, on_missing_id)
         checks = SetupChecks(
             limiter,
+            self.address,
+            self._ids.shared_id,
             reads_headers=bool(trusted_proxies or hops),
             expected_processes=expected_processes,
         )
@@ -168,7 +171,6 @@ class Guard:
         self._settings: Final = settings
         self._observers: Final = observers
         self._watch: Final = watch
-        self._ids: Final = ClientIds(limiter, self.address, on_missing_id)
         self._compiler: Final = Compiler(self.store_access, self._ids, on_store_error)
         switch.register(self)
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from penstock.errors import Error
 from penstock.locks import fork_safe
 from penstock.messages import describe_limit
+from penstock.validation import report_finding
 from penstock.web.compile import make_room, view_scope
 from penstock.web.compiled_limit import PerRequestLimit
 from penstock.web.rule import FLAGS, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from penstock._core import Limiter
     from penstock.web.compiled_limit import CompiledLimit
@@ -31,7 +33,12 @@ LIMITS: Final = "__penstock__"
 EXEMPT: Final = "__penstock_exempt__"
 """The attribute of a function or a class that is exempt from the defaults."""
 
+Mistake: TypeAlias = tuple[str, str]
+"""Something without effect, and what to write instead."""
+
 _SECOND_NS: Final = 1_000_000_000
+# More than any stack of decorators.
+_MAX_FUNCTIONS: Final = 100
 
 # The applications of each limiter, in the order in which they were created.
 _tables: Final[WeakKeyDictionary[Limiter, WeakKeyDictionary[RouteTable, None]]] = (
@@ -92,6 +99,51 @@ def nested_limits(views: Iterable[object]) -> Iterator[ViewLimits]:
                 seen.add(id(limits))
                 yield limits
             function = getattr(function, "__wrapped__", None)
+
+
+def functions_within(view: object) -> Iterator[object]:
+    """Yield a view and the functions that it may call: those it wraps, and those of its closure."""
+    waiting, seen = [view], set[int]()
+    while waiting and len(seen) < _MAX_FUNCTIONS:
+        function = waiting.pop()
+        if function is None or id(function) in seen:
+            continue
+        seen.add(id(function))
+        yield function
+        waiting.append(getattr(function, "__wrapped__", None))
+        for cell in getattr(function, "__closure__", None) or ():
+            # A cell without a value has not been assigned yet.
+            with suppress(ValueError):
+                if isinstance(cell.cell_contents, FunctionType):
+                    waiting.append(cell.cell_contents)
+
+
+def hides_exemption(view: object) -> bool:
+    """Return whether a decorator without `functools.wraps` is around an exempt view."""
+    return not hasattr(view, EXEMPT) and any(
+        hasattr(function, EXEMPT) for function in functions_within(view)
+    )
+
+
+def never_counting(
+    counted: Iterable[tuple[object, Rule, Collection[str]]],
+) -> Iterator[Mistake]:
+    """Yield the limits with methods that none of their routes has.
+
+    Args:
+        counted: A limit, its rule and methods of one of its routes, for each of these.
+    """
+    known: dict[object, tuple[Rule, set[str]]] = {}
+    for limit, rule, methods in counted:
+        known.setdefault(limit, (rule, set()))[1].update(methods)
+    for rule, methods in known.values():
+        if rule.methods is not None and rule.methods.isdisjoint(methods):
+            limits = ", ".join(map(str, rule.limits)) or "the limit"
+            unknown, given = " or ".join(sorted(rule.methods)), ", ".join(sorted(methods))
+            yield (
+                f"{limits} of {rule.scope} never counts, because no route with it has {unknown}",
+                f"write methods that it has, or leave them out: {given}",
+            )
 
 
 class Route(NamedTuple):
@@ -161,6 +213,15 @@ class RouteTable:
     def further_rules(self) -> Iterable[Rule]:
         """Yield the rules of functions that are no routes, such as those that views call."""
         return ()
+
+    def mistakes(self) -> Iterable[Mistake]:
+        """Yield what has no effect, although no rule is wrong."""
+        return ()
+
+    def report_mistakes(self) -> None:
+        """Log what has no effect."""
+        for sentence, fix in self.mistakes():
+            report_finding("P008", sentence, fix)
 
     def check(self) -> None:
         """Check all rules that are known, so that mistakes are reported at start.

@@ -9,22 +9,30 @@ import ipaddress
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.validation import OBSERVED, report_finding
 from penstock.web.address import forwarded_addresses
+from penstock.web.identity import ReadyId
+from penstock.web.request import MissingId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from penstock._core import Limiter
+    from penstock.types import Id
+    from penstock.web.address import ClientAddress
+    from penstock.web.compiled_limit import CompiledLimit, Entry
     from penstock.web.fallback import StoreAccess
     from penstock.web.request import Request
 
 # Of the observed requests, those of one private peer.
 _NEARLY_ALL: Final = 0.95
 _MAX_PEERS: Final = 64
+# More than one client has.
+_MANY_CLIENTS: Final = 100
 _HEADERS: Final = ("X-Forwarded-For", "Forwarded")
 _PRIVATE: Final = tuple(
     map(
@@ -109,11 +117,11 @@ class Watch:
         """Look at the next requests, because the store fails."""
         self.is_awake = True
 
-    def look(self, request: Request) -> None:
+    def look(self, request: Request, entries: Sequence[Entry]) -> None:
         """Look at a request that has been decided, or allowed because the store fails."""
         checks = self._checks
         if checks.is_open:
-            checks.observe(request)
+            checks.observe(request, entries)
         self.is_awake = checks.is_open or self._store.is_failing
 
 
@@ -122,12 +130,26 @@ class SetupChecks:
 
     Args:
         limiter: The limiter of the guard.
+        address: Finds the client's address.
+        shared_id: The bucket of requests without an id, if the application asks for one.
         reads_headers: Whether headers of proxies are read.
         expected_processes: The number of processes that the operator has declared.
     """
 
-    def __init__(self, limiter: Limiter, *, reads_headers: bool, expected_processes: int) -> None:
+    def __init__(
+        self,
+        limiter: Limiter,
+        address: ClientAddress,
+        shared_id: Id | None,
+        *,
+        reads_headers: bool,
+        expected_processes: int,
+    ) -> None:
         self._limiter: Final = limiter
+        self._find_address: Final = address.finder()
+        self._shared_id: Final = shared_id
+        # By limit: the only id so far, and the addresses that had it; `None` after a second id.
+        self._clients: Final[dict[str, tuple[Id, set[Id]] | None]] = {}
         self._reads_headers: Final = reads_headers
         # With a number declared, the operator knows that counts are per process.
         self._may_be_multiprocess = expected_processes == 1 and not limiter.is_shared
@@ -140,15 +162,18 @@ class SetupChecks:
         """Whether more requests are to be observed."""
         return self._count < OBSERVED
 
-    def observe(self, request: Request) -> None:
-        """Look at a request that has been decided."""
+    def observe(self, request: Request, entries: Sequence[Entry]) -> None:
+        """Look at a request that has been decided, and at its limits with their ids."""
         self._count += 1
         # Later again, because the other workers may start after the first request.
         if self._may_be_multiprocess and self._count in {1, OBSERVED // 10}:
             self._check_processes(request)
         self._look_at(request)
+        for limit, id, _ in entries:
+            self._look_at_id(request, limit, id)
         if self._count == OBSERVED:
             self._check_peers()
+            self._check_ids()
 
     def _check_processes(self, request: Request) -> None:
         """Warn, once, if the server seems to have several processes, each with its own counts."""
@@ -186,6 +211,32 @@ class SetupChecks:
                 f"if it is your proxy, set trusted_proxies=[{trusted}]"
                 + ("" if private else "; a client may also have made the header up"),
             )
+
+    def _look_at_id(self, request: Request, limit: CompiledLimit, id: Id) -> None:
+        source = limit.rule.id
+        asked_for = source.shared_id if isinstance(source, ReadyId) else None
+        if id in (asked_for, self._shared_id):
+            # The application asked for one bucket.
+            return
+        seen = self._clients.setdefault(limit.name, (id, set()))
+        if seen is None:
+            return
+        if seen[0] != id:
+            self._clients[limit.name] = None
+            return
+        with suppress(MissingId):
+            seen[1].add(self._find_address(request))
+
+    def _check_ids(self) -> None:
+        for name, seen in [*self._clients.items()]:
+            if seen is not None and len(seen[1]) >= _MANY_CLIENTS:
+                report_finding(
+                    "P007",
+                    f"all {len(seen[1])} addresses whose requests {name} has counted had one id, "
+                    f"so they share one bucket",
+                    "if they are different clients, correct the function that is the id; if they "
+                    "are to share it, write id=everyone or shared('NAME')",
+                )
 
     def _check_peers(self) -> None:
         if any(kind.startswith("P001") for kind in self._reported):
