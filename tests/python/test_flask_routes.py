@@ -330,6 +330,36 @@ def test_fault_of_a_default_or_blueprint_surfaces_at_init_app(limiter: penstock.
         limits.init_app(app)
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "register"),
+    [
+        ("/unknown", 404, lambda app, view: app.errorhandler(404)(view)),
+        ("/broken", 500, lambda app, view: app.errorhandler(LookupError)(view)),
+        ("/broken", 500, lambda app, view: app.errorhandler(500)(view)),
+        ("/", 200, lambda app, view: app.after_request(view)),
+        ("/", 200, lambda app, view: app.before_request(lambda: view(None))),
+    ],
+)
+def test_limit_outside_of_a_view_refuses_with_429(
+    app: flask.Flask, path: str, status: int, register: Any
+) -> None:
+    limits = Penstock(app, limits={})
+
+    @limits.limit("1/hour")
+    def limited(given: Any) -> Any:
+        return (str(given), status) if isinstance(given, Exception) else given
+
+    @app.get("/broken")
+    def broken() -> str:
+        raise LookupError
+
+    app.get("/")(hello)
+    register(app, limited)
+    answers = [get(app, path) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [status, 429]
+    assert answers[1].headers["Retry-After"] == "3600"
+
+
 def test_fault_after_init_app_surfaces_where_it_is_written(limits: Penstock) -> None:
     with pytest.raises(penstock.ConfigError, match="'PerAddress'"):
         limits.limit("PerAdress")(hello)

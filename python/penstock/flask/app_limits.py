@@ -14,6 +14,7 @@ from werkzeug.exceptions import HTTPException
 from penstock.errors import ConfigError, RateLimited, StoreError
 from penstock.flask.decorator import RULE, LimitDecorator, scope_of
 from penstock.flask.request import (
+    REFUSALS,
     FlaskRequest,
     FlaskVisit,
     current_request,
@@ -86,6 +87,7 @@ class FlaskLimits(RouteTable):
         """Register the functions that evaluate limits and write header fields."""
         self._app.extensions["penstock"] = self
         self._wrap_response()
+        self._wrap_handlers()
         # A handler of the application has precedence, also one registered before.
         handlers: dict[type[Exception], Any] = self._app.error_handler_spec[None][None]
         handlers.setdefault(RateLimited, self._handle_rate_limited)
@@ -103,12 +105,39 @@ class FlaskLimits(RouteTable):
 
         @wraps(process)
         def limited_process_response(*args: Any, **kwargs: Any) -> Any:
-            response = process(*args, **kwargs)
+            try:
+                response = process(*args, **kwargs)
+            except REFUSALS as refused:
+                response = app.make_response(app.handle_user_exception(refused))
             self._finish(response)
             return response
 
         app.wsgi_app = limit_responses(app.wsgi_app)  # type: ignore[assignment, method-assign]
         app.process_response = limited_process_response  # type: ignore[method-assign]
+
+    def _wrap_handlers(self) -> None:
+        """Refuse a request where Flask would not handle the exception: in an error handler."""
+        app = self._app
+        handle, handle_unknown = app.handle_user_exception, app.handle_exception
+
+        @wraps(handle)
+        def limited_handle(error: Exception) -> Any:
+            try:
+                return handle(error)
+            except REFUSALS as refused:
+                if refused is error:
+                    raise
+                return refused.get_response()
+
+        @wraps(handle_unknown)
+        def limited_handle_unknown(error: Exception) -> Any:
+            try:
+                return handle_unknown(error)
+            except REFUSALS as refused:
+                return app.finalize_request(refused.get_response(), from_error_handler=True)
+
+        app.handle_user_exception = limited_handle  # type: ignore[method-assign]
+        app.handle_exception = limited_handle_unknown  # type: ignore[method-assign]
 
     def limit_routes(self) -> None:
         """Evaluate the limits of routes whose view has no decorator, too.

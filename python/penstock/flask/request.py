@@ -144,3 +144,5 @@ _ERRORS: Final[dict[int, type[_Error]]] = {
     429: RequestRefused,
     503: _StoreUnavailable,
 }
+REFUSALS: Final = tuple(_ERRORS.values())
+"""What `refusal_error` returns."""
