@@ -9,6 +9,7 @@ for structured fields; RFC 9110, section 10.2.3, for `Retry-After`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,7 +18,7 @@ from penstock.errors import ConfigError
 from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock._core import Decision
 
@@ -71,11 +72,29 @@ def values(decision: Decision) -> HeaderValues:
 
 
 class _Decided(NamedTuple):
-    """Decisions about one request."""
+    """Decisions about one request.
+
+    Attributes:
+        parts: One for each limit.
+        overall: The one over all.
+        wait_ns: The time of `Retry-After`, before which no field may name another, in nanoseconds;
+            `None` if the request is not refused.
+    """
 
     parts: Sequence[Decision]
     overall: Decision
-    is_refused: bool
+    wait_ns: int | None
+
+    @property
+    def remaining(self) -> int:
+        """The tokens left; of a denied request, fewer than it costs."""
+        overall = self.overall
+        return overall.remaining if overall else min(overall.remaining, max(overall.cost - 1, 0))
+
+    @property
+    def reset_ns(self) -> int:
+        """The time until the bucket is full, in nanoseconds."""
+        return max(values(self.overall).reset_ns, self.wait_ns or 0)
 
 
 def seconds(nanoseconds: int) -> int:
@@ -140,7 +159,20 @@ def encoded(fields: Fields) -> EncodedFields:
 
 
 def _ietf(decided: _Decided) -> Fields:
-    return header_fields(decided.parts)
+    fields = header_fields(decided.parts)
+    if decided.wait_ns is None:
+        return fields
+    items = [item for part in decided.parts for item in _ietf_items(part, decided)]
+    return [(name, ", ".join(items) if name == "RateLimit" else value) for name, value in fields]
+
+
+def _ietf_items(part: Decision, decided: _Decided) -> Iterator[str]:
+    """Yield the item of a limit in the refusal of a request, with the wait of a denied one."""
+    own = values(part).retry_ns
+    wait = decided.wait_ns if own == wait_ns(decided.overall) else own
+    for name, value in header_fields((part,)):
+        if name == "RateLimit":
+            yield value if part else re.sub(r";t=\d+\Z", f";t={seconds(wait or 0)}", value)
 
 
 def _term(shown: HeaderValues) -> str | None:
@@ -161,13 +193,12 @@ def _integers(fields: Sequence[tuple[str, int]]) -> Fields:
 
 
 def _draft_03(decided: _Decided) -> Fields:
-    shown = values(decided.overall)
-    quota, reset = shown.quota, seconds(shown.reset_ns)
+    quota, reset = values(decided.overall).quota, seconds(decided.reset_ns)
     fields: Fields = []
     if quota <= _MAX_INTEGER:
         fields.append(("RateLimit-Limit", f"{quota}, {_terms(decided.parts)}"))
     return fields + _integers(
-        [("RateLimit-Remaining", decided.overall.remaining), ("RateLimit-Reset", reset)]
+        [("RateLimit-Remaining", decided.remaining), ("RateLimit-Reset", reset)]
     )
 
 
@@ -177,13 +208,12 @@ def _draft_06(decided: _Decided) -> Fields:
     for part in decided.parts:
         by_quota.setdefault(values(part).quota, part)
     terms = _terms(tuple(by_quota.values()))
-    shown = values(decided.overall)
     fields: Fields = [("RateLimit-Policy", terms)] if terms else []
     return fields + _integers(
         [
-            ("RateLimit-Limit", shown.quota),
-            ("RateLimit-Remaining", decided.overall.remaining),
-            ("RateLimit-Reset", seconds(shown.reset_ns)),
+            ("RateLimit-Limit", values(decided.overall).quota),
+            ("RateLimit-Remaining", decided.remaining),
+            ("RateLimit-Reset", seconds(decided.reset_ns)),
         ]
     )
 
@@ -191,8 +221,8 @@ def _draft_06(decided: _Decided) -> Fields:
 def _draft_07(decided: _Decided) -> Fields:
     terms = _terms(decided.parts)
     fields: Fields = [("RateLimit-Policy", terms)] if terms else []
-    remaining, shown = decided.overall.remaining, values(decided.overall)
-    quota, reset = shown.quota, seconds(shown.reset_ns)
+    remaining, quota = decided.remaining, values(decided.overall).quota
+    reset = seconds(decided.reset_ns)
     if max(quota, remaining, reset) <= _MAX_INTEGER:
         fields.append(("RateLimit", f"limit={quota}, remaining={remaining}, reset={reset}"))
     return fields
@@ -205,15 +235,14 @@ def _named_term(decision: Decision) -> str | None:
 
 
 def _envoy(decided: _Decided) -> Fields:
-    shown = values(decided.overall)
-    quota, reset = shown.quota, seconds(shown.reset_ns)
+    quota, reset = values(decided.overall).quota, seconds(decided.reset_ns)
     fields: Fields = []
     if quota <= _MAX_INTEGER:
         listed = [_named_term(part) for part in decided.parts]
         terms = dict.fromkeys(term for term in listed if term is not None)
         fields.append(("x-ratelimit-limit", ", ".join([str(quota), *terms])))
     return fields + _integers(
-        [("x-ratelimit-remaining", decided.overall.remaining), ("x-ratelimit-reset", reset)]
+        [("x-ratelimit-remaining", decided.remaining), ("x-ratelimit-reset", reset)]
     )
 
 
@@ -222,9 +251,9 @@ def _github(decided: _Decided) -> Fields:
     quota, name = shown.quota, overall.name
     fields: Fields = [
         ("X-RateLimit-Limit", str(quota)),
-        ("X-RateLimit-Remaining", str(overall.remaining)),
+        ("X-RateLimit-Remaining", str(decided.remaining)),
         ("X-RateLimit-Used", str(max(quota - overall.remaining, 0))),
-        ("X-RateLimit-Reset", str(seconds(overall.now_ns + shown.reset_ns))),
+        ("X-RateLimit-Reset", str(seconds(overall.now_ns + decided.reset_ns))),
     ]
     if name is not None and shown.label is not None:
         fields.append(("X-RateLimit-Resource", name))
@@ -232,13 +261,13 @@ def _github(decided: _Decided) -> Fields:
 
 
 def _sharkey(decided: _Decided) -> Fields:
-    overall = decided.overall
     fields = [
-        ("X-RateLimit-Remaining", str(overall.remaining)),
-        ("X-RateLimit-Clear", _decimal(values(decided.overall).reset_ns)),
+        ("X-RateLimit-Remaining", str(decided.remaining)),
+        ("X-RateLimit-Clear", _decimal(decided.reset_ns)),
     ]
-    if decided.is_refused:
-        fields.append(("X-RateLimit-Reset", _decimal(overall.retry_after_ns)))
+    if decided.wait_ns is not None:
+        wait = max(decided.overall.retry_after_ns, decided.wait_ns)
+        fields.append(("X-RateLimit-Reset", _decimal(wait)))
     return fields
 
 
@@ -308,12 +337,12 @@ class Writer:
         """Return the same as `fields`, as bytes."""
 
     def _all(self, decision: Decision) -> Fields:
-        return self.many(decision.parts, decision, refused=False)
+        return self.many(decision.parts, decision, None)
 
     def _all_encoded(self, decision: Decision) -> EncodedFields:
         return encoded(self._all(decision))
 
-    def many(self, decisions: Sequence[Decision], overall: Decision, *, refused: bool) -> Fields:
+    def many(self, decisions: Sequence[Decision], overall: Decision, wait_ns: int | None) -> Fields:
         """Return the fields of several decisions about one request, except `Retry-After`.
 
         A list field has one item for each decision; a field with one value describes `overall`.
@@ -321,14 +350,14 @@ class Writer:
         Args:
             decisions: The decisions, in the order of their limits; unlimited ones are left out.
             overall: The decision over all; the strictest replaces an unlimited one.
-            refused: Whether the request is refused.
+            wait_ns: The wait of a refused request, in nanoseconds; `None` if it is not refused.
         """
         parts = [decision for decision in decisions if not decision.unlimited]
         if not parts:
             return list(self._lifted) if decisions else []
         if overall.unlimited:
             overall = strictest(parts)
-        decided = _Decided(parts, overall, refused)
+        decided = _Decided(parts, overall, wait_ns)
         fields: Fields = []
         for write in self._writes:
             fields += write(decided)
@@ -384,8 +413,8 @@ def headers(decision: Decision, style: str | Sequence[str] = "ietf") -> dict[str
         >>> headers(limiter.spend("Orders", "ada"))
         {'RateLimit-Policy': '"Orders";q=3;w=30', 'RateLimit': '"Orders";r=2;t=10'}
     """
-    refused = not decision
-    fields = dict(compile_style(style).many(decision.parts, decision, refused=refused))
-    if refused:
-        fields["Retry-After"] = str(seconds(wait_ns(decision)))
+    wait = None if decision else wait_ns(decision)
+    fields = dict(compile_style(style).many(decision.parts, decision, wait))
+    if wait is not None:
+        fields["Retry-After"] = str(seconds(wait))
     return fields

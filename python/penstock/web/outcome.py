@@ -210,16 +210,16 @@ class Outcome:
 
     def _all_fields(self) -> Fields:
         settings, decision = self._settings, self.decision
-        refused = self.refusal is not None
+        wait = self._wait() if self.refusal == "denied" else None
         if self._earlier:
-            fields = self._merged_fields()
+            fields = self._merged_fields(wait)
         elif decision is None:
             fields = []
         else:
-            fields = settings.writer.many(self.parts, decision, refused=refused)
-        if refused:
-            if self.refusal == "denied":
-                fields.append(("Retry-After", str(seconds(self._wait()))))
+            fields = settings.writer.many(self.parts, decision, wait)
+        if wait is not None:
+            fields.append(("Retry-After", str(seconds(wait))))
+        if self.refusal is not None:
             fields += self.problem.headers()
         if settings.exposed is not None and fields:
             fields.append(("Access-Control-Expose-Headers", settings.exposed))
@@ -424,7 +424,7 @@ class Outcome:
                 decision = decision.replace(settle=self._view_cost)
             self.replace(parts, decision)
 
-    def _merged_fields(self) -> Fields:
+    def _merged_fields(self, wait_ns: int | None) -> Fields:
         """Return the fields of all outcomes of the request, their limits in order."""
         decisions = [each.decision for each in self.history if each.decision is not None]
         if not decisions:
@@ -435,9 +435,8 @@ class Outcome:
             for part in outcome.parts:
                 parts[part.name, part.id] = part
         # A header with one value describes the denying limit, which is the last one evaluated.
-        refused = self.refusal == "denied"
-        decision = decisions[-1] if refused else strictest(decisions)
-        return self._settings.writer.many([*parts.values()], decision, refused=refused)
+        decision = strictest(decisions) if wait_ns is None else decisions[-1]
+        return self._settings.writer.many([*parts.values()], decision, wait_ns)
 
     def _wait(self) -> int:
         if self._wait_ns < 0:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from gettext import NullTranslations
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from adapters.case import Reply, Request, Route, limited
-from adapters.drivers import only, with_refusals
+from adapters.drivers import Wsgi, only, with_refusals
 from guards import PEER
 
 import penstock
@@ -45,6 +46,32 @@ def test_scripts_of_other_origins_may_read_the_fields(serve: Serve) -> None:
     assert app.ask().header("Access-Control-Expose-Headers") == f"X-Total, {ours}"
     app.ask()
     assert app.ask().header("Access-Control-Expose-Headers") == ours
+
+
+STYLES = ["ietf", "github", "sharkey", "draft-03", "draft-06", "draft-07", "envoy"]
+
+
+@only(lambda driver: driver is Wsgi)
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(
+    ("options", "spread"), [({"block_for": "1h"}, 0.0), ({}, 1.0), ({"cost": 2}, 0.0)]
+)
+def test_no_field_of_a_refusal_names_a_time_before_retry_after(
+    serve: Serve, style: str, options: dict[str, Any], spread: float
+) -> None:
+    app = serve(Route("/", (limited("PerAddress", **options),)), headers=style, spread=spread)
+    refused = denied(app)
+    fields = " ".join(
+        f"{name}={value}"
+        for name, value in refused.headers
+        if "ratelimit" in name.lower() and "policy" not in name.lower()
+    )
+    times = re.findall(r"(?:;t|reset|Reset|Clear)=([0-9.]+)", fields)
+    assert times
+    now = 1_000_000_000 if style == "github" else 0
+    assert all(float(time) - now > int(refused.header("Retry-After")) - 1 for time in times)
+    left = re.findall(r"(?:;r|emaining)=([0-9]+)", fields)
+    assert [int(number) < options.get("cost", 1) for number in left] == [True]
 
 
 def test_limits_documentation_is_linked(serve: Serve) -> None:
