@@ -130,14 +130,14 @@ class FlaskLimits(RouteTable):
                 return refused.get_response()
 
         @wraps(handle_unknown)
-        def limited_handle_unknown(error: Exception) -> Any:
+        def limited_handle_unknown(error: Exception) -> Response:
             try:
                 return handle_unknown(error)
             except REFUSALS as refused:
                 return app.finalize_request(refused.get_response(), from_error_handler=True)
 
-        app.handle_user_exception = limited_handle  # type: ignore[method-assign]
-        app.handle_exception = limited_handle_unknown  # type: ignore[method-assign]
+        app.handle_user_exception = limited_handle  # type: ignore[method-assign, assignment]
+        app.handle_exception = limited_handle_unknown  # type: ignore[method-assign, assignment]
 
     def limit_routes(self) -> None:
         """Evaluate the limits of routes whose view has no decorator, too.

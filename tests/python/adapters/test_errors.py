@@ -116,7 +116,7 @@ def test_denial_in_a_view_without_limits_is_a_refusal(
     assert refused.status == 429
     assert refused.limit_fields == {
         "ratelimit-policy": '"PerUser";q=5;w=3600',
-        "ratelimit": '"PerUser";r=0;t=720',
+        "ratelimit": '"PerUser";r=0;t=3600',
         "retry-after": "3600",
         "cache-control": "no-store",
     }
