@@ -306,6 +306,10 @@ def test_the_bucket_is_shown_over_the_hour_that_matters() -> None:
     assert minutes[0] < 50_000 / 60 < minutes[-1] < minutes[0] + 6
     assert (tokens.max(), tokens.min()) == (10, 0)
     assert len(np.unique(tokens[minutes > 50_030 / 60])) > 1
+    # All of the busiest hour if nothing is denied.
+    (_, below) = simulate("1000/minute", day).plot().axes
+    minutes = np.asarray(below.lines[0].get_xdata())
+    assert minutes[0] < 50_000 / 60 < 50_600 / 60 < minutes[-1] < minutes[0] + 61
 
 
 def test_an_axis_of_seconds_says_the_minute() -> None:

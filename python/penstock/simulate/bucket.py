@@ -29,7 +29,7 @@ def bucket_of(id: str, limit: Limit, own: Trace, allowed: NDArray[np.bool_]) -> 
     if limit.describe() is None and not is_in_flight:
         return None
     denied = own.times[~allowed]
-    first, last = _range(denied if len(denied) else own.times, own.times)
+    first, last = _range(denied, own.times)
     if is_in_flight:
         times, tokens = _in_flight(own[allowed])
     else:
@@ -48,14 +48,19 @@ def bucket_of(id: str, limit: Limit, own: Trace, allowed: NDArray[np.bool_]) -> 
     )
 
 
-def _range(times: NDArray[np.int64], own: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the first hour with many of some times, or the part of it with the first events."""
+def _range(denied: NDArray[np.int64], own: NDArray[np.int64]) -> tuple[int, int]:
+    """Return the first hour with many denied events, or the busiest one if nothing is denied."""
+    times = denied if len(denied) else own
     within = np.searchsorted(times, times + _HOUR) - np.arange(len(times))
     # The beginning of an attack, rather than an hour amid it.
-    at = int(np.searchsorted(own, times[int((2 * within >= within.max()).argmax())]))
+    enough = within.max() / 2 if len(denied) else within.max()
+    at = int(np.searchsorted(own, times[int((within >= enough).argmax())]))
     # A little of what was before shows how the bucket was emptied.
-    first = max(int(own[at]) - _HOUR // 20, int(own[max(at - _EVENTS // 4, 0)]))
-    last = min(first + _HOUR, int(own[min(at + _EVENTS, len(own) - 1)]))
+    first = max(int(own[at]) - _HOUR // 20, int(own[0]))
+    last = min(first + _HOUR, int(own[-1]))
+    if len(denied):
+        first = max(first, int(own[max(at - _EVENTS // 4, 0)]))
+        last = min(last, int(own[min(at + _EVENTS, len(own) - 1)]))
     # A single instant is shown as one second.
     return first, max(last, first + 1_000_000_000)
 
