@@ -1787,16 +1787,10 @@ class Simulator:
         Raises:
             InvalidId: An id does not have the limit's id format.
         """
-    def add_unnamed(self, count: int) -> None:
-        """Add clients without ids. Each has its own bucket under the default limit.
-
-        Raises:
-            InvalidId: The limit has an id format.
-        """
     def number(self, ids: list[str], *, skip_invalid: bool = False) -> Buffer:
         """Return the number of each id, and add new ids.
 
-        Cannot be combined with `add` or `add_unnamed`.
+        Cannot be combined with `add`.
 
         Args:
             ids: The ids.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -140,16 +140,6 @@ impl Simulator {
             }
             Ok(())
         })
-    }
-
-    #[doc = doc!(Simulator.add_unnamed)]
-    fn add_unnamed(&self, count: usize) -> PyResult<()> {
-        if Vec::<u64>::new().try_reserve_exact(count).is_err() {
-            return Err(PyMemoryError::new_err(format!(
-                "{count} clients do not fit in the memory"
-            )));
-        }
-        self.with(|state| Ok(state.core.add_unnamed(count)?))
     }
 
     #[doc = doc!(Simulator.number)]

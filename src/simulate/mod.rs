@@ -246,23 +246,6 @@ impl Simulator {
         Ok(())
     }
 
-    /// Adds clients without ids, each with its own bucket under the default limit.
-    ///
-    /// # Errors
-    /// [`EventFault::Call`] if the limit has an id format.
-    pub fn add_unnamed(&mut self, count: usize) -> Result<(), EventFault> {
-        if count == 0 {
-            return Ok(());
-        }
-        self.add("*")?;
-        let more = count - 1;
-        let (word, limit) = (self.words.last().copied(), self.limit_of.last().copied());
-        self.words.extend(std::iter::repeat_n(word.unwrap_or(EMPTY), more));
-        self.limit_of.extend(limit.into_iter().flat_map(|limit| std::iter::repeat_n(limit, more)));
-        self.clients += more;
-        Ok(())
-    }
-
     fn add_bucket(&mut self, limit: &Limit) {
         // Usually there is only the default limit, which needs no lookup.
         if self.limits.len() != 1 || self.limits[0] != *limit {
