@@ -72,6 +72,7 @@ pub struct Want {
 
 /// What a call that waits ends with.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most are served, and a box would be an allocation")]
 pub enum WaitOutcome {
     /// It is served.
     Taken(Acquired),
