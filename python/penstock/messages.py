@@ -173,8 +173,8 @@ class Translator:
         english = one if number == 1 else many
         if self._translations is None:
             return english.format(number=number)
-        found = str(self._translations.ngettext(one, many, number))
-        return _filled(found, english, {"number": number})
+        translated = str(self._translations.ngettext(one, many, number))
+        return _filled(translated, english, {"number": number})
 
 
 def make_translator(translations: Translations | None) -> Translator:

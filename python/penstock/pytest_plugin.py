@@ -279,16 +279,16 @@ def penstock_travel(penstock_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     All buckets are refilled first, as that time may be earlier. Between two changes the clock does
     not move, even if the other one ticks.
     """
-    found = [
+    travellers = [
         getattr(sys.modules[module], name)
         for module, name in (("time_machine", "travel"), ("freezegun.api", "_freeze_time"))
         if module in sys.modules
     ]
-    if not found:
+    if not travellers:
         raise pytest.UsageError("penstock_travel needs freezegun or time-machine, imported first")
     reset_limits()
     follower = _Follower(penstock_clock, monkeypatch)
-    for owner in found:
+    for owner in travellers:
         follower.follow_after(owner, ("start", "stop"))
     follower.follow()
     return penstock_clock
@@ -407,8 +407,8 @@ def assert_rate_limited(
     if limit is not None:
         names = _refusing(response, fields)
         if limit not in names:
-            found = f"refused by {', '.join(names)}" if names else "no limit named in the response"
-            _fail(f"a refusal by the limit {limit}", found, response)
+            actual = f"refused by {', '.join(names)}" if names else "no limit named in the response"
+            _fail(f"a refusal by the limit {limit}", actual, response)
     if retry_after is not None:
         value = fields.get("retry-after", "")
         if value != str(retry_after):
@@ -496,13 +496,13 @@ def _refusing(response: Response, fields: dict[str, str]) -> list[str]:
 
 def _remaining(fields: dict[str, str], limit: str | None) -> int | None:
     """Return the remaining tokens from the header fields, in any style."""
-    found: dict[str, int] = {}
+    by_limit: dict[str, int] = {}
     for item in _ITEM.finditer(fields.get("ratelimit", "")):
         number = re.search(r";r=(\d+)", item[2])
         if number:
-            found[_unescaped(item[1])] = int(number[1])
-    if found:
-        return min(found.values()) if limit is None else found.get(limit)
+            by_limit[_unescaped(item[1])] = int(number[1])
+    if by_limit:
+        return min(by_limit.values()) if limit is None else by_limit.get(limit)
     single = re.search(r"remaining=(\d+)", fields.get("ratelimit", ""))
     values = (
         fields.get("ratelimit-remaining") or fields.get("x-ratelimit-remaining") or "",

@@ -44,9 +44,9 @@ def _woken_by_a_thread(loop: asyncio.AbstractEventLoop) -> Replies:
             loop.call_soon_threadsafe(deliver)
 
     def deliver() -> None:
-        if (replies := found()) is not None:
+        if (replies := reference()) is not None:
             replies.deliver()
 
     replies = Replies(wake)
-    found = weakref.ref(replies)
+    reference = weakref.ref(replies)
     return replies

@@ -76,11 +76,11 @@ def _user_id(user: object) -> Id | None:
         return None
     for name in _USER_ATTRIBUTES:
         try:
-            found = getattr(user, name, None)
+            value = getattr(user, name, None)
         except NotImplementedError:
             # Starlette's base class leaves the property to its subclasses.
             continue
-        id = id_of_key(found)
+        id = id_of_key(value)
         if id is not None:
             return id
     return None

@@ -145,10 +145,10 @@ class LimitDecorator(WrittenLimits):
 def _is_async(owner: object) -> bool:
     """Return whether the `dispatch` of a class is asynchronous; Django inspects all its methods."""
     view_class = type(owner)
-    found = _async_classes.get(view_class)
-    if found is None:
-        found = _async_classes[view_class] = bool(getattr(view_class, "view_is_async", False))
-    return found
+    is_async = _async_classes.get(view_class)
+    if is_async is None:
+        is_async = _async_classes[view_class] = bool(getattr(view_class, "view_is_async", False))
+    return is_async
 
 
 class _BoundMethod:

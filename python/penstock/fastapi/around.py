@@ -79,10 +79,10 @@ class LimitsAround:
 def dependencies_of(route: Any) -> Sequence[Dependant]:
     """Return the dependencies of a route, with limits that are decided around it."""
     app = getattr(route, "app", None)
-    found: Sequence[Dependant] = (
+    dependencies: Sequence[Dependant] = (
         app.dependencies if isinstance(app, LimitsAround) else route.dependant.dependencies
     )
-    return found
+    return dependencies
 
 
 def put_around(route: Any, limits: Sequence[RouteLimit]) -> None:

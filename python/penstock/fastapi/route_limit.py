@@ -63,8 +63,8 @@ def _check_unwrapped(option: str, source: object) -> None:
     except (NameError, TypeError, ValueError):
         return
     for parameter in parameters:
-        found = (parameter.default, *getattr(parameter.annotation, "__metadata__", ()))
-        if any(type(each).__module__ in _DECLARED for each in found):
+        declared = (parameter.default, *getattr(parameter.annotation, "__metadata__", ()))
+        if any(type(each).__module__ in _DECLARED for each in declared):
             name = getattr(source, "__name__", repr(source))
             raise ConfigError(
                 f"{option}: FastAPI has to resolve {parameter.name} of {name}; "

@@ -137,12 +137,12 @@ def _print(command: str, name: str, id: str, *, as_json: bool) -> None:
 
 
 def _limits_of(app: Flask) -> FlaskLimits:
-    found: FlaskLimits | None = app.extensions.get("penstock")
-    if found is None:
+    app_limits: FlaskLimits | None = app.extensions.get("penstock")
+    if app_limits is None:
         raise click.ClickException(
             f"the application {app.name} has no Penstock; create one with Penstock(app, ...)"
         )
-    return found
+    return app_limits
 
 
 def _routes(app: Flask) -> Iterator[dict[str, Any]]:

@@ -324,8 +324,8 @@ class Penstock:
 
     def _limits_of(self, app: App) -> FlaskLimits | None:
         """Return the limits of an application; `None` if this extension is not installed there."""
-        found: FlaskLimits | None = app.extensions.get("penstock")
-        return found if found is not None and found.owner is self else None
+        app_limits: FlaskLimits | None = app.extensions.get("penstock")
+        return app_limits if app_limits is not None and app_limits.owner is self else None
 
     def _routes_of(self, state: BlueprintSetupState) -> Routes:
         routes = self._routes.setdefault(state.app, Routes())

@@ -34,9 +34,9 @@ def blueprints_of(endpoint: str) -> list[str]:
 def method_of(view: object, method: str) -> object:
     """Return the function of a class-based view for an HTTP method; `None` if there is none."""
     view_class = getattr(view, "view_class", None)
-    found = getattr(view_class, method.lower(), None)
+    function = getattr(view_class, method.lower(), None)
     # As in Flask, `get` answers HEAD.
-    return getattr(view_class, "get", None) if found is None and method == "HEAD" else found
+    return getattr(view_class, "get", None) if function is None and method == "HEAD" else function
 
 
 def decorators_of(view: object, method: str) -> Iterator[Any]:
@@ -44,5 +44,5 @@ def decorators_of(view: object, method: str) -> Iterator[Any]:
 
     The outermost is first.
     """
-    found = getattr(getattr(view, "view_class", None), "method_decorators", ())
-    yield from reversed(found.get(method.lower(), ()) if isinstance(found, Mapping) else found)
+    listed = getattr(getattr(view, "view_class", None), "method_decorators", ())
+    yield from reversed(listed.get(method.lower(), ()) if isinstance(listed, Mapping) else listed)

@@ -106,11 +106,11 @@ def _by_limit(number: Callable[[Counts], float]) -> _Read:
 
 def _incident(kind: Literal["degraded", "bad_requests", "near_limit"]) -> _Read:
     def read(snapshot: Snapshot) -> Iterable[tuple[Labels, float]]:
-        found = snapshot.incidents().get(kind)
-        if found is None:
+        numbers = snapshot.incidents().get(kind)
+        if numbers is None:
             return ()
         # Also those that are 0: Prometheus sees no increase if a counter begins above it.
-        return (((limit,), found.get(limit, 0)) for limit in {**snapshot.counts(), **found})
+        return (((limit,), numbers.get(limit, 0)) for limit in {**snapshot.counts(), **numbers})
 
     return read
 
@@ -464,23 +464,23 @@ class Reader:
         self, metric: Metric, snapshots: Iterable[tuple[Labels, Snapshot]]
     ) -> dict[Labels, float]:
         """Return the values of one metric by the values of its labels."""
-        found: dict[Labels, float] = {}
+        values: dict[Labels, float] = {}
         for first, snapshot in snapshots:
             for own, value in metric.read(snapshot):
                 labels = self._bounded(metric, first, own)
-                found[labels] = found.get(labels, 0) + value
-        return found
+                values[labels] = values.get(labels, 0) + value
+        return values
 
     def times(
         self, histogram: Histogram, snapshots: Iterable[tuple[Labels, Snapshot]]
     ) -> dict[Labels, Latencies]:
         """Return the times of one histogram by the values of its labels."""
-        found: dict[Labels, Latencies] = {}
+        sums: dict[Labels, Latencies] = {}
         for first, snapshot in snapshots:
             for own, times in histogram.read(snapshot):
                 labels = self._bounded(histogram, first, own)
-                found[labels] = _sum(found[labels], times) if labels in found else times
-        return found
+                sums[labels] = _sum(sums[labels], times) if labels in sums else times
+        return sums
 
     def _bounded(self, metric: Metric | Histogram, first: Labels, own: Labels) -> Labels:
         if metric.labels[:1] != _BY_LIMIT:

@@ -49,23 +49,23 @@ def limits_of_rows(rows: Iterable[object], defaults: Limits) -> tuple[Limits, tu
     Raises:
         ConfigError: No row can be used, or more than a thousand cannot.
     """
-    found = list(rows)
+    listed = list(rows)
     skipped: list[Skipped] = []
     overrides: list[tuple[object, ...] | None] = []
     limits: dict[str, Limit] = {}
-    for number, row in enumerate(found, 1):
+    for number, row in enumerate(listed, 1):
         try:
             override = _override(row, _getter(row), defaults, limits)
         except (TypeError, ValueError) as error:
-            # An error in a text is followed by lines with a caret.
+            # An error in a rate string is followed by lines with a caret.
             skipped.append(Skipped(number, _shown(row), str(error).partition("\n")[0]))
             override = None
         overrides.append(override)
     loaded, problems = defaults.with_overrides(overrides)
-    skipped += [Skipped(index + 1, _shown(found[index]), why) for index, why in problems]
+    skipped += [Skipped(index + 1, _shown(listed[index]), why) for index, why in problems]
     skipped.sort()
-    if skipped and len(skipped) == len(found):
-        fault = f"none of {len(found)} rows can be used"
+    if skipped and len(skipped) == len(listed):
+        fault = f"none of {len(listed)} rows can be used"
     elif len(skipped) > _MAX_INVALID:
         fault = f"{len(skipped)} rows cannot be used"
     else:
@@ -101,14 +101,14 @@ def _override(
 
 
 def _limit(get: _Get, limits: dict[str, Limit]) -> object:
-    """Return the limit of a row; each text is parsed once."""
-    given = get("limit")
-    if isinstance(given, str):
-        if given not in limits:
-            limits[given] = Limit.parse(given)
-        return limits[given]
-    if given is not _MISSING:
-        return given
+    """Return the limit of a row; each rate string is parsed once."""
+    limit = get("limit")
+    if isinstance(limit, str):
+        if limit not in limits:
+            limits[limit] = Limit.parse(limit)
+        return limits[limit]
+    if limit is not _MISSING:
+        return limit
     burst, count, period = (get(column) for column in _COLUMNS)
     if _MISSING in (burst, count, period):
         raise ValueError(
@@ -138,7 +138,7 @@ def _getter(row: object) -> _Get:
 
 def _shown(row: object) -> str:
     get = _getter(row)
-    found = {field: get(field) for field in (*_FIELDS, *_COLUMNS)}
-    shown = {field: value for field, value in found.items() if value is not _MISSING}
+    fields = {field: get(field) for field in (*_FIELDS, *_COLUMNS)}
+    shown = {field: value for field, value in fields.items() if value is not _MISSING}
     text = repr(shown or row)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

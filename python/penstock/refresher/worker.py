@@ -301,12 +301,12 @@ def _no_coroutine(load: object) -> str:
     )
 
 
-def _seconds(what: str, given: Period) -> float:
+def _seconds(what: str, length: Period) -> float:
     """Return a length of time in seconds."""
-    found = duration_ns(given, what)
-    if not found:
-        raise ConfigError(f"{what} must be longer than 0s, found {given!r}")
-    return found / 1e9
+    length_ns = duration_ns(length, what)
+    if not length_ns:
+        raise ConfigError(f"{what} must be longer than 0s, found {length!r}")
+    return length_ns / 1e9
 
 
 _running: Final[weakref.WeakSet[Refresher]] = weakref.WeakSet()
