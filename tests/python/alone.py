@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -55,9 +56,11 @@ def run(block: dict[str, Any]) -> str:
     sys.path.insert(0, str(folder))
     for name, text in block["files"].items():
         (folder / name).write_text(text, encoding="utf-8")
+    # A table that no other run uses, and that is removed with the folder.
+    code = re.sub(r"shm://(?=\w)", f"shm://{folder}/", block["code"])
     names = {"__name__": "__main__", **{name: [] for name in block["lists"]}}
     try:
-        exec(compile(block["code"], block["title"], "exec"), names)  # noqa: S102  from the docs
+        exec(compile(code, block["title"], "exec"), names)  # noqa: S102  from the docs
     except Exception as error:  # noqa: BLE001  any error is reported
         return f"{type(error).__name__}: {error}"
     return ""
