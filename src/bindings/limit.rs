@@ -10,11 +10,15 @@ use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 use crate::bindings::arguments::{self, Argument, seconds};
 use crate::bindings::errors::{limit_error, raise_with, shown};
 use crate::config;
-use crate::engine::algorithm::calendar::Zone;
+use crate::engine::algorithm::calendar_window::CalendarWindow;
 use crate::engine::algorithm::description::FieldValue;
+use crate::engine::algorithm::fixed_rate_window::FixedRateWindow;
+use crate::engine::algorithm::fixed_window::FixedWindow;
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::in_flight::InFlight;
+use crate::engine::algorithm::leaky_bucket::LeakyBucket;
 use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
 use crate::engine::limit::{self};
 use crate::engine::limit_error::LimitError;
@@ -44,15 +48,12 @@ fn number(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
 
 /// Converts a duration parameter, which must not be negative.
 fn time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Nanos> {
-    let nanos = signed_time(field, given)?;
+    let nanos = arguments::signed_nanos(field, given);
+    let nanos = nanos.map_err(|error| out_of_range(error, field, given))?;
     Nanos::new(nanos).ok_or_else(|| {
         let message = format!("{field} must not be negative, found {}", shown(given));
         limit_error(&message, Some(field))
     })
-}
-
-fn signed_time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
-    arguments::signed_nanos(field, given).map_err(|error| out_of_range(error, field, given))
 }
 
 /// Turns the `ValueError` of a number out of range into a `LimitError`. Other errors stay as they are.
@@ -65,20 +66,33 @@ fn out_of_range(error: PyErr, field: &str, given: &Bound<'_, PyAny>) -> PyErr {
     }
 }
 
-fn anchor_of(anchor: &Bound<'_, PyAny>, phase: Option<&Bound<'_, PyAny>>) -> PyResult<Anchor> {
-    match arguments::string("anchor", anchor)?.to_str()? {
-        "first" if phase.is_some() => Err(LimitError::PhaseWithoutAlignment.into()),
-        "first" => Ok(Anchor::First),
-        "aligned" => Ok(Anchor::Aligned(match phase {
-            None => Phase::Fixed(Nanos::ZERO),
-            Some(phase) if phase.eq("per-key")? => Phase::PerKey,
-            Some(phase) => Phase::Fixed(time("phase", phase)?),
-        })),
-        _ => {
-            let message = format!("anchor must be 'first' or 'aligned', found {}", shown(anchor));
-            Err(limit_error(&message, Some("anchor")))
+/// Converts the value of a parameter.
+fn value_of(parameter: &Parameter, given: &Bound<'_, PyAny>) -> PyResult<FieldValue> {
+    let name = parameter.name;
+    Ok(match parameter.kind {
+        ParameterKind::Whole => FieldValue::Whole(number(name, given)?),
+        ParameterKind::TimeOr(word) if given.eq(word)? => FieldValue::Word(word),
+        ParameterKind::Time | ParameterKind::TimeOr(_) => FieldValue::Time(time(name, given)?),
+        ParameterKind::Word(_) | ParameterKind::Zone => {
+            let text = arguments::utf8("LimitError", name, arguments::string(name, given)?)?;
+            config::word(parameter, text)?
+        }
+    })
+}
+
+/// Returns the limit with the values of all parameters of a form, in their order.
+fn made<const N: usize>(
+    form: &LimitForm,
+    given: [Option<&Bound<'_, PyAny>>; N],
+) -> PyResult<Limit> {
+    debug_assert_eq!(form.parameters.len(), N, "a function takes all parameters");
+    let mut values = Vec::with_capacity(N);
+    for (parameter, given) in form.parameters.iter().zip(given) {
+        if let Some(given) = given {
+            values.push((parameter.name, value_of(parameter, given)?));
         }
     }
+    to_python(form.limit(values))
 }
 
 #[pymethods]
@@ -91,11 +105,7 @@ impl Limit {
         count: &Bound<'_, PyAny>,
         period: &Bound<'_, PyAny>,
     ) -> PyResult<Limit> {
-        to_python(limit::Limit::token_bucket(
-            number("burst", burst)?,
-            number("count", count)?,
-            time("period", period)?,
-        ))
+        made(&TokenBucket::DEFINITION.form, [Some(burst), Some(count), Some(period)])
     }
 
     #[doc = doc!(Limit.leaky_bucket)]
@@ -107,10 +117,7 @@ impl Limit {
         drip_rate: Argument<'_>,
         drip_size: Argument<'_>,
     ) -> PyResult<Limit> {
-        let drip_rate = drip_rate.given();
-        let drip_rate = drip_rate.map_or(Ok(Nanos::SECOND), |rate| time("drip_rate", rate))?;
-        let drip_size = drip_size.given().map_or(Ok(1), |size| number("drip_size", size))?;
-        to_python(limit::Limit::leaky_bucket(number("size", size)?, drip_rate, drip_size))
+        made(&LeakyBucket::DEFINITION.form, [Some(size), drip_rate.given(), drip_size.given()])
     }
 
     #[doc = doc!(Limit.leaky_bucket_from)]
@@ -121,11 +128,7 @@ impl Limit {
         duration: Option<&Bound<'_, PyAny>>,
         min_interval: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limit> {
-        let max = max.map(|max| number("max", max)).transpose()?;
-        let duration = duration.map(|duration| signed_time("duration", duration)).transpose()?;
-        let min_interval =
-            min_interval.map(|interval| signed_time("min_interval", interval)).transpose()?;
-        to_python(limit::Limit::leaky_bucket_from(max, duration, min_interval))
+        made(&LeakyBucket::OLDER, [max, duration, min_interval])
     }
 
     #[doc = doc!(Limit.fixed_window)]
@@ -138,13 +141,7 @@ impl Limit {
         anchor: Argument<'_>,
         phase: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limit> {
-        let first = PyString::intern(count.py(), "first").into_any();
-        let anchor = anchor_of(anchor.given().unwrap_or(&first), phase)?;
-        to_python(limit::Limit::fixed_window(
-            number("count", count)?,
-            time("period", period)?,
-            anchor,
-        ))
+        made(&FixedWindow::DEFINITION.form, [Some(count), Some(period), anchor.given(), phase])
     }
 
     #[doc = doc!(Limit.fixed_rate_window)]
@@ -158,15 +155,8 @@ impl Limit {
         anchor: Argument<'_>,
         phase: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limit> {
-        let first = PyString::intern(count.py(), "first").into_any();
-        let anchor = anchor_of(anchor.given().unwrap_or(&first), phase)?;
-        let burst = burst.given().map_or(Ok(0), |burst| number("burst", burst))?;
-        to_python(limit::Limit::fixed_rate_window(
-            number("count", count)?,
-            time("period", period)?,
-            burst,
-            anchor,
-        ))
+        let given = [Some(count), Some(period), burst.given(), anchor.given(), phase];
+        made(&FixedRateWindow::DEFINITION.form, given)
     }
 
     #[doc = doc!(Limit.in_flight)]
@@ -179,12 +169,8 @@ impl Limit {
         retry_after: Argument<'_>,
         max_hold: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limit> {
-        let lease = lease.given().map_or(Ok(InFlight::LEASE), |lease| time("lease", lease))?;
-        let retry_after = retry_after.given();
-        let retry_after =
-            retry_after.map_or(Ok(InFlight::RETRY_AFTER), |wait| time("retry_after", wait))?;
-        let max_hold = max_hold.map(|time_held| time("max_hold", time_held)).transpose()?;
-        to_python(limit::Limit::in_flight(number("count", count)?, lease, retry_after, max_hold))
+        let given = [Some(count), lease.given(), retry_after.given(), max_hold];
+        made(&InFlight::DEFINITION.form, given)
     }
 
     #[doc = doc!(Limit.calendar_window)]
@@ -196,13 +182,7 @@ impl Limit {
         period: &Bound<'_, PyAny>,
         zone: Argument<'_>,
     ) -> PyResult<Limit> {
-        let count = number("count", count)?;
-        let unit = config::unit(arguments::string("period", period)?.to_str()?)?;
-        let zone = match zone.given() {
-            None => Zone::utc(),
-            Some(zone) => config::zone(arguments::string("zone", zone)?.to_str()?)?,
-        };
-        to_python(limit::Limit::calendar_window(count, unit, zone))
+        made(&CalendarWindow::DEFINITION.form, [Some(count), Some(period), zone.given()])
     }
 
     #[doc = doc!(Limit.unlimited)]

@@ -11,6 +11,7 @@ use crate::engine::algorithm::name::{AlgorithmName, UnknownAlgorithm};
 use crate::engine::id::{Excerpt, IdFormat, UnknownFormat};
 use crate::engine::key::NameError;
 use crate::engine::limit_error::LimitError;
+use crate::engine::named_enum::listed;
 use crate::engine::registry::RegistryError;
 
 /// The maximum number of problems that are reported; further ones are only counted.
@@ -153,20 +154,13 @@ pub enum Fault {
     #[error("unknown field {field}{}", suggestion(nearest))]
     UnknownField { field: Excerpt, nearest: Option<&'static str> },
     #[error("{field} is not a field of {algorithm}, {}", fields_of(fields))]
-    FieldOfOther { field: &'static str, algorithm: AlgorithmName, fields: &'static [&'static str] },
+    FieldOfOther { field: &'static str, algorithm: AlgorithmName, fields: Vec<&'static str> },
     #[error("{field} is for {place}")]
     FieldElsewhere { field: &'static str, place: &'static str },
     #[error("{} missing; the fields of {algorithm} are {}", missing.join(", "), fields.join(", "))]
-    Missing {
-        missing: Vec<&'static str>,
-        algorithm: AlgorithmName,
-        fields: &'static [&'static str],
-    },
-    #[error(
-        "a leaky-bucket has size, drip_rate and drip_size, or max, duration and min_interval, \
-         found {one} and {other}"
-    )]
-    MixedForms { one: &'static str, other: &'static str },
+    Missing { missing: Vec<&'static str>, algorithm: AlgorithmName, fields: Vec<&'static str> },
+    #[error("a {algorithm} has {}, found {one} and {other}", forms_of(*algorithm))]
+    MixedForms { one: &'static str, other: &'static str, algorithm: AlgorithmName },
     #[error("{field}: {error}")]
     Duration {
         field: &'static str,
@@ -215,6 +209,14 @@ fn fields_of(fields: &[&str]) -> String {
         return "which has no fields".to_owned();
     }
     format!("whose fields are {}", fields.join(", "))
+}
+
+fn forms_of(algorithm: AlgorithmName) -> String {
+    let names = algorithm.definition().forms().map(|form| {
+        let names: Vec<&str> = form.parameters.iter().map(|parameter| parameter.name).collect();
+        listed(&names, "and")
+    });
+    names.collect::<Vec<_>>().join(", or ")
 }
 
 /// Collects the problems of one file.

@@ -6,7 +6,11 @@ use crate::config::duration::duration;
 use crate::config::error::Fault;
 use crate::config::suggest::suggest;
 use crate::config::yaml::{Node, ScalarKind, Value};
+use crate::engine::algorithm::calendar::Zone;
+use crate::engine::algorithm::description::FieldValue;
+use crate::engine::algorithm::parameter::{Parameter, ParameterKind};
 use crate::engine::id::Excerpt;
+use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
 
 /// Describes a node for an error message.
@@ -80,6 +84,44 @@ pub(super) fn time(field: &'static str, node: &Node<'_>) -> Result<Nanos, Fault>
     }
 }
 
+/// Parses the value of a parameter.
+pub(super) fn value(parameter: &Parameter, node: &Node<'_>) -> Result<FieldValue, Fault> {
+    let name = parameter.name;
+    match parameter.kind {
+        ParameterKind::Whole => whole(name, node).map(FieldValue::Whole),
+        ParameterKind::TimeOr(word) if matches!(text(name, node), Ok(text) if text == word) => {
+            Ok(FieldValue::Word(word))
+        }
+        ParameterKind::Time | ParameterKind::TimeOr(_) => time(name, node).map(FieldValue::Time),
+        ParameterKind::Word(_) | ParameterKind::Zone => Ok(word(parameter, text(name, node)?)?),
+    }
+}
+
+/// Returns the value of a parameter that is a word.
+///
+/// # Errors
+/// [`LimitError`] if it does not have this value. For a time zone, it names the most similar one.
+pub fn word(parameter: &Parameter, text: &str) -> Result<FieldValue, LimitError> {
+    let words = match parameter.kind {
+        ParameterKind::Word(words) => words,
+        _ => return zone(text).map(|zone| FieldValue::Word(zone.name())),
+    };
+    let found = || Excerpt::new(text);
+    let word = words.iter().find(|word| **word == text).map(|word| FieldValue::Word(word));
+    word.ok_or_else(|| LimitError::UnknownWord { field: parameter.name, words, found: found() })
+}
+
+/// Returns the time zone with this name; case is ignored.
+pub(super) fn zone(name: &str) -> Result<Zone, LimitError> {
+    Zone::named(name).ok_or_else(|| {
+        let city = |zone: &&str| {
+            zone.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name))
+        };
+        let nearest = Zone::names().find(city).or_else(|| suggest(name, Zone::names()));
+        LimitError::UnknownZone { found: Excerpt::new(name), nearest }
+    })
+}
+
 /// Returns an id as written: `0123`, `1e5` and `null` are texts here.
 pub(super) fn id<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
@@ -118,4 +160,27 @@ pub(super) fn pairs<'n, 't>(
 pub(super) fn unknown(field: &str, known: &[&'static str]) -> Fault {
     let words = known.iter().copied();
     Fault::UnknownField { field: Excerpt::new(field), nearest: suggest(field, words) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_zone_is_named() {
+        for (found, expected) in [
+            ("Europe/Berln", Some("Europe/Berlin")),
+            ("Berlin", Some("Europe/Berlin")),
+            ("america/new york", Some("America/New_York")),
+            ("Asia/Calcuta", Some("Asia/Calcutta")),
+            ("Mars/Olympus", None),
+            ("", None),
+        ] {
+            let Err(LimitError::UnknownZone { nearest, .. }) = zone(found) else {
+                panic!("{found} is a zone")
+            };
+            assert_eq!(nearest, expected, "{found}");
+        }
+        assert_eq!(zone("europe/berlin").map(Zone::name), Ok("Europe/Berlin"));
+    }
 }

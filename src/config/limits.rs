@@ -2,34 +2,22 @@
 
 use std::sync::Arc;
 
-use crate::config::calendar;
 use crate::config::error::{Diagnostics, Fault, Problem};
 use crate::config::fields::{self, not_a, pairs, unknown};
 use crate::config::text::limit_text;
 use crate::config::yaml::{Node, ScalarKind, Value};
-use crate::engine::algorithm::calendar::Zone;
-use crate::engine::algorithm::in_flight::InFlight;
+use crate::engine::algorithm::Definition;
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::window::{Anchor, Phase};
+use crate::engine::algorithm::parameter::LimitForm;
 use crate::engine::id::{Excerpt, IdFormat};
 use crate::engine::limit::Limit;
 use crate::engine::limit_error::LimitError;
 use crate::engine::registry::{Origin, Rule};
-use crate::engine::time::Nanos;
 
-/// Returns the fields of an algorithm's parameters.
-const fn parameters(algorithm: AlgorithmName) -> &'static [&'static str] {
-    match algorithm {
-        AlgorithmName::TokenBucket => &["burst", "count", "period"],
-        AlgorithmName::LeakyBucket => {
-            &["size", "drip_rate", "drip_size", "max", "duration", "min_interval"]
-        }
-        AlgorithmName::FixedWindow => &["count", "period", "anchor", "phase"],
-        AlgorithmName::FixedRateWindow => &["count", "period", "burst", "anchor", "phase"],
-        AlgorithmName::InFlight => &["count", "lease", "retry_after", "max_hold"],
-        AlgorithmName::CalendarWindow => &["count", "period", "zone"],
-        AlgorithmName::Unlimited => &[],
-    }
+/// Returns the names of an algorithm's parameters, in all forms.
+fn parameters(algorithm: AlgorithmName) -> Vec<&'static str> {
+    let forms = algorithm.definition().forms();
+    forms.flat_map(|form| form.parameters).map(|parameter| parameter.name).collect()
 }
 
 /// The fields that every limit may have.
@@ -231,18 +219,6 @@ impl<'n, 't, 's, 'r> LimitReader<'n, 't, 's, 'r> {
         }
     }
 
-    fn required<T>(
-        &mut self,
-        field: &'static str,
-        read: impl Fn(&'static str, &'n Node<'t>) -> Result<T, Fault>,
-    ) -> Option<T> {
-        let value = self.optional(field, read)?;
-        if value.is_none() {
-            self.missing.push(field);
-        }
-        value
-    }
-
     fn refuse_missing(&mut self, algorithm: AlgorithmName) {
         if !self.missing.is_empty() && !self.slipped {
             let missing = std::mem::take(&mut self.missing);
@@ -284,7 +260,7 @@ impl<'n, 't, 's, 'r> LimitReader<'n, 't, 's, 'r> {
             Place::InList => Some("ids"),
             Place::UnderKey => None,
         };
-        let known: Vec<&'static str> = own.iter().copied().chain(GENERAL).chain(here).collect();
+        let known: Vec<&'static str> = own.into_iter().chain(GENERAL).chain(here).collect();
         for &(field, line, _) in &self.pairs {
             if known.contains(&field) {
                 continue;
@@ -309,104 +285,37 @@ impl<'n, 't, 's, 'r> LimitReader<'n, 't, 's, 'r> {
         self.parsed("mode", is_shadow).map(|(shadow, _)| shadow)
     }
 
+    /// Reads the parameters, in the form in which they are written.
     fn limit(&mut self, algorithm: AlgorithmName) -> Option<Limit> {
-        let limit = match algorithm {
-            AlgorithmName::TokenBucket => {
-                let burst = self.required("burst", fields::whole);
-                let count = self.required("count", fields::whole);
-                let period = self.required("period", fields::time);
-                Limit::token_bucket(burst?, count?, period?)
+        let Definition { form, older, .. } = algorithm.definition();
+        let first =
+            |form: &'static LimitForm| form.parameters.iter().find(|one| self.has(one.name));
+        let form = match (first(form), older.as_ref().and_then(first)) {
+            (Some(one), Some(other)) => {
+                let (one, other) = (one.name, other.name);
+                let line = self.get(other).map_or(self.line, |(line, _)| line);
+                self.sink.refuse(line, Fault::MixedForms { one, other, algorithm });
+                return None;
             }
-            AlgorithmName::LeakyBucket => return self.leaky_bucket(),
-            AlgorithmName::FixedWindow => {
-                let count = self.required("count", fields::whole);
-                let period = self.required("period", fields::time);
-                let anchor = self.anchor();
-                Limit::fixed_window(count?, period?, anchor?)
-            }
-            AlgorithmName::FixedRateWindow => {
-                let count = self.required("count", fields::whole);
-                let period = self.required("period", fields::time);
-                let burst = self.optional("burst", fields::whole);
-                let anchor = self.anchor();
-                Limit::fixed_rate_window(count?, period?, burst?.unwrap_or(0), anchor?)
-            }
-            AlgorithmName::InFlight => {
-                let count = self.required("count", fields::whole);
-                let lease = self.optional("lease", fields::time)?.unwrap_or(InFlight::LEASE);
-                let retry_after = self.optional("retry_after", fields::time)?;
-                let max_hold = self.optional("max_hold", fields::time)?;
-                let retry_after = retry_after.unwrap_or(InFlight::RETRY_AFTER);
-                Limit::in_flight(count?, lease, retry_after, max_hold)
-            }
-            AlgorithmName::CalendarWindow => {
-                let count = self.required("count", fields::whole);
-                let period = self.required("period", fields::text);
-                let zone = self.optional("zone", fields::text);
-                let unit = self.made(calendar::unit(period?));
-                let zone = zone?.map_or(Some(Zone::utc()), |zone| self.made(calendar::zone(zone)));
-                Limit::calendar_window(count?, unit?, zone?)
-            }
-            AlgorithmName::Unlimited => Ok(Limit::Unlimited),
+            (None, Some(_)) => older.as_ref()?,
+            (_, None) => form,
         };
-        self.made(limit)
-    }
-
-    fn leaky_bucket(&mut self) -> Option<Limit> {
-        const NEW: [&str; 3] = ["size", "drip_rate", "drip_size"];
-        const OLDER: [&str; 3] = ["max", "duration", "min_interval"];
-        let newer = NEW.into_iter().find(|field| self.has(field));
-        let older = OLDER.into_iter().find(|field| self.has(field));
-        match (newer, older) {
-            (Some(newer), Some(older)) => {
-                let (line, _) = self.get(older)?;
-                self.sink.refuse(line, Fault::MixedForms { one: newer, other: older });
-                None
-            }
-            (None, Some(_)) => {
-                let max = self.optional("max", fields::whole);
-                let duration = self.optional("duration", fields::time);
-                let interval = self.optional("min_interval", fields::time);
-                let (duration, interval) = (duration?.map(Nanos::get), interval?.map(Nanos::get));
-                let limit = Limit::leaky_bucket_from(max?, duration, interval);
-                self.made(limit)
-            }
-            (_, None) => {
-                let size = self.required("size", fields::whole);
-                let rate = self.optional("drip_rate", fields::time);
-                let drip = self.optional("drip_size", fields::whole);
-                let limit =
-                    Limit::leaky_bucket(size?, rate?.unwrap_or(Nanos::SECOND), drip?.unwrap_or(1));
-                self.made(limit)
+        let before = self.sink.report.len();
+        let mut values = Vec::with_capacity(form.parameters.len());
+        for parameter in form.parameters {
+            let value = self.optional(parameter.name, |_, node| fields::value(parameter, node));
+            match value {
+                Some(Some(value)) => values.push((parameter.name, value)),
+                Some(None) if parameter.is_required => self.missing.push(parameter.name),
+                _ => {}
             }
         }
-    }
-
-    fn anchor(&mut self) -> Option<Anchor> {
-        let is_aligned = match self.has("anchor") {
-            false => false,
-            true => {
-                let anchor = self.parsed("anchor", |text| match text {
-                    "first" => Ok(false),
-                    "aligned" => Ok(true),
-                    _ => Err(word("anchor", "first or aligned", text)),
-                });
-                anchor?.0
-            }
-        };
-        let phase = self.optional("phase", |field, node| match fields::text(field, node) {
-            Ok("per-key") => Ok(Phase::PerKey),
-            _ => fields::time(field, node).map(Phase::Fixed),
-        })?;
-        match (is_aligned, phase) {
-            (true, phase) => Some(Anchor::Aligned(phase.unwrap_or(Phase::Fixed(Nanos::ZERO)))),
-            (false, None) => Some(Anchor::First),
-            (false, Some(_)) => self.made(Err(LimitError::PhaseWithoutAlignment)),
-        }
+        let is_whole = self.missing.is_empty() && self.sink.report.len() == before;
+        if is_whole { self.made(form.limit(values)) } else { None }
     }
 
     /// Returns the limit. An error is reported on the line of the invalid field, if there is one.
-    fn made<T>(&mut self, limit: Result<T, LimitError>) -> Option<T> {
+    fn made(&mut self, limit: Result<Limit, LimitError>) -> Option<Limit> {
         limit
             .map_err(|error| {
                 // `count + burst` is reported on the line of `count`.
@@ -431,7 +340,7 @@ fn elsewhere(field: &str, algorithm: AlgorithmName) -> Option<Fault> {
         return Some(Fault::FieldElsewhere { field, place });
     }
     let mut others = AlgorithmName::ALL.into_iter().flat_map(parameters);
-    let field = others.find(|other| **other == field)?;
+    let field = others.find(|other| *other == field)?;
     Some(Fault::FieldOfOther { field, algorithm, fields: parameters(algorithm) })
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Only this module reads files. It does not use stores, clocks or limiters.
 
-mod calendar;
 mod document;
 mod duration;
 mod error;
@@ -18,9 +17,9 @@ mod yaml;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use calendar::{unit, zone};
 pub use duration::{DurationError, duration};
 pub use error::{ConfigError, Fault, Problem};
+pub use fields::word;
 pub use limits::{docs, is_shadow};
 pub use routes::{Route, Spend, load_routes};
 pub use text::{TextError, TextFault, limit_text};

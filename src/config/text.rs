@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::config::calendar;
 use crate::config::duration::{DurationError, duration};
+use crate::config::fields;
 use crate::engine::algorithm::calendar::{CalendarUnit, Zone};
 use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::window::{Anchor, Phase};
@@ -303,14 +303,14 @@ impl<'t> Reader<'t> {
             return Ok(None);
         }
         let (word, at) = self.take(char::is_alphabetic);
-        let unit = calendar::unit(&word.to_ascii_lowercase());
-        let unit = unit.map_err(|_| self.unexpected(at.start, "day, week, month or year"))?;
+        let unit = CalendarUnit::named(&word.to_ascii_lowercase());
+        let unit = unit.ok_or_else(|| self.unexpected(at.start, "day, week, month or year"))?;
         let mut zone = Zone::utc();
         if self.rest().starts_with([',', ';']) {
             self.at += 1;
             let is_of_name = |letter: char| letter.is_alphanumeric() || "/_+-".contains(letter);
             let (name, at) = self.take(is_of_name);
-            zone = calendar::zone(name).map_err(|error| self.error(at, error.into()))?;
+            zone = fields::zone(name).map_err(|error| self.error(at, error.into()))?;
         }
         match self.rest() {
             "" => Ok(Some((unit, zone))),

@@ -1,5 +1,8 @@
 //! Limits, which are valid by construction.
 
+pub use crate::engine::algorithm::Limit;
+pub(crate) use crate::engine::algorithm::dispatch;
+
 use crate::engine::algorithm::Algorithm;
 use crate::engine::algorithm::calendar::{Calendar, CalendarUnit, Zone};
 use crate::engine::algorithm::calendar_window::CalendarWindow;
@@ -9,7 +12,6 @@ use crate::engine::algorithm::fixed_window::FixedWindow;
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::leaky_bucket::LeakyBucket;
-use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Window};
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
@@ -18,52 +20,6 @@ use crate::engine::limit_error::LimitError;
 use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::{Nanos, Timeline, Timestamp};
 use crate::engine::verb::Verb;
-
-/// Evaluates `$call` with the algorithm of `$limit` as `$rules`, or `$unlimited` if there is none.
-macro_rules! dispatch {
-    ($limit:expr, $rules:ident => $call:expr, $unlimited:expr) => {
-        match $limit {
-            Limit::TokenBucket($rules) => $call,
-            Limit::LeakyBucket($rules) => $call,
-            Limit::FixedWindow($rules) => $call,
-            Limit::FixedRateWindow($rules) => $call,
-            Limit::InFlight($rules) => $call,
-            Limit::CalendarWindow($rules) => $call,
-            Limit::Unlimited => $unlimited,
-        }
-    };
-}
-pub(crate) use dispatch;
-
-/// A limit: its algorithm and parameters, which are always valid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Limit {
-    /// Tokens are added one by one.
-    TokenBucket(TokenBucket),
-    /// Requests fill the bucket and leave at every drip.
-    LeakyBucket(LeakyBucket),
-    /// A number of requests per window.
-    FixedWindow(FixedWindow),
-    /// A number of requests per window, evenly spaced.
-    FixedRateWindow(FixedRateWindow),
-    /// A number of requests at once.
-    InFlight(InFlight),
-    /// A number of requests per day, week, month or year.
-    CalendarWindow(CalendarWindow),
-    /// No limit.
-    Unlimited,
-}
-
-macro_rules! limit_from {
-    ($($Algorithm:ident),+) => {$(
-        impl From<$Algorithm> for Limit {
-            fn from(rules: $Algorithm) -> Limit {
-                Limit::$Algorithm(rules)
-            }
-        }
-    )+};
-}
-limit_from!(TokenBucket, LeakyBucket, FixedWindow, FixedRateWindow, CalendarWindow, InFlight);
 
 impl Limit {
     /// Returns a token bucket that holds `burst` tokens and gets `count` more per `period`.
@@ -84,21 +40,6 @@ impl Limit {
     /// drain.
     pub fn leaky_bucket(size: i64, drip_rate: Nanos, drip_size: i64) -> Result<Limit, LimitError> {
         LeakyBucket::new(size, drip_rate, drip_size).map(Limit::LeakyBucket)
-    }
-
-    /// Returns a leaky bucket from the older form, with times in nanoseconds; unlimited if the form
-    /// means no limit.
-    ///
-    /// # Errors
-    /// [`LimitError`] if all three are missing, `max` is below 1, a time is negative, or the
-    /// resulting numbers are invalid.
-    pub fn leaky_bucket_from(
-        max: Option<i64>,
-        duration: Option<i64>,
-        min_interval: Option<i64>,
-    ) -> Result<Limit, LimitError> {
-        let bucket = LeakyBucket::from_older_form(max, duration, min_interval)?;
-        Ok(bucket.map_or(Limit::Unlimited, Limit::LeakyBucket))
     }
 
     /// Returns a fixed window of `count` requests per `period`.
@@ -150,11 +91,6 @@ impl Limit {
         zone: Zone,
     ) -> Result<Limit, LimitError> {
         CalendarWindow::new(count, unit, zone).map(Limit::CalendarWindow)
-    }
-
-    /// Returns the algorithm's name.
-    pub fn algorithm(&self) -> AlgorithmName {
-        dispatch!(self, rules => rules.name(), AlgorithmName::Unlimited)
     }
 
     /// Returns whether there is no limit.

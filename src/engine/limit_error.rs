@@ -3,6 +3,7 @@
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::factor::FactorError;
 use crate::engine::id::Excerpt;
+use crate::engine::named_enum::listed;
 use crate::engine::state::State;
 use crate::engine::time::Nanos;
 
@@ -22,8 +23,10 @@ pub enum LimitError {
     NoTime { field: &'static str },
     #[error("{field} must be at most {most}, found {found}", most = MAX_PERIOD_TEXT)]
     TooLong { field: &'static str, found: Nanos },
-    #[error("{field} must not be negative, found -{}", Nanos::clamped(found.saturating_neg()))]
-    NegativeTime { field: &'static str, found: i64 },
+    #[error("{field} is missing")]
+    Missing { field: &'static str },
+    #[error("{field} must be {}, found {found}", listed(words, "or"))]
+    UnknownWord { field: &'static str, words: &'static [&'static str], found: Excerpt },
     #[error(
         "count {count} in a period of {period} is too fast: rounded to whole nanoseconds, the time to add one token \
          would change the rate by more than 0.1 %; use a smaller count or a longer period"
@@ -66,8 +69,6 @@ pub enum LimitError {
         "{field} must be at most {most}, found {found}; count a larger unit, such as thousands of tokens"
     )]
     TooLarge { field: &'static str, most: i64, found: i64 },
-    #[error("period must be day, week, month or year for a calendar window, found {found}")]
-    UnknownUnit { found: Excerpt },
     #[error(
         "zone must be a time zone such as Europe/Berlin, found {found}{}",
         nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest}?"))
@@ -102,11 +103,11 @@ impl LimitError {
             LimitError::TooSmall { field, .. }
             | LimitError::NoTime { field }
             | LimitError::TooLong { field, .. }
-            | LimitError::NegativeTime { field, .. }
+            | LimitError::Missing { field }
+            | LimitError::UnknownWord { field, .. }
             | LimitError::PartOfMillisecond { field, .. }
             | LimitError::TooLarge { field, .. }
             | LimitError::BeyondTally { field, .. } => Some(field),
-            LimitError::UnknownUnit { .. } => Some("period"),
             LimitError::UnknownZone { .. } => Some("zone"),
             LimitError::TooFast { .. } | LimitError::TooManySlots { .. } => Some("count"),
             LimitError::LeaseOutOfRange { .. } => Some("lease"),

@@ -14,6 +14,14 @@ macro_rules! named_enum {
             /// All variants in order.
             pub const ALL: [$Enum; [$($name),+].len()] = [$($Enum::$Variant),+];
 
+            /// The names of all variants in order.
+            pub const NAMES: &[&str] = &[$($name),+];
+
+            /// Returns the variant with this name.
+            pub fn named(name: &str) -> Option<$Enum> {
+                $Enum::ALL.into_iter().find(|variant| variant.as_str() == name)
+            }
+
             /// The name.
             pub const fn as_str(self) -> &'static str {
                 match self { $($Enum::$Variant => $name),+ }
@@ -22,3 +30,13 @@ macro_rules! named_enum {
     };
 }
 pub(crate) use named_enum;
+
+/// Returns words as `a, b or c`.
+pub(crate) fn listed(words: &[&str], conjunction: &str) -> String {
+    match words {
+        [first @ .., last] if !first.is_empty() => {
+            format!("{} {conjunction} {last}", first.join(", "))
+        }
+        words => words.join(""),
+    }
+}

@@ -288,7 +288,7 @@ pub(super) fn lifetimes(
         let overrides = entry.overrides().iter().map(|found| found.rule.limit);
         overrides.chain([entry.default_rule().limit])
     });
-    let limits = limits.filter(|limit| limit.algorithm().state_kind().has_tally());
+    let limits = limits.filter(|limit| limit.algorithm().definition().state.has_tally());
     // A lifetime is the larger of a constant and a multiple of the tally. So it suffices to compare the
     // limits with the longest lifetime at the smallest and at the largest tally.
     let mut longest: Option<[(Lifetime, Limit); 2]> = None;

@@ -169,7 +169,7 @@ impl Keyspace {
     pub fn new(key: HashKey, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
         // The algorithm contains no colon, so no two pairs have the same text.
         let text = format!("{algorithm}:{prefix}");
-        let (salt, kind) = (key.hash(text.as_bytes()), algorithm.state_kind());
+        let (salt, kind) = (key.hash(text.as_bytes()), algorithm.definition().state);
         Keyspace { hash: key, is_in_process: false, salt, kind, text: text.into() }
     }
 

@@ -285,7 +285,7 @@ fn guarantee_5_buckets_are_separate<S: Store>(fresh: fn() -> S) {
     let each = |visit: &mut dyn FnMut(&Keyspace, Lifetime, &str)| {
         for algorithm in algorithms {
             let lifetime =
-                if algorithm.state_kind().has_tally() { long() } else { Lifetime::INSTANT };
+                if algorithm.definition().state.has_tally() { long() } else { Lifetime::INSTANT };
             for prefix in prefixes {
                 // Created again each time, as in a reload. The same names must mean the same buckets.
                 let keyspace = store.keyspace(algorithm, prefix);

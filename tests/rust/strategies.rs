@@ -273,7 +273,7 @@ pub fn any_scene() -> impl Strategy<Value = Scene> {
         }),
         2 => near.prop_map(|(limit, now, away, shift, tally)| {
             let instant = Timestamp::clamped(now.get().saturating_add(away >> shift));
-            let state = match limit.algorithm().state_kind() {
+            let state = match limit.algorithm().definition().state {
                 StateKind::Instant => State::from_instant(instant),
                 StateKind::Tally | StateKind::Slots => State::from_tally(instant, tally),
             };

@@ -11,10 +11,11 @@ use crate::engine::algorithm::calendar::{Calendar, CalendarUnit, MAX_SECOND, Zon
 use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, narrow, wide,
 };
-use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
 use crate::engine::algorithm::window::{OpenWindow, WindowRules, WindowSeries};
+use crate::engine::algorithm::{Definition, Limit};
 use crate::engine::limit_error::LimitError;
-use crate::engine::state::{Lifetime, State};
+use crate::engine::state::{Lifetime, State, StateKind};
 use crate::engine::time::{Nanos, Timeline, Timestamp};
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
@@ -29,6 +30,26 @@ pub struct CalendarWindow {
 }
 
 impl CalendarWindow {
+    /// The algorithm as data.
+    pub(crate) const DEFINITION: Definition = Definition {
+        form: LimitForm {
+            parameters: &[
+                Parameter::required("count", ParameterKind::Whole),
+                Parameter::required("period", ParameterKind::Word(CalendarUnit::NAMES)),
+                Parameter::optional("zone", ParameterKind::Zone),
+            ],
+            build: |values| {
+                let (count, period) = (values.required("count")?, values.required("period")?);
+                let unit = CalendarUnit::named(period).ok_or(LimitError::Missing { field: "period" })?;
+                let zone = Zone::named(values.get("zone").unwrap_or("UTC"));
+                let zone = zone.ok_or(LimitError::Missing { field: "zone" })?;
+                CalendarWindow::new(count, unit, zone).map(Limit::from)
+            },
+        },
+        older: None,
+        state: StateKind::Instant,
+    };
+
     pub(crate) fn new(
         count: i64,
         unit: CalendarUnit,
@@ -53,10 +74,6 @@ impl CalendarWindow {
 }
 
 impl Description for CalendarWindow {
-    fn name(&self) -> AlgorithmName {
-        AlgorithmName::CalendarWindow
-    }
-
     fn fields(&self) -> Fields {
         vec![
             ("count", FieldValue::Whole(self.count)),

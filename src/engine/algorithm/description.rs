@@ -1,6 +1,5 @@
 //! The description of a limit by its algorithm: parameters, worst case, and values for clients.
 
-use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::{Nanos, Timestamp};
@@ -39,9 +38,6 @@ pub struct Repayment {
 
 /// The description of one limit by its algorithm.
 pub(crate) trait Description {
-    /// Returns the algorithm's name.
-    fn name(&self) -> AlgorithmName;
-
     /// Returns the parameters. The default anchor, and a `max_hold` of none, are omitted.
     fn fields(&self) -> Fields;
 

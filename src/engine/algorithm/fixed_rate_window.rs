@@ -5,11 +5,12 @@
 use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, narrow, wide,
 };
-use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::window::{Anchor, OpenWindow, Window, WindowRules};
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
+use crate::engine::algorithm::window::{Anchor, OpenWindow, Phase, Window, WindowRules};
+use crate::engine::algorithm::{Definition, Limit};
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
-use crate::engine::state::State;
+use crate::engine::state::{State, StateKind};
 use crate::engine::time::Nanos;
 
 /// `count` requests per window, one per slot, plus `burst` extra requests that may come early.
@@ -21,6 +22,26 @@ pub struct FixedRateWindow {
 }
 
 impl FixedRateWindow {
+    /// The algorithm as data.
+    pub(crate) const DEFINITION: Definition = Definition {
+        form: LimitForm {
+            parameters: &[
+                Parameter::required("count", ParameterKind::Whole),
+                Parameter::required("period", ParameterKind::Time),
+                Parameter::optional("burst", ParameterKind::Whole),
+                Anchor::PARAMETER,
+                Phase::PARAMETER,
+            ],
+            build: |values| {
+                let (count, period) = (values.required("count")?, values.required("period")?);
+                let burst = values.get("burst").unwrap_or(0);
+                FixedRateWindow::new(count, period, burst, Anchor::build(values)?).map(Limit::from)
+            },
+        },
+        older: None,
+        state: StateKind::Tally,
+    };
+
     pub(crate) fn new(
         count: i64,
         period: Nanos,
@@ -68,11 +89,6 @@ impl FixedRateWindow {
 }
 
 impl Description for FixedRateWindow {
-    #[inline]
-    fn name(&self) -> AlgorithmName {
-        AlgorithmName::FixedRateWindow
-    }
-
     fn fields(&self) -> Fields {
         let mut fields = vec![("count", FieldValue::Whole(self.count))];
         fields.extend(self.window.fields());

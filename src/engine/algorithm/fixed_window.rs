@@ -5,10 +5,11 @@
 use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, narrow, wide,
 };
-use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::window::{Anchor, Window, WindowRules};
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
+use crate::engine::algorithm::window::{Anchor, Phase, Window, WindowRules};
+use crate::engine::algorithm::{Definition, Limit};
 use crate::engine::limit_error::LimitError;
-use crate::engine::state::State;
+use crate::engine::state::{State, StateKind};
 use crate::engine::time::Nanos;
 
 /// `count` requests per window.
@@ -19,6 +20,24 @@ pub struct FixedWindow {
 }
 
 impl FixedWindow {
+    /// The algorithm as data.
+    pub(crate) const DEFINITION: Definition = Definition {
+        form: LimitForm {
+            parameters: &[
+                Parameter::required("count", ParameterKind::Whole),
+                Parameter::required("period", ParameterKind::Time),
+                Anchor::PARAMETER,
+                Phase::PARAMETER,
+            ],
+            build: |values| {
+                let (count, period) = (values.required("count")?, values.required("period")?);
+                FixedWindow::new(count, period, Anchor::build(values)?).map(Limit::from)
+            },
+        },
+        older: None,
+        state: StateKind::Tally,
+    };
+
     pub(crate) fn new(
         count: i64,
         period: Nanos,
@@ -45,11 +64,6 @@ impl FixedWindow {
 }
 
 impl Description for FixedWindow {
-    #[inline]
-    fn name(&self) -> AlgorithmName {
-        AlgorithmName::FixedWindow
-    }
-
     fn fields(&self) -> Fields {
         let mut fields = vec![("count", FieldValue::Whole(self.count))];
         fields.extend(self.window.fields());

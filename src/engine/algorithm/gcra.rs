@@ -6,13 +6,13 @@
 use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, Repayment, part, times,
 };
-use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::{Algorithm, Overdraft};
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
+use crate::engine::algorithm::{Algorithm, Definition, Limit, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::divisor::Divisor;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
-use crate::engine::state::{Lifetime, State, Write};
+use crate::engine::state::{Lifetime, State, StateKind, Write};
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
 
@@ -31,6 +31,23 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
+    /// The algorithm as data.
+    pub(crate) const DEFINITION: Definition = Definition {
+        form: LimitForm {
+            parameters: &[
+                Parameter::required("burst", ParameterKind::Whole),
+                Parameter::required("count", ParameterKind::Whole),
+                Parameter::required("period", ParameterKind::Time),
+            ],
+            build: |values| {
+                let (burst, count) = (values.required("burst")?, values.required("count")?);
+                TokenBucket::new(burst, count, values.required("period")?).map(Limit::from)
+            },
+        },
+        older: None,
+        state: StateKind::Instant,
+    };
+
     pub(crate) fn new(burst: i64, count: i64, period: Nanos) -> Result<TokenBucket, LimitError> {
         for (field, found) in [("burst", burst), ("count", count)] {
             if found < 1 {
@@ -88,11 +105,6 @@ impl TokenBucket {
 }
 
 impl Description for TokenBucket {
-    #[inline]
-    fn name(&self) -> AlgorithmName {
-        AlgorithmName::TokenBucket
-    }
-
     fn fields(&self) -> Fields {
         vec![
             ("burst", FieldValue::Whole(self.burst)),

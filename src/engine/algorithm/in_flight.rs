@@ -6,12 +6,12 @@
 //! slots were taken, so it never returns those of another holder.
 
 use crate::engine::algorithm::description::{Description, FieldValue, Fields, Refill, part};
-use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::{Algorithm, Overdraft};
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
+use crate::engine::algorithm::{Algorithm, Definition, Limit, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
-use crate::engine::state::{Lease, Lifetime, Slots, State, Write};
+use crate::engine::state::{Lease, Lifetime, Slots, State, StateKind, Write};
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
 
@@ -39,6 +39,26 @@ impl InFlight {
     pub const LEASE: Nanos = Nanos::from_millis(30_000);
     /// The default hint for clients that are denied.
     pub const RETRY_AFTER: Nanos = Nanos::SECOND;
+
+    /// The algorithm as data.
+    pub(crate) const DEFINITION: Definition = Definition {
+        form: LimitForm {
+            parameters: &[
+                Parameter::required("count", ParameterKind::Whole),
+                Parameter::optional("lease", ParameterKind::Time),
+                Parameter::optional("retry_after", ParameterKind::Time),
+                Parameter::optional("max_hold", ParameterKind::Time),
+            ],
+            build: |values| {
+                let (count, max_hold) = (values.required("count")?, values.get("max_hold"));
+                let lease = values.get("lease").unwrap_or(InFlight::LEASE);
+                let retry_after = values.get("retry_after").unwrap_or(InFlight::RETRY_AFTER);
+                InFlight::new(count, lease, retry_after, max_hold).map(Limit::from)
+            },
+        },
+        older: None,
+        state: StateKind::Slots,
+    };
 
     pub(crate) fn new(
         count: i64,
@@ -218,11 +238,6 @@ impl InFlight {
 }
 
 impl Description for InFlight {
-    #[inline]
-    fn name(&self) -> AlgorithmName {
-        AlgorithmName::InFlight
-    }
-
     fn fields(&self) -> Fields {
         let mut fields = vec![
             ("count", FieldValue::Whole(self.count)),

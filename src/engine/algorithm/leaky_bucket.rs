@@ -5,13 +5,13 @@
 use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, Repayment, narrow, part, times, wide,
 };
-use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::{Algorithm, Overdraft};
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
+use crate::engine::algorithm::{Algorithm, Definition, Limit, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
-use crate::engine::state::{Lifetime, State, Write};
+use crate::engine::state::{Lifetime, State, StateKind, Write};
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
 
@@ -33,6 +33,38 @@ struct Content {
 }
 
 impl LeakyBucket {
+    /// The algorithm as data.
+    pub(crate) const DEFINITION: Definition = Definition {
+        form: LimitForm {
+            parameters: &[
+                Parameter::required("size", ParameterKind::Whole),
+                Parameter::optional("drip_rate", ParameterKind::Time),
+                Parameter::optional("drip_size", ParameterKind::Whole),
+            ],
+            build: |values| {
+                let drip_rate = values.get("drip_rate").unwrap_or(Nanos::SECOND);
+                let drip_size = values.get("drip_size").unwrap_or(1);
+                LeakyBucket::new(values.required("size")?, drip_rate, drip_size).map(Limit::from)
+            },
+        },
+        older: Some(LeakyBucket::OLDER),
+        state: StateKind::Tally,
+    };
+
+    /// The older form, which may mean no limit.
+    pub(crate) const OLDER: LimitForm = LimitForm {
+            parameters: &[
+                Parameter::optional("max", ParameterKind::Whole),
+                Parameter::optional("duration", ParameterKind::Time),
+                Parameter::optional("min_interval", ParameterKind::Time),
+            ],
+            build: |values| {
+                let (duration, interval) = (values.get("duration"), values.get("min_interval"));
+                let bucket = LeakyBucket::from_older_form(values.get("max"), duration, interval)?;
+                Ok(bucket.map_or(Limit::Unlimited, Limit::from))
+            },
+    };
+
     pub(crate) fn new(
         size: i64,
         drip_rate: Nanos,
@@ -60,32 +92,24 @@ impl LeakyBucket {
         Ok(LeakyBucket { size, drip_rate, drip_size, lifetime: Lifetime::of_tally(drains) })
     }
 
-    /// Converts the older form, with times in nanoseconds; returns `None` if it means no limit.
-    pub(crate) fn from_older_form(
+    /// Converts the older form; returns `None` if it means no limit.
+    fn from_older_form(
         max: Option<i64>,
-        duration: Option<i64>,
-        min_interval: Option<i64>,
+        duration: Option<Nanos>,
+        min_interval: Option<Nanos>,
     ) -> Result<Option<LeakyBucket>, LimitError> {
-        if max.is_none() && duration.is_none() && min_interval.is_none() {
-            return Err(LimitError::OlderFormEmpty);
-        }
         if let Some(found) = max.filter(|&max| max < 1) {
             return Err(LimitError::TooSmall { field: "max", least: 1, found });
         }
         match (max, duration, min_interval) {
-            (_, Some(found), _) if found < 0 => {
-                Err(LimitError::NegativeTime { field: "duration", found })
-            }
-            (_, Some(0), _) => Ok(None),
+            (None, None, None) => Err(LimitError::OlderFormEmpty),
+            (_, Some(Nanos::ZERO), _) => Ok(None),
             (Some(max), Some(duration), interval) => {
                 LeakyBucket::combined(max, duration, interval).map(Some)
             }
-            (_, _, Some(found)) if found < 0 => {
-                Err(LimitError::NegativeTime { field: "min_interval", found })
-            }
-            (_, _, Some(0) | None) => Ok(None),
+            (_, _, Some(Nanos::ZERO) | None) => Ok(None),
             (_, _, Some(interval)) => {
-                LeakyBucket::new(1, whole_millis(i128::from(interval), NANOS_PER_MILLI), 1)
+                LeakyBucket::new(1, whole_millis(wide(interval.get()), NANOS_PER_MILLI), 1)
                     .map(Some)
             }
         }
@@ -95,17 +119,17 @@ impl LeakyBucket {
     /// rate is then fitted to the average rate.
     fn combined(
         max: i64,
-        duration: i64,
-        min_interval: Option<i64>,
+        duration: Nanos,
+        min_interval: Option<Nanos>,
     ) -> Result<LeakyBucket, LimitError> {
         if max > State::MAX_TALLY as i64 {
             return Err(LimitError::BeyondTally { field: "max", found: max });
         }
-        let (wide_max, duration) = (i128::from(max), i128::from(duration));
+        let (wide_max, duration) = (wide(max), wide(duration.get()));
         let interval = match min_interval {
             // Together with `max` and `duration`, an interval of 0 is the same as no interval.
-            None | Some(0) => round_half_up(duration, wide_max * NANOS_PER_MILLI),
-            Some(interval) => round_half_up(i128::from(interval), NANOS_PER_MILLI),
+            None | Some(Nanos::ZERO) => round_half_up(duration, wide_max * NANOS_PER_MILLI),
+            Some(interval) => round_half_up(wide(interval.get()), NANOS_PER_MILLI),
         };
         let drip_size =
             round_half_up(wide_max * interval.max(1) * NANOS_PER_MILLI, duration).max(1);
@@ -201,11 +225,6 @@ impl LeakyBucket {
 }
 
 impl Description for LeakyBucket {
-    #[inline]
-    fn name(&self) -> AlgorithmName {
-        AlgorithmName::LeakyBucket
-    }
-
     fn fields(&self) -> Fields {
         vec![
             ("size", FieldValue::Whole(self.size)),

@@ -1,22 +1,125 @@
 //! The algorithms, one file each: the parameters of a limit and how it decides.
 
 pub mod calendar;
-pub mod calendar_window;
 pub mod description;
-pub mod fixed_rate_window;
-pub mod fixed_window;
-pub mod gcra;
-pub mod in_flight;
-pub mod leaky_bucket;
 pub mod name;
+pub mod parameter;
 pub mod window;
 
+use std::iter;
+
 use crate::engine::algorithm::description::Description;
+use crate::engine::algorithm::parameter::LimitForm;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::state::{Lifetime, State, Write};
+use crate::engine::named_enum::named_enum;
+use crate::engine::state::{Lifetime, State, StateKind, Write};
 use crate::engine::time::Timestamp;
 use crate::engine::verb::Verb;
+
+/// Declares the algorithms: the file, the type and the name of each.
+macro_rules! algorithms {
+    (
+        ($d:tt)
+        $($(#[$doc:meta])* $module:ident::$Algorithm:ident = $name:literal,)+
+    ) => {
+        $(pub mod $module;)+
+
+        /// A limit: its algorithm and parameters, which are always valid.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Limit {
+            $($(#[$doc])* $Algorithm($module::$Algorithm),)+
+            /// No limit.
+            Unlimited,
+        }
+
+        $(impl From<$module::$Algorithm> for Limit {
+            fn from(rules: $module::$Algorithm) -> Limit {
+                Limit::$Algorithm(rules)
+            }
+        })+
+
+        /// Evaluates `$call` with the algorithm of `$limit` as `$rules`, or `$unlimited` if there is none.
+        macro_rules! dispatch {
+            ($d limit:expr, $d rules:ident => $d call:expr, $d unlimited:expr) => {
+                match $d limit {
+                    $(Limit::$Algorithm($d rules) => $d call,)+
+                    Limit::Unlimited => $d unlimited,
+                }
+            };
+        }
+        pub(crate) use dispatch;
+
+        named_enum! {
+            /// The algorithms by their names in limits files.
+            pub enum AlgorithmName {
+                $($Algorithm = $name,)+
+                /// No limit.
+                Unlimited = "unlimited",
+            }
+        }
+
+        impl Limit {
+            /// Returns the algorithm's name.
+            pub const fn algorithm(&self) -> AlgorithmName {
+                match self {
+                    $(Limit::$Algorithm(_) => AlgorithmName::$Algorithm,)+
+                    Limit::Unlimited => AlgorithmName::Unlimited,
+                }
+            }
+        }
+
+        impl AlgorithmName {
+            /// Returns the algorithm as data.
+            pub const fn definition(self) -> &'static Definition {
+                match self {
+                    $(AlgorithmName::$Algorithm => &$module::$Algorithm::DEFINITION,)+
+                    AlgorithmName::Unlimited => &UNLIMITED,
+                }
+            }
+        }
+    };
+}
+
+algorithms! {
+    ($)
+    /// Tokens are added one by one.
+    gcra::TokenBucket = "token-bucket",
+    /// Requests fill the bucket and leave at every drip.
+    leaky_bucket::LeakyBucket = "leaky-bucket",
+    /// A number of requests per window.
+    fixed_window::FixedWindow = "fixed-window",
+    /// A number of requests per window, evenly spaced.
+    fixed_rate_window::FixedRateWindow = "fixed-rate-window",
+    /// A number of requests per day, week, month or year.
+    calendar_window::CalendarWindow = "calendar-window",
+    /// A number of requests at once.
+    in_flight::InFlight = "in-flight",
+}
+
+/// An algorithm as data.
+#[derive(Debug)]
+pub struct Definition {
+    /// The parameters of its limits.
+    pub form: LimitForm,
+    /// The parameters of an older form of its limits.
+    pub older: Option<LimitForm>,
+    /// What its states are.
+    pub state: StateKind,
+}
+
+const UNLIMITED: Definition = Definition {
+    form: LimitForm { parameters: &[], build: |_| Ok(Limit::Unlimited) },
+    older: None,
+    state: StateKind::Instant,
+};
+
+impl Definition {
+    /// Returns the forms of its limits.
+    pub fn forms(&self) -> impl Iterator<Item = &LimitForm> {
+        iter::once(&self.form).chain(&self.older)
+    }
+}
 
 /// The outcome of one call on one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

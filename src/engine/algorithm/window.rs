@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::engine::algorithm::description::{Description, FieldValue, part, times};
+use crate::engine::algorithm::parameter::{Parameter, ParameterKind, Values};
 use crate::engine::algorithm::{Algorithm, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -28,6 +29,31 @@ pub enum Phase {
     /// A time that depends on the bucket's key, so that the windows of different buckets are spread
     /// out.
     PerKey,
+}
+
+impl Anchor {
+    pub(super) const PARAMETER: Parameter =
+        Parameter::optional("anchor", ParameterKind::Word(&["first", "aligned"]));
+
+    /// Returns the anchor with this phase, from the values of a limit.
+    pub(super) fn build(values: &Values) -> Result<Anchor, LimitError> {
+        let phase = values.get("phase").map(|phase| match phase {
+            FieldValue::Time(phase) => Phase::Fixed(phase),
+            _ => Phase::PerKey,
+        });
+        match (values.get("anchor"), phase) {
+            (Some("aligned"), phase) => {
+                Ok(Anchor::Aligned(phase.unwrap_or(Phase::Fixed(Nanos::ZERO))))
+            }
+            (_, None) => Ok(Anchor::First),
+            (_, Some(_)) => Err(LimitError::PhaseWithoutAlignment),
+        }
+    }
+}
+
+impl Phase {
+    pub(super) const PARAMETER: Parameter =
+        Parameter::optional("phase", ParameterKind::TimeOr("per-key"));
 }
 
 /// The period of the windows and where they start.
