@@ -10,6 +10,7 @@ use crate::engine::decision::Decision;
 use crate::engine::limit::{Limit, dispatch};
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 
 const DAY: Nanos = Nanos::clamped(86_400_000_000_000);
 
@@ -33,6 +34,11 @@ impl Limit {
     /// Returns the parameters by their names in limits files. The default anchor is omitted.
     pub fn fields(&self) -> Fields {
         self.rules().map_or_else(Vec::new, |rules| rules.fields())
+    }
+
+    /// Returns the numbers of a call for the script of a server.
+    pub fn wire(&self, verb: Verb, cost: i64, now: Timestamp) -> [i64; 6] {
+        self.rules().map_or([0; 6], |rules| rules.wire(verb, cost, now))
     }
 
     /// Returns a short English description, with the names of [`fields`](Limit::fields) in braces

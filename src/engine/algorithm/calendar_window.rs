@@ -17,6 +17,7 @@ use crate::engine::algorithm::{Definition, Limit};
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::{Lifetime, State, StateKind};
 use crate::engine::time::{Nanos, Timeline, Timestamp};
+use crate::engine::verb::Verb;
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 /// The tokens of a state are below the nanoseconds of a second.
@@ -80,6 +81,13 @@ impl Description for CalendarWindow {
             ("period", FieldValue::Word(self.calendar.unit.as_str())),
             ("zone", FieldValue::Word(self.calendar.zone.name())),
         ]
+    }
+
+    // A server's clock, if it decides, may be in the window before or after that of `now`.
+    fn wire(&self, _: Verb, cost: i64, now: Timestamp) -> [i64; 6] {
+        let second = now.get() / NANOS_PER_SECOND;
+        let [before, start, finish, after] = self.calendar.windows_around(second);
+        [cost, self.count, before, start, finish, after]
     }
 
     fn summary(&self) -> &'static str {

@@ -3,6 +3,7 @@
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 
 /// The value of one parameter of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,9 @@ pub(crate) trait Description {
     /// Returns a short English description, with the names of the fields in braces in place of
     /// their values.
     fn summary(&self) -> &'static str;
+
+    /// Returns the numbers of a call for its script, which doubles hold exactly: at most 2^53.
+    fn wire(&self, verb: Verb, cost: i64, now: Timestamp) -> [i64; 6];
 
     /// Returns the tokens that a client can get from one full bucket or in one window.
     fn capacity(&self) -> i64;

@@ -11,7 +11,8 @@ use crate::engine::algorithm::{Definition, Limit};
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::{State, StateKind};
-use crate::engine::time::Nanos;
+use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 
 /// `count` requests per window, one per slot, plus `burst` extra requests that may come early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,6 +96,11 @@ impl Description for FixedRateWindow {
         // After the period, as in the constructor.
         fields.insert(2, ("burst", FieldValue::Whole(self.burst)));
         fields
+    }
+
+    fn wire(&self, _: Verb, cost: i64, _: Timestamp) -> [i64; 6] {
+        let (period, phase) = self.window.period_and_phase();
+        [cost, self.count, period, phase, self.burst, 0]
     }
 
     fn summary(&self) -> &'static str {

@@ -10,7 +10,8 @@ use crate::engine::algorithm::window::{Anchor, Phase, Window, WindowRules};
 use crate::engine::algorithm::{Definition, Limit};
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::{State, StateKind};
-use crate::engine::time::Nanos;
+use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::verb::Verb;
 
 /// `count` requests per window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +69,11 @@ impl Description for FixedWindow {
         let mut fields = vec![("count", FieldValue::Whole(self.count))];
         fields.extend(self.window.fields());
         fields
+    }
+
+    fn wire(&self, _: Verb, cost: i64, _: Timestamp) -> [i64; 6] {
+        let (period, phase) = self.window.period_and_phase();
+        [cost, self.count, period, phase, 0, 0]
     }
 
     fn summary(&self) -> &'static str {

@@ -113,6 +113,14 @@ impl Description for TokenBucket {
         ]
     }
 
+    fn wire(&self, _: Verb, cost: i64, _: Timestamp) -> [i64; 6] {
+        // At most twice the burst offset, which is at most 2^62.
+        let time = |tokens| self.emission_interval.get().saturating_mul(tokens);
+        let [cost, burst, token] = [cost, self.burst, 1].map(time);
+        let (seconds, nanos) = (|time| time / 1_000_000_000, |time| time % 1_000_000_000);
+        [seconds(cost), nanos(cost), seconds(burst), nanos(burst), seconds(token), nanos(token)]
+    }
+
     fn summary(&self) -> &'static str {
         if self.burst == self.count {
             "{count} per {period}"

@@ -248,6 +248,14 @@ impl Description for InFlight {
         fields
     }
 
+    fn wire(&self, verb: Verb, cost: i64, _: Timestamp) -> [i64; 6] {
+        let (start, epoch) = match verb {
+            Verb::Release(lease) | Verb::Renew(lease) => (lease.start(), lease.epoch()),
+            _ => (0, 0),
+        };
+        [cost, self.count, self.epoch, start, epoch, 0]
+    }
+
     fn summary(&self) -> &'static str {
         "{count} in flight"
     }

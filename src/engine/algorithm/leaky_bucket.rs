@@ -233,6 +233,12 @@ impl Description for LeakyBucket {
         ]
     }
 
+    fn wire(&self, _: Verb, cost: i64, _: Timestamp) -> [i64; 6] {
+        // No bucket holds more than the largest tally, so larger drips have no further effect.
+        let drip_size = self.drip_size.min(State::MAX_TALLY.cast_signed());
+        [cost, self.size, self.drip_rate.millis().cast_signed(), drip_size, 0, 0]
+    }
+
     fn summary(&self) -> &'static str {
         "{size} at once, {drip_size} more every {drip_rate}"
     }

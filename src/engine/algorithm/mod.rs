@@ -50,6 +50,25 @@ macro_rules! algorithms {
         }
         pub(crate) use dispatch;
 
+        /// Expands to the scripts that decide as the algorithms do on a server, in this order.
+        #[cfg(feature = "redis")]
+        macro_rules! scripts {
+            () => {
+                concat!($(
+                    "do\n",
+                    include_str!(concat!(
+                        env!("CARGO_MANIFEST_DIR"),
+                        "/src/engine/algorithm/",
+                        stringify!($module),
+                        ".lua"
+                    )),
+                    "end\n",
+                )+)
+            };
+        }
+        #[cfg(feature = "redis")]
+        pub(crate) use scripts;
+
         named_enum! {
             /// The algorithms by their names in limits files.
             pub enum AlgorithmName {

@@ -315,6 +315,13 @@ impl Window {
         [Some(("period", FieldValue::Time(self.period))), anchor, phase].into_iter().flatten()
     }
 
+    /// Returns the period and the phase in milliseconds for a script: the phase is below 0 if windows
+    /// start at the first request.
+    pub(super) fn period_and_phase(&self) -> (i64, i64) {
+        let phase = self.phase().map_or(-1, |phase| phase / 1_000_000);
+        (self.period.millis().cast_signed(), phase)
+    }
+
     /// Returns how many windows fit into an interval, and the rest.
     pub(super) fn divide(&self, interval: Nanos) -> (i64, i64) {
         (interval.get() / self.period.get(), interval.get() % self.period.get())

@@ -9,7 +9,7 @@ use redis::{Arg, Cmd, Script, Value};
 use sha2::{Digest, Sha256};
 
 use crate::clock::{Clock, SystemClock};
-use crate::engine::algorithm::window::{Anchor, Phase, Window};
+use crate::engine::algorithm;
 use crate::engine::answer::Answer;
 use crate::engine::batch::Kind;
 use crate::engine::limit::Limit;
@@ -24,6 +24,16 @@ const MAX_ID: usize = 128;
 const SLOTS: u16 = 16_384;
 /// Nanoseconds in a second.
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
+
+/// The script that decides calls.
+pub const SCRIPT: &str = concat!(
+    include_str!("decide.lua"),
+    "if not is_short then\n",
+    include_str!("decide_shared.lua"),
+    algorithm::scripts!(),
+    "end\n",
+    include_str!("decide_calls.lua"),
+);
 
 /// A script, and its digest, which suffices for a server that has loaded it.
 #[derive(Debug)]
@@ -50,7 +60,7 @@ impl Text {
 }
 
 /// Decides calls.
-static DECIDE: Text = Text::new(include_str!("decide.lua"));
+static DECIDE: Text = Text::new(SCRIPT);
 /// Writes a value in place of another.
 static SWAP: Text = Text::new(include_str!("swap.lua"));
 
@@ -107,17 +117,6 @@ pub(super) fn slot(key: &[u8]) -> u16 {
     crc16::State::<crc16::XMODEM>::calculate(tag) % SLOTS
 }
 
-/// The algorithms in the script.
-mod algorithm {
-    pub(super) const TOKEN_BUCKET: u8 = 1;
-    pub(super) const LEAKY_BUCKET: u8 = 2;
-    pub(super) const FIXED_WINDOW: u8 = 3;
-    pub(super) const FIXED_RATE_WINDOW: u8 = 4;
-    pub(super) const IN_FLIGHT: u8 = 5;
-    pub(super) const CALENDAR_WINDOW: u8 = 6;
-    pub(super) const UNLIMITED: u8 = 7;
-}
-
 /// Flags of all calls of a run of the script.
 mod mode {
     pub(super) const IS_SHORT: u8 = 1;
@@ -152,7 +151,7 @@ pub(super) fn decide<'a>(
     slack: Nanos,
 ) -> Cmd {
     let mut command = DECIDE.call(calls.len());
-    let mut packed = Vec::with_capacity(21 + 17 * calls.len());
+    let mut packed = Vec::with_capacity(21 + 51 * calls.len());
     let is_short = calls.clone().all(|(_, operation)| short_times(operation, now).is_some());
     let instant = if now.is_some() { mode::HAS_INSTANT } else { 0 };
     packed.push(instant | if is_short { mode::IS_SHORT } else { 0 });
@@ -204,54 +203,15 @@ fn flags(operation: &RemoteOp, unit: Unit) -> u8 {
 /// Appends one operation.
 fn pack(packed: &mut Vec<u8>, operation: &RemoteOp, now: Option<Timestamp>) {
     let RemoteOp { verb, cost, limit, .. } = *operation;
-    let cost = cost.get();
-    let mut begin = |algorithm: u8| packed.extend_from_slice(&[algorithm, verb_number(verb)]);
-    match limit {
-        Limit::TokenBucket(bucket) => {
-            let interval = bucket.emission_interval().get();
-            begin(algorithm::TOKEN_BUCKET);
-            // At most twice the burst offset, which is at most 2^62.
-            seconds(packed, interval.saturating_mul(cost));
-            seconds(packed, interval.saturating_mul(bucket.burst()));
-            seconds(packed, interval);
-        }
-        Limit::LeakyBucket(bucket) => {
-            // No bucket holds more than the largest tally, so larger drips have no further effect.
-            let drip_size = bucket.drip_size().min(State::MAX_TALLY.cast_signed());
-            let rate = bucket.drip_rate().millis().cast_signed();
-            begin(algorithm::LEAKY_BUCKET);
-            tallied(packed, [cost, bucket.size(), rate, drip_size, 0]);
-        }
-        Limit::FixedWindow(window) => {
-            let (period, phase) = period_and_phase(window.window());
-            begin(algorithm::FIXED_WINDOW);
-            tallied(packed, [cost, window.count(), period, phase, 0]);
-        }
-        Limit::FixedRateWindow(window) => {
-            let (period, phase) = period_and_phase(window.window());
-            begin(algorithm::FIXED_RATE_WINDOW);
-            tallied(packed, [cost, window.count(), period, phase, window.burst()]);
-        }
-        Limit::InFlight(slots) => {
-            let lease = match verb {
-                Verb::Release(lease) | Verb::Renew(lease) => [lease.start(), lease.epoch()],
-                _ => [0, 0],
-            };
-            begin(algorithm::IN_FLIGHT);
-            tallied(packed, [cost, slots.count(), slots.epoch(), lease[0], lease[1]]);
-        }
-        Limit::CalendarWindow(window) => {
-            // The server's clock, if it decides, may be in the window before or after this one.
-            let now = now.unwrap_or_else(|| SystemClock::new().read(Timeline::Wall).wall);
-            begin(algorithm::CALENDAR_WINDOW);
-            number(packed, cost);
-            number(packed, window.count());
-            for boundary in window.calendar().windows_around(now.get() / NANOS_PER_SECOND) {
-                number(packed, boundary);
-            }
-        }
-        // No store is asked about it.
-        Limit::Unlimited => begin(algorithm::UNLIMITED),
+    let wall = || SystemClock::new().read(Timeline::Wall).wall;
+    let now = now.unwrap_or_else(|| match limit.timeline() {
+        Timeline::Wall => wall(),
+        Timeline::Steady => Timestamp::ORIGIN,
+    });
+    // Lua counts from 1.
+    packed.extend_from_slice(&[limit.algorithm() as u8 + 1, verb_number(verb)]);
+    for parameter in limit.wire(verb, cost.get(), now) {
+        number(packed, parameter);
     }
 }
 
@@ -273,12 +233,6 @@ fn short_times(operation: &RemoteOp, now: Option<Timestamp>) -> Option<(i64, i64
     now.is_none_or(is_long_before_end).then_some((cost, burst))
 }
 
-fn tallied(packed: &mut Vec<u8>, parameters: [i64; 5]) {
-    for parameter in parameters {
-        number(packed, parameter);
-    }
-}
-
 /// Returns the verb's number in the script.
 const fn verb_number(verb: Verb) -> u8 {
     match verb {
@@ -291,17 +245,6 @@ const fn verb_number(verb: Verb) -> u8 {
         Verb::Renew(_) => 7,
         Verb::ChargeAfter => 8,
     }
-}
-
-/// Returns a window's period, and its phase: below 0 if windows start at the first request.
-fn period_and_phase(window: &Window) -> (i64, i64) {
-    let phase = match window.anchor() {
-        Anchor::First => -1,
-        Anchor::Aligned(Phase::Fixed(phase)) => phase.millis().cast_signed(),
-        // The limiter has replaced it by the phase of the bucket.
-        Anchor::Aligned(Phase::PerKey) => 0,
-    };
-    (window.period().millis().cast_signed(), phase)
 }
 
 /// A script's reply about one bucket.

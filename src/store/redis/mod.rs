@@ -21,6 +21,7 @@ use std::mem;
 use std::slice;
 use std::sync::Arc;
 
+pub use codec::SCRIPT;
 pub use handoff::Relay;
 pub use metrics::{CallKind, CallResult, StoreEvent};
 pub use url::RedisUrl;
