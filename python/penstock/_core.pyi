@@ -2050,6 +2050,15 @@ def matches_pattern(text: str, pattern: str) -> bool:
     False
     """
 
+def limit_shapes() -> dict[str, tuple[str | None, str, str | None]]:
+    """Return the parameters of each algorithm of which `recommend` finds the values.
+
+    They are those for tokens at once, for tokens per period, and for the period.
+
+    >>> penstock._core.limit_shapes()["leaky-bucket"]
+    ('size', 'drip_size', 'drip_rate')
+    """
+
 def parse_duration(duration: Period, name: str = "duration") -> int:
     """Convert a duration to nanoseconds.
 

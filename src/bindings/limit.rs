@@ -535,6 +535,18 @@ pub(crate) fn limit_or_text(
     config::limit_text(text).map_err(|error| refuse(error.to_string()))
 }
 
+#[doc = doc!(limit_shapes)]
+#[pyfunction]
+pub(crate) fn limit_shapes(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let shapes = PyDict::new(py);
+    for algorithm in AlgorithmName::ALL {
+        if let Some(shape) = &algorithm.definition().shape {
+            shapes.set_item(algorithm.as_str(), (shape.burst, shape.rate, shape.period))?;
+        }
+    }
+    Ok(shapes)
+}
+
 #[doc = doc!(parse_duration)]
 #[pyfunction]
 #[pyo3(signature = (duration, name = "duration"))]

@@ -76,7 +76,7 @@ mod _core {
     #[pymodule_export]
     use super::id_text::canonical_address;
     #[pymodule_export]
-    use super::limit::{Limit, parse_duration};
+    use super::limit::{Limit, limit_shapes, parse_duration};
     #[pymodule_export]
     use super::limit_entry::LimitEntry;
     #[pymodule_export]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from penstock import _core
-from penstock._core import Limit
+from penstock._core import Limit, limit_shapes
 from penstock.display import UNNAMED, format_span
 from penstock.errors import InvalidId, LimitError
 from penstock.messages import format_duration
@@ -57,14 +57,7 @@ class NoEventsError(ValueError):
 
 # The parameters of each algorithm for tokens at once, tokens per period, and the period. Slots have
 # no period, and calendar windows keep theirs.
-_SHAPES: Final = {
-    "token-bucket": ("burst", "count", "period"),
-    "leaky-bucket": ("size", "drip_size", "drip_rate"),
-    "fixed-window": (None, "count", "period"),
-    "fixed-rate-window": ("burst", "count", "period"),
-    "calendar-window": (None, "count", None),
-    "in-flight": (None, "count", None),
-}
+_SHAPES: Final = limit_shapes()
 _DEFAULT: Final = "token-bucket"
 
 

@@ -11,7 +11,7 @@ use crate::engine::algorithm::calendar::{Calendar, CalendarUnit, MAX_SECOND, Zon
 use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, narrow, wide,
 };
-use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind, Shape};
 use crate::engine::algorithm::window::{OpenWindow, WindowRules, WindowSeries};
 use crate::engine::algorithm::{Definition, Limit};
 use crate::engine::limit_error::LimitError;
@@ -48,6 +48,7 @@ impl CalendarWindow {
             },
         },
         older: None,
+        shape: Some(Shape { burst: None, rate: "count", period: None }),
         state: StateKind::Instant,
     };
 

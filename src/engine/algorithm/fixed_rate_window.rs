@@ -5,7 +5,7 @@
 use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, narrow, wide,
 };
-use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind, Shape};
 use crate::engine::algorithm::window::{Anchor, OpenWindow, Phase, Window, WindowRules};
 use crate::engine::algorithm::{Definition, Limit};
 use crate::engine::decision::Decision;
@@ -40,6 +40,7 @@ impl FixedRateWindow {
             },
         },
         older: None,
+        shape: Some(Shape { burst: Some("burst"), rate: "count", period: Some("period") }),
         state: StateKind::Tally,
     };
 

@@ -5,7 +5,7 @@
 use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, narrow, wide,
 };
-use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind, Shape};
 use crate::engine::algorithm::window::{Anchor, Phase, Window, WindowRules};
 use crate::engine::algorithm::{Definition, Limit};
 use crate::engine::limit_error::LimitError;
@@ -36,6 +36,7 @@ impl FixedWindow {
             },
         },
         older: None,
+        shape: Some(Shape { burst: None, rate: "count", period: Some("period") }),
         state: StateKind::Tally,
     };
 

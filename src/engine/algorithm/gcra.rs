@@ -6,7 +6,7 @@
 use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, Repayment, part, times,
 };
-use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind, Shape};
 use crate::engine::algorithm::{Algorithm, Definition, Limit, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -45,6 +45,7 @@ impl TokenBucket {
             },
         },
         older: None,
+        shape: Some(Shape { burst: Some("burst"), rate: "count", period: Some("period") }),
         state: StateKind::Instant,
     };
 

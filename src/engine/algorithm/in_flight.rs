@@ -6,7 +6,7 @@
 //! slots were taken, so it never returns those of another holder.
 
 use crate::engine::algorithm::description::{Description, FieldValue, Fields, Refill, part};
-use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind, Shape};
 use crate::engine::algorithm::{Algorithm, Definition, Limit, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -57,6 +57,7 @@ impl InFlight {
             },
         },
         older: None,
+        shape: Some(Shape { burst: None, rate: "count", period: None }),
         state: StateKind::Slots,
     };
 

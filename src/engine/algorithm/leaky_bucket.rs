@@ -5,7 +5,7 @@
 use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, Repayment, narrow, part, times, wide,
 };
-use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
+use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind, Shape};
 use crate::engine::algorithm::{Algorithm, Definition, Limit, Overdraft};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -48,6 +48,7 @@ impl LeakyBucket {
             },
         },
         older: Some(LeakyBucket::OLDER),
+        shape: Some(Shape { burst: Some("size"), rate: "drip_size", period: Some("drip_rate") }),
         state: StateKind::Tally,
     };
 

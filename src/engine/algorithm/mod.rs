@@ -9,7 +9,7 @@ pub mod window;
 use std::iter;
 
 use crate::engine::algorithm::description::Description;
-use crate::engine::algorithm::parameter::LimitForm;
+use crate::engine::algorithm::parameter::{LimitForm, Shape};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::named_enum::named_enum;
@@ -123,6 +123,8 @@ pub struct Definition {
     pub form: LimitForm,
     /// The parameters of an older form of its limits.
     pub older: Option<LimitForm>,
+    /// What a recommendation varies; `None` if there is nothing to recommend.
+    pub shape: Option<Shape>,
     /// What its states are.
     pub state: StateKind,
 }
@@ -130,6 +132,7 @@ pub struct Definition {
 const UNLIMITED: Definition = Definition {
     form: LimitForm { parameters: &[], build: |_| Ok(Limit::Unlimited) },
     older: None,
+    shape: None,
     state: StateKind::Instant,
 };
 

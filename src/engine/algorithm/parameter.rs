@@ -63,6 +63,17 @@ impl LimitForm {
     }
 }
 
+/// The parameters of which a recommendation finds the values.
+#[derive(Debug)]
+pub struct Shape {
+    /// That for tokens at once; `None` if there is none.
+    pub burst: Option<&'static str>,
+    /// That for tokens per period.
+    pub rate: &'static str,
+    /// That for the period; `None` if it stays as it is.
+    pub period: Option<&'static str>,
+}
+
 /// The values of the parameters that were given.
 pub(super) struct Values(Fields);
 
