@@ -144,35 +144,19 @@ impl Limit {
     }
 
     /// Returns the window of a limit that has one with a period and an anchor.
-    pub const fn window(&self) -> Option<&Window> {
-        match self {
-            Limit::FixedWindow(window) => Some(window.window()),
-            Limit::FixedRateWindow(window) => Some(window.window()),
-            Limit::TokenBucket(_)
-            | Limit::LeakyBucket(_)
-            | Limit::InFlight(_)
-            | Limit::CalendarWindow(_)
-            | Limit::Unlimited => None,
-        }
+    pub fn window(&self) -> Option<&Window> {
+        dispatch!(self, rules => Description::window(rules), None)
     }
 
     /// Returns the clock by which the limit counts: the wall clock for calendar windows and aligned windows.
     #[inline(always)]
-    pub const fn timeline(&self) -> Timeline {
-        match self {
-            Limit::CalendarWindow(_) => Timeline::Wall,
-            Limit::FixedWindow(window) => window.window().timeline(),
-            Limit::FixedRateWindow(window) => window.window().timeline(),
-            _ => Timeline::Steady,
-        }
+    pub fn timeline(&self) -> Timeline {
+        dispatch!(self, rules => rules.timeline(), Timeline::Steady)
     }
 
     /// Returns the calendar of a limit that has one.
-    pub const fn calendar(&self) -> Option<&Calendar> {
-        match self {
-            Limit::CalendarWindow(window) => Some(window.calendar()),
-            _ => None,
-        }
+    pub fn calendar(&self) -> Option<&Calendar> {
+        dispatch!(self, rules => Description::calendar(rules), None)
     }
 
     /// Returns the slots of a limit on requests in flight.

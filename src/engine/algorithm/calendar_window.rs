@@ -133,6 +133,15 @@ impl Description for CalendarWindow {
         CalendarWindow::new(1, longer.unwrap_or(CalendarUnit::Year), zone)
     }
 
+    fn calendar(&self) -> Option<&Calendar> {
+        Some(&self.calendar)
+    }
+
+    #[inline(always)]
+    fn timeline(&self) -> Timeline {
+        Timeline::Wall
+    }
+
     fn window_varies(&self) -> bool {
         true
     }

@@ -1,8 +1,10 @@
 //! The description of a limit by its algorithm: parameters, worst case, and values for clients.
 
+use crate::engine::algorithm::calendar::Calendar;
+use crate::engine::algorithm::window::Window;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::{Nanos, Timeline, Timestamp};
 use crate::engine::verb::Verb;
 
 /// The value of one parameter of a limit.
@@ -118,6 +120,23 @@ pub(crate) trait Description {
     /// waiter must not be charged early.
     fn repayment(&self, _cost: i64) -> Option<Repayment> {
         None
+    }
+
+    /// Returns its windows, if it has some with a period and an anchor.
+    #[inline(always)]
+    fn window(&self) -> Option<&Window> {
+        None
+    }
+
+    /// Returns its calendar, if it has one.
+    fn calendar(&self) -> Option<&Calendar> {
+        None
+    }
+
+    /// Returns the clock by which it counts: the wall clock for calendar windows and aligned windows.
+    #[inline(always)]
+    fn timeline(&self) -> Timeline {
+        self.window().map_or(Timeline::Steady, Window::timeline)
     }
 
     /// Returns the limit for the bucket `key`: a phase per key is replaced by that of this key.

@@ -159,6 +159,11 @@ impl Description for FixedRateWindow {
         open.clamp(0, decision.remaining.max(0))
     }
 
+    #[inline(always)]
+    fn window(&self) -> Option<&Window> {
+        Some(&self.window)
+    }
+
     fn for_key(self, key: &str) -> FixedRateWindow {
         FixedRateWindow { window: self.window.for_key(key), ..self }
     }

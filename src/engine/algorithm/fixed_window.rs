@@ -106,6 +106,11 @@ impl Description for FixedWindow {
         FixedWindow::new(count, period, self.window.anchor())
     }
 
+    #[inline(always)]
+    fn window(&self) -> Option<&Window> {
+        Some(&self.window)
+    }
+
     fn for_key(self, key: &str) -> FixedWindow {
         FixedWindow { window: self.window.for_key(key), ..self }
     }
