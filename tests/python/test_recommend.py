@@ -50,6 +50,20 @@ def test_the_largest_candidate_suffices_for_everyone(
             assert sum(found.denied_clients(row)["denied"]) == each.denied.sum()
 
 
+@pytest.mark.parametrize("is_costed", [False, True])
+def test_busiest_periods_of_a_long_trace_equal_a_direct_count(*, is_costed: bool) -> None:
+    random = np.random.default_rng(3)
+    events, clients = 300_000, 40
+    times = np.sort(random.integers(5 * SECOND, 900 * SECOND, events))
+    codes = random.integers(0, clients, events)
+    costs = random.integers(0, 5, events) if is_costed else np.ones(events, np.int64)
+    names = [f"client-{number}" for number in range(clients)]
+    trace = Trace.from_codes(times, codes, names, costs if is_costed else None, unit="ns")
+    spent = np.zeros((clients, 900 // 7 + 1), np.int64)
+    np.add.at(spent, (codes, times // (7 * SECOND)), costs)
+    assert recommend(trace, "7s").candidates[0].most.tolist() == spent.max(axis=1).tolist()
+
+
 @given(st.integers(1, 10**6))
 def test_numbers_are_round_and_never_smaller(number: int) -> None:
     found = recommend(Trace([0.0, 4.0], costs=[number, 1]), "1s", algorithm="leaky-bucket").limit
