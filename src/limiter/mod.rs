@@ -41,7 +41,7 @@ use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Operation;
 use crate::engine::registry::{Entry, Registry};
-use crate::engine::time::Timeline;
+use crate::engine::time::{Timeline, Timestamp};
 use crate::engine::verb::Verb;
 use crate::store::{Bucket, Stats, Store, StoreError, Wait};
 use crate::sync::{AtomicU64, Ordering, RwLock};
@@ -219,9 +219,21 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     #[inline(always)]
     fn ask_within(&self, call: &Prepared<'_>, wait: Wait) -> Result<Answer, S::Error> {
+        self.ask_telling(call, wait, |_| {})
+    }
+
+    /// Asks the store, and passes the reading of the steady clock to `tell`.
+    #[inline(always)]
+    fn ask_telling(
+        &self,
+        call: &Prepared<'_>,
+        wait: Wait,
+        tell: impl FnOnce(Timestamp),
+    ) -> Result<Answer, S::Error> {
         match call.operation() {
             Some((bucket, operation)) => {
                 let now = self.clock.read(bucket.timeline);
+                tell(now.steady);
                 self.store.update(bucket, &operation, now, wait)
             }
             None => Ok(Answer::new(None, self.clock.now(), true)),

@@ -340,17 +340,18 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Result<Option<AddedSlot>, Failure> {
         let cost = call.cost;
         let call = bound.prepare(call)?;
-        // Due by the limiter's clock, which may differ from the store's.
-        let now = self.clock().now();
-        let answer = self.ask_within(&call, wait).map_err(|error| match wait {
-            Wait::Allowed => bound.store_failed(error),
-            // An error is counted by the call that follows and may wait.
-            Wait::Never => store_failed(error),
-        })?;
+        let mut taken = Timestamp::ORIGIN;
+        let answer =
+            self.ask_telling(&call, wait, |now| taken = now).map_err(|error| match wait {
+                Wait::Allowed => bound.store_failed(error),
+                // An error is counted by the call that follows and may wait.
+                Wait::Never => store_failed(error),
+            })?;
         let lease = call.operation().and_then(|(_, operation)| operation.lease(&answer));
         let slot = lease.map(|lease| {
             let terms = Terms::of(call.resolved.limit().slots());
-            slots.insert(bound, &call.resolved.id, cost, lease, now, terms)
+            // Due by the limiter's clock, which may differ from the store's.
+            slots.insert(bound, &call.resolved.id, cost, lease, taken, terms)
         });
         self.conclude(call, answer, answered);
         Ok(slot)

@@ -254,7 +254,7 @@ impl MemoryStore {
         let Some(index) = table.find(address.tag) else {
             return self.update_new(access, bucket, address, step, now);
         };
-        let now = table.effective_now(now).on(bucket.timeline);
+        let now = table.effective_on(bucket.timeline, now);
         let entry = table.entry(index);
         let found = entry.state();
         let (allowed, write) = step.apply(Some(found), now);

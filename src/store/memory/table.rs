@@ -82,6 +82,12 @@ impl Table {
         now.max(self.floor)
     }
 
+    /// Returns the same on one timeline.
+    #[inline(always)]
+    pub(crate) fn effective_on(&self, timeline: Timeline, now: Now) -> Timestamp {
+        now.on(timeline).max(self.floor.on(timeline))
+    }
+
     /// Returns the address and number of the slots.
     pub(crate) fn layout(&self) -> (*const Slot, usize) {
         (self.slots.as_ptr(), self.slots.len())
