@@ -12,7 +12,8 @@ from penstock import explain
 from penstock.adapter import EnvironRequest, Guard, Rule, admit, make_rule
 from penstock.identity import ClientAddress
 from penstock.messages import explain_limit
-from penstock.web import options, route_table
+from penstock.web import guard as options
+from penstock.web import route_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -802,3 +802,18 @@ def test_misspelled_list_of_throttles_is_found_by_the_checks(site: DjangoSite) -
     message, _ = checks.run_checks(tags=["penstock"])
     assert message.id == "penstock.E007"
     assert "throtle_classes" in message.msg
+
+
+def throttle_of(key: str) -> type[PenstockThrottle]:
+    """Return a class whose name and text are those of others."""
+    attributes = {"limit": "1/minute", "options": {"id": lambda: key}, "__qualname__": "Throttle"}
+    return type("Throttle", (PenstockThrottle,), {"__module__": __name__, **attributes})
+
+
+def test_throttles_of_one_name_and_text_are_two_limits(site: DjangoSite) -> None:
+    one, two = throttle_of("ada"), throttle_of("ada")
+    site.route("one", made(throttle_classes=[one], throttle_scope=None))
+    site.route("both", made(throttle_classes=[one, two], throttle_scope=None))
+    assert site.get("/both").headers["RateLimit"].count(";r=0") == 2
+    assert site.get("/one").status_code == 429
+    assert len([name for name in current().guard.limiter.limits if "Throttle" in name]) == 2

@@ -215,7 +215,7 @@ class PenstockThrottle(BaseThrottle):
                 options = {**options, "id": lambda request: _own_id(key, request)}
             limits: Any = given if isinstance(given, tuple) else (given,)
             of = view_scope(owner.__module__, owner.__qualname__)
-            rule = make_rule(limits, of, options, is_shared=owner is cls)
+            rule = make_rule(limits, of, options)
             _rules[cls, given, owner] = rule
         return rule
 
