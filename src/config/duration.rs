@@ -16,7 +16,7 @@ const UNITS: &str = "ns, us, ms, s, m, h, d and w";
 pub enum DurationError {
     #[error("a duration must be a number with a unit, as in 1s, 180m or 1h30m, found {found}")]
     NotATime { found: Excerpt },
-    #[error("a duration must have a unit, found {found}; use {number}s")]
+    #[error("a duration must have a unit, found {found}; use {number}s or {number}ms")]
     NoUnit { found: Excerpt, number: String },
     #[error("the units of a duration are {UNITS}, found {unit} in {found}")]
     UnknownUnit { unit: Excerpt, found: Excerpt },

@@ -159,8 +159,17 @@ pub(super) fn pairs<'n, 't>(
 /// Returns the fault of an unknown field, with the most similar known one.
 pub(super) fn unknown(field: &str, known: &[&'static str]) -> Fault {
     let words = known.iter().copied();
-    Fault::UnknownField { field: Excerpt::new(field), nearest: suggest(field, words) }
+    let meant = MEANT.iter().find(|(others, ours)| others.contains(&field) && known.contains(ours));
+    let nearest = meant.map(|(_, ours)| *ours).or_else(|| suggest(field, words));
+    Fault::UnknownField { field: Excerpt::new(field), nearest }
 }
+
+/// The fields of other programs' limits, with ours.
+const MEANT: [(&[&str], &str); 3] = [
+    (&["limit", "rate", "requests", "requests_per_unit", "quota", "max_requests"], "count"),
+    (&["capacity", "bucket_size", "max_burst"], "burst"),
+    (&["unit", "window", "interval", "per", "seconds"], "period"),
+];
 
 #[cfg(test)]
 mod tests {

@@ -21,7 +21,7 @@ fn parameters(algorithm: AlgorithmName) -> Vec<&'static str> {
 }
 
 /// The fields that every limit may have.
-const GENERAL: [&str; 5] = ["algorithm", "id", "mode", "description", "docs"];
+const GENERAL: [&str; 6] = ["algorithm", "id_format", "id", "mode", "description", "docs"];
 
 /// Where a limit is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub(super) fn read<'n, 't>(
     reader.refuse_others(algorithm, place);
     let limit = reader.limit(algorithm);
     reader.refuse_missing(algorithm);
-    let id_format = reader.parsed("id", |text| text.parse::<IdFormat>());
+    let id_format = reader.id_format();
     let number = reader.number();
     let inherited = inherited.map(|inherited| &inherited.rule);
     let shadow = reader.shadow().or(inherited.map(|rule| rule.shadow));
@@ -146,13 +146,13 @@ pub(super) fn read_common(
     let Value::Map(map) = &node.value else { return None };
     let before = sink.report.len();
     let mut reader = LimitReader::new(map, line, sink);
-    let known = ["tiers", "id", "mode", "description", "docs"];
+    let known = ["tiers", "id_format", "id", "mode", "description", "docs"];
     for &(field, line, _) in &reader.pairs {
         if !known.contains(&field) {
             reader.sink.refuse(line, unknown(field, &known));
         }
     }
-    let id_format = reader.parsed("id", |text| text.parse::<IdFormat>());
+    let id_format = reader.id_format();
     let rule = Rule {
         shadow: reader.shadow().unwrap_or(false),
         description: reader.text("description").map(Arc::from),
@@ -239,6 +239,15 @@ impl<'n, 't, 's, 'r> LimitReader<'n, 't, 's, 'r> {
         let (line, _) = self.get(field)?;
         let text = self.text(field)?;
         self.sink.accept(line, parse(text)).map(|value| (value, line))
+    }
+
+    /// Parses the format of ids; `id` is its name in the files of the certificate authority.
+    fn id_format(&mut self) -> Option<(IdFormat, u32)> {
+        if let (Some((line, _)), Some((first, _))) = (self.get("id"), self.get("id_format")) {
+            self.sink.refuse(line, Fault::KeyTwice { key: Excerpt::new("id_format"), first });
+        }
+        let field = if self.has("id_format") { "id_format" } else { "id" };
+        self.parsed(field, |text| text.parse::<IdFormat>())
     }
 
     fn algorithm(&mut self, inherited: Option<&Inherited>) -> Option<AlgorithmName> {

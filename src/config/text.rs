@@ -37,6 +37,15 @@ pub enum TextFault {
     Unexpected { expected: &'static str, found: String },
     #[error("this is one limit, with one rate; write the other rate as a limit of its own")]
     SecondRate,
+    #[error("there is no sliding window; leave it out for a token bucket, or write fixed window")]
+    SlidingWindow,
+    #[error(
+        "a text cannot be unlimited; write {{algorithm: unlimited}} in a file, Limit.unlimited() in \
+         Python"
+    )]
+    Unlimited,
+    #[error("a limit counts requests; leave {found} out, as in 100/minute")]
+    Requests { found: String },
     #[error("{unit}s vary in length; write {count} per calendar {unit}, or use days or weeks")]
     Calendar { count: i64, unit: &'static str },
     /// A number of months or years, such as `3 months`.
@@ -82,7 +91,7 @@ impl std::error::Error for TextError {
 /// The format is a number, `/` or `per`, and a unit that may have a number before it. Options
 /// follow after `,` or `;` in this order: `burst` with a number (the default is the count, or 0 for
 /// a window), `fixed window` or `fixed-rate window`, and `aligned`. A fixed window has no burst.
-/// The units are second, minute, hour, day and week, their plurals, and the abbreviations s, sec,
+/// The units are second, minute, hour, day and week, their plurals, and the abbreviations ms, s, sec,
 /// m, min, h, hr, d and w. Case is ignored, except that `M` is refused.
 ///
 /// A limit on requests in flight is a number and `in flight`, and the options `lease` and `max hold`, each
@@ -94,7 +103,8 @@ impl std::error::Error for TextError {
 /// # Errors
 /// [`TextError`] if the text has another format or its numbers are invalid.
 pub fn limit_text(text: &str) -> Result<Limit, TextError> {
-    let mut reader = Reader { text, at: 0 };
+    // A block of YAML ends with a line end.
+    let mut reader = Reader { text: text.trim_end_matches(['\r', '\n']), at: 0 };
     if text.len() > MAX_LENGTH {
         return Err(reader.error(0..0, TextFault::LongText { found: text.len() }));
     }
@@ -325,6 +335,7 @@ impl<'t> Reader<'t> {
             return Err(self.error(at, TextFault::MinuteOrMonth));
         }
         let seconds = match word.to_ascii_lowercase().as_str() {
+            "ms" => return Ok((Nanos::from_millis(1), at)),
             "s" | "sec" | "secs" | "second" | "seconds" => 1,
             "m" | "min" | "mins" | "minute" | "minutes" => 60,
             "h" | "hr" | "hrs" | "hour" | "hours" => 3600,
@@ -361,6 +372,12 @@ impl<'t> Reader<'t> {
                 "fixed" if no_burst && no_window => {
                     options.window = Some(self.window(WindowWord::Fixed(Anchor::First))?);
                 }
+                "fixed-window" if no_burst && no_window => {
+                    options.window = Some(WindowWord::Fixed(Anchor::First));
+                }
+                "fixed-rate-window" if no_window => {
+                    options.window = Some(WindowWord::FixedRate(Anchor::First));
+                }
                 "fixed-rate" if no_window => {
                     options.window = Some(self.window(WindowWord::FixedRate(Anchor::First))?);
                 }
@@ -393,7 +410,15 @@ impl<'t> Reader<'t> {
             "" => "the end".to_owned(),
             found => format!("`{}`", found.escape_debug()),
         };
-        self.error(start..start + end, TextFault::Unexpected { expected, found })
+        let fault = match rest[..end].to_ascii_lowercase().as_str() {
+            "sliding" => TextFault::SlidingWindow,
+            "unlimited" => TextFault::Unlimited,
+            "request" | "requests" | "req" | "reqs" | "call" | "calls" | "hit" | "hits" => {
+                TextFault::Requests { found }
+            }
+            _ => TextFault::Unexpected { expected, found },
+        };
+        self.error(start..start + end, fault)
     }
 
     fn error(&self, at: At, fault: TextFault) -> TextError {
@@ -429,6 +454,8 @@ mod tests {
             ("7 per 1 hours", 7, 7, 3600),
             ("7\tper\t2\tday", 7, 7, 172_800),
             ("007/second", 7, 7, 1),
+            ("7/1000ms", 7, 7, 1),
+            ("10/s\n", 10, 10, 1),
         ] {
             assert_eq!(limit_text(text), Ok(bucket(burst, count, seconds)), "{text}");
         }
@@ -478,7 +505,7 @@ mod tests {
             ),
             (
                 "5 in flight, lease 90",
-                "a duration must have a unit, found \"90\"; use 90s\n  5 in flight, lease 90\n                     ^^",
+                "a duration must have a unit, found \"90\"; use 90s or 90ms\n  5 in flight, lease 90\n                     ^^",
             ),
         ] {
             assert_eq!(limit_text(text).unwrap_err().to_string(), message, "{text}");
@@ -599,7 +626,6 @@ mod tests {
             "+1/s",
             "1_0/s",
             "1e3/s",
-            "10/s\n",
             "10/year",
             "10/calendar",
             "10/calendar hour",
@@ -611,7 +637,6 @@ mod tests {
             "10/calendar month Europe/Berlin",
             "1000000000/calendar month",
             "10/fortnight",
-            "10/ms",
             "10/1h30m",
             "10 pers",
             "10/s\0",

@@ -244,7 +244,7 @@ async def coroutine() -> str:
     ("options", "fault"),
     [
         ({"name": "PartnerAPI"}, "no limit is named 'PartnerAPI'; did you mean 'PartnerApi'?"),
-        ({"timeout": "30"}, 'timeout: a duration must have a unit, found "30"; use 30s'),
+        ({"timeout": "30"}, 'timeout: a duration must have a unit, found "30"; use 30s or 30ms'),
         ({"timeout": -1}, "timeout must not be negative, found -1"),
         ({"timeout": True}, "seconds or a timedelta, found bool True"),
         ({"retries": -1}, "retries must be a whole number from 0 to 100, found -1"),

@@ -385,7 +385,7 @@ class Awaited:
         ({"load": {"Orders": "1/second"}}, "load must be a path, a callable or rows, found {"),
         ({"load": Limits()}, "load must be a path, a callable or rows"),
         ({"load": iter([])}, "used up by the first load"),
-        ({"every": "30"}, 'every: a duration must have a unit, found "30"; use 30s'),
+        ({"every": "30"}, 'every: a duration must have a unit, found "30"; use 30s or 30ms'),
         ({"every": 0}, "every must be longer than 0s, found 0"),
         ({"every": True}, "seconds or a timedelta, found bool True"),
         ({"every": None}, "seconds or a timedelta, found None"),
