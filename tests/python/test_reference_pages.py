@@ -81,9 +81,10 @@ def test_middlewares_lack_the_options_listed_on_the_page() -> None:
 
 def test_options_page_has_every_field_of_a_limits_file() -> None:
     source = (ROOT / "src/config/limits.rs").read_text(encoding="utf-8")
-    parameters = source.partition("const fn parameters")[2].partition("\n}\n")[0]
     general = source.partition("const GENERAL")[2].partition(";\n")[0]
-    fields = set(re.findall(r'"(\w+)"', parameters + general))
+    fields = set(re.findall(r'"(\w+)"', general))
+    for file in (ROOT / "src/engine/algorithm").rglob("*.rs"):
+        fields |= set(re.findall(r'Parameter::\w+\(\s*"(\w+)"', file.read_text(encoding="utf-8")))
     assert len(fields) >= 15
     assert options("file").keys() == fields | {"number", "tiers", "ids"}
 
