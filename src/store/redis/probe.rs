@@ -26,8 +26,13 @@ pub(super) async fn run(connection: &Connection, url: &RedisUrl) -> Result<bool,
         let mut connection = connection.clone();
         async move { connection.send(command).await.and_then(Value::extract_error) }
     });
+    let replies = join_all(calls).await;
+    // A server may have one of its commands renamed; a Sentinel has none of them.
+    if replies.iter().take(2).all(|reply| reply.as_ref().is_err_and(is_unknown)) {
+        return Err(StoreError::Refused { why: sentinel(url) });
+    }
     let mut has_succeeded = true;
-    for (command, reply) in commands.iter().zip(join_all(calls).await) {
+    for (command, reply) in commands.iter().zip(replies) {
         let Err(error) = reply else { continue };
         if let Some(why) = mistake(&error, Some(command), url) {
             return Err(StoreError::Refused { why });
@@ -118,16 +123,11 @@ pub(super) fn mistake(error: &RedisError, command: Option<&Cmd>, url: &RedisUrl)
              name after `sentinel monitor` in their configuration"
                 .to_owned(),
         ),
-        // Of all servers, only a Sentinel has neither.
+        // A node of a cluster was asked for, which has it.
         ErrorKind::Server(ServerErrorKind::ResponseError)
-            if error.to_string().contains("unknown command 'TIME'")
-                || error.to_string().contains("unknown command 'CLUSTER'") =>
+            if error.to_string().contains("unknown command 'CLUSTER'") =>
         {
-            Some(format!(
-                "the server is a Sentinel; write {}://HOST/SERVICE in place of {}",
-                url.scheme("+sentinel"),
-                given_scheme(url)
-            ))
+            Some(sentinel(url))
         }
         ErrorKind::Server(ServerErrorKind::ResponseError)
             if detail.to_lowercase().contains("unknown") || name.starts_with("EVAL") =>
@@ -164,6 +164,18 @@ pub(super) async fn wrong_encryption(url: &RedisUrl) -> Option<String> {
         let (right, given) = (given_scheme(&right), given_scheme(url));
         format!("the server {found}; write {right} in place of {given}")
     })
+}
+
+fn is_unknown(error: &RedisError) -> bool {
+    error.to_string().contains("unknown command")
+}
+
+fn sentinel(url: &RedisUrl) -> String {
+    format!(
+        "the server is a Sentinel; write {}://HOST/SERVICE in place of {}",
+        url.scheme("+sentinel"),
+        given_scheme(url)
+    )
 }
 
 /// Returns the start of the URL as it was given.
