@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -36,6 +37,18 @@ pub(crate) const fn verb(number: u8) -> Verb {
         CHECK => Verb::Check,
         CHARGE => Verb::ChargeAfter,
         _ => Verb::Reserve,
+    }
+}
+
+/// Returns the verb of this name.
+pub(crate) fn verb_named(name: &str) -> PyResult<Verb> {
+    match name {
+        "spend" => Ok(Verb::Spend),
+        "check" => Ok(Verb::Check),
+        "reserve" => Ok(Verb::Reserve),
+        "refund" => Ok(Verb::Refund),
+        "charge" => Ok(Verb::ChargeAfter),
+        _ => Err(PyValueError::new_err(format!("no verb {name:?}"))),
     }
 }
 

@@ -1,11 +1,11 @@
-//! `spend`, `check`, `reserve` and `charge` of `Limiter` and `BoundLimit`, and the block of a `Reservation`, written
-//! against the C calling convention.
+//! `spend`, `check`, `reserve` and `charge` of `Limiter` and `BoundLimit`, the other verbs of `Limiter`, and
+//! the block of a `Reservation`, written against the C calling convention.
 //!
 //! PyO3's own trampoline and argument parser take about as long as a whole decision; these methods
 //! use neither. They use a calling convention of the stable ABI, and become descriptors of PyO3's
 //! classes when the module is loaded. `method` alone reads what the interpreter passes.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::slice;
@@ -15,7 +15,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple, PyType};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use crate::bindings::arguments;
 use crate::bindings::bound_limit::{BoundLimit, CHARGE, CHECK, RESERVE, SPEND, WaiterArgs, verb};
@@ -70,8 +70,31 @@ pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
     let reservation = py.get_type::<Reservation>();
     add(&reservation, c"__enter__", method::<EnterBlock>, signed!("__enter__($self)", ""))?;
     let exit = signed!("__exit__($self, exc_type, exc, traceback, /)", "");
-    add(&reservation, c"__exit__", method::<ExitBlock>, exit)
+    add(&reservation, c"__exit__", method::<ExitBlock>, exit)?;
+    attach_by_name(&limiter, &bound)
 }
+
+/// Defines the verbs of `Limiter` that call those of `BoundLimit`, with the number and the name of each.
+macro_rules! by_name {
+    ($($number:literal: $verb:ident),* $(,)?) => {
+        fn attach_by_name(limiter: &Bound<'_, PyType>, bound: &Bound<'_, PyType>) -> PyResult<()> {
+            $({
+                let (verb, docs) = (BY_NAME[$number], doc!(Limiter.$verb));
+                let signature: String = bound.getattr(verb)?.getattr("__text_signature__")?.extract()?;
+                let signature = signature.replacen("$self, ", "$self, name, ", 1);
+                let docs = CString::new(format!("{verb}{signature}\n--\n\n{docs}"))?;
+                let (verb, docs) = (CString::new(verb)?, Box::leak(docs.into_boxed_c_str()));
+                let verb = Box::leak(verb.into_boxed_c_str());
+                add(limiter, verb, method::<ByName<$number>>, docs)?;
+            })*
+            Ok(())
+        }
+
+        const BY_NAME: &[&str] = &[$(stringify!($verb)),*];
+    };
+}
+
+by_name!(0: refund, 1: reset, 2: peek, 3: spend_each, 4: acquire);
 
 fn add(
     class: &Bound<'_, PyType>,
@@ -239,6 +262,47 @@ fn call_limiter<'py>(
     let bound = slf.get().bound(name)?;
     slf.get().last.store(bound.as_ptr(), Ordering::Release);
     call(&bound, verb, id, rest)
+}
+
+/// A verb of `Limiter` that is the one of `limit(name)`, by its number.
+struct ByName<const NUMBER: usize>;
+
+impl<const NUMBER: usize> Method for ByName<NUMBER> {
+    type Class = Limiter;
+
+    fn call<'py>(
+        slf: &Bound<'py, Limiter>,
+        arguments: Arguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        call_by_name(slf, BY_NAME[NUMBER], arguments)
+    }
+}
+
+/// Calls a method of the bound limit whose name is the first argument, or the keyword `name`.
+fn call_by_name<'py>(
+    slf: &Bound<'py, Limiter>,
+    verb: &str,
+    arguments: Arguments<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = slf.py();
+    let (mut name, rest) = match arguments.positional {
+        [name, rest @ ..] => (Some(&**name), rest),
+        [] => (None, &[][..]),
+    };
+    let mut others = None;
+    if let Some(keywords) = arguments.names {
+        let others = others.insert(PyDict::new(py));
+        for (keyword, given) in keywords.iter_borrowed().zip(arguments.named) {
+            if name.is_none() && keyword.eq("name")? {
+                name = Some(given);
+            } else {
+                others.set_item(keyword, given)?;
+            }
+        }
+    }
+    let Some(name) = name else { return Err(missing("name")) };
+    let bound = slf.get().bound(name)?;
+    bound.call_method(PyString::intern(py, verb), PyTuple::new(py, rest)?, others.as_ref())
 }
 
 /// `Reservation.__enter__()`.

@@ -5,7 +5,7 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
-use crate::bindings::header_field::{Form, Name, PolicyField};
+use crate::bindings::limit_entry::{Form, Name, PolicyField};
 use crate::rate_limit_fields;
 
 /// The policy of one decision.

@@ -138,7 +138,7 @@ impl Limiter {
     }
 }
 
-// `fastcall.rs` adds `spend`, `check`, `reserve` and `charge`.
+// `fastcall.rs` adds the verbs of one bucket.
 #[pymethods]
 impl Limiter {
     #[new]
@@ -227,19 +227,6 @@ impl Limiter {
         self.handle.core.store().may_wait()
     }
 
-    #[doc = doc!(Limiter.refund)]
-    #[pyo3(signature = (name, id, cost = Argument::Missing, *, factor = None))]
-    #[pyo3(text_signature = "($self, name, id, cost=1, *, factor=None)")]
-    fn refund<'py>(
-        &self,
-        name: &Bound<'py, PyAny>,
-        id: &Bound<'py, PyAny>,
-        cost: Argument<'py>,
-        factor: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, Decision>> {
-        self.bound(name)?.get().refund(id, cost, factor)
-    }
-
     #[doc = doc!(Limiter.reserve_all)]
     #[pyo3(signature = (transactions, *, timeout = None))]
     fn reserve_all<'py>(
@@ -267,34 +254,6 @@ impl Limiter {
     ) -> PyResult<Bound<'py, PyAny>> {
         let timeout_ns = arguments::timeout_ns(timeout)?;
         self.waiter(Verb::Spend, transactions, timeout_ns, None)?.wait(transactions.py())
-    }
-
-    #[doc = doc!(Limiter.acquire)]
-    #[pyo3(signature = (name, id, cost = Argument::Missing, *, timeout = None, keep = None))]
-    #[pyo3(text_signature = "($self, name, id, cost=1, *, timeout=None, keep=0)")]
-    fn acquire<'py>(
-        &self,
-        name: &Bound<'py, PyAny>,
-        id: &Bound<'py, PyAny>,
-        cost: Argument<'py>,
-        timeout: Option<&Bound<'py, PyAny>>,
-        keep: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        BoundLimit::acquire(&self.bound(name)?, id, cost, timeout, keep)
-    }
-
-    #[doc = doc!(Limiter.reset)]
-    fn reset(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.bound(name)?.get().reset(id)
-    }
-
-    #[doc = doc!(Limiter.peek)]
-    fn peek<'py>(
-        &self,
-        name: &Bound<'py, PyAny>,
-        id: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, Decision>> {
-        self.bound(name)?.get().peek(id)
     }
 
     #[doc = doc!(Limiter.reset_all)]
@@ -335,19 +294,6 @@ impl Limiter {
     #[doc = doc!(Limiter.refund_all)]
     fn refund_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         self.call_all(Verb::Refund, transactions)
-    }
-
-    #[doc = doc!(Limiter.spend_each)]
-    #[pyo3(signature = (name, ids, costs = None, *, keep = None))]
-    #[pyo3(text_signature = "($self, name, ids, costs=None, *, keep=0)")]
-    fn spend_each<'py>(
-        &self,
-        name: &Bound<'py, PyAny>,
-        ids: &Bound<'py, PyAny>,
-        costs: Option<&Bound<'py, PyAny>>,
-        keep: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.bound(name)?.get().spend_each(ids, costs, keep)
     }
 
     #[doc = doc!(Limiter.limit)]

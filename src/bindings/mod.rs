@@ -26,9 +26,7 @@ mod errors;
 mod fastcall;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod guarded_calls;
-mod header_field;
 mod headers;
-mod id_numbers;
 mod id_text;
 mod limit;
 mod limit_entry;
@@ -45,12 +43,8 @@ mod simulator;
 mod slot_leases;
 mod spend_each;
 mod stats;
-mod taken;
-mod totals;
 mod transaction;
 mod waiter;
-mod waiting;
-mod wakeup;
 
 use pyo3::prelude::*;
 
@@ -62,6 +56,8 @@ mod _core {
     #[pymodule_export]
     use super::arguments::{reserve_timeout_ns, timeout_ns};
     #[pymodule_export]
+    use super::arrays::{factorise, factorise_fixed};
+    #[pymodule_export]
     use super::bound_limit::{BoundLimit, try_spend, waiter};
     #[pymodule_export]
     use super::clock::{ManualClock, SystemClock, set_default_clock};
@@ -71,8 +67,6 @@ mod _core {
     use super::decision::{_unpickled_decision, Decision};
     #[pymodule_export]
     use super::headers::{encoded_header_fields, header_fields, header_values};
-    #[pymodule_export]
-    use super::id_numbers::{factorise, factorise_fixed};
     #[pymodule_export]
     use super::id_text::canonical_address;
     #[pymodule_export]
@@ -90,11 +84,11 @@ mod _core {
     #[pymodule_export]
     use super::reservation::Reservation;
     #[pymodule_export]
+    use super::simulator::Totals;
+    #[pymodule_export]
     use super::simulator::{RouteSimulator, Simulator, load_routes};
     #[pymodule_export]
     use super::spend_each::arrow;
-    #[pymodule_export]
-    use super::totals::Totals;
     #[pymodule_export]
     use super::transaction::check_transaction;
     #[pymodule_export]

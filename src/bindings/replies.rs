@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::bindings::arguments::{self, Argument};
-use crate::bindings::bound_limit::BoundLimit;
+use crate::bindings::bound_limit::{BoundLimit, verb_named};
 use crate::bindings::decision::{Decision, DecisionPart, several};
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::with_cost;
@@ -308,7 +308,7 @@ impl Replies {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, bound) = (id.py(), bound.get());
         let is_acquire = verb == "acquire";
-        let verb = if is_acquire { Verb::Spend } else { verb_of(verb)? };
+        let verb = if is_acquire { Verb::Spend } else { verb_named(verb)? };
         if (is_acquire || verb == Verb::Refund) && !bound.handle.waiting.is_empty() {
             return Ok(None);
         }
@@ -387,7 +387,7 @@ impl Replies {
         limiter: &Bound<'py, Limiter>,
         transactions: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (verb, handle) = (verb_of(verb)?, limiter.get().handle());
+        let (verb, handle) = (verb_named(verb)?, limiter.get().handle());
         if verb == Verb::Refund && !handle.waiting.is_empty() {
             return Ok(None);
         }
@@ -421,15 +421,4 @@ fn decided_all<'py>(
         return Ok(reserved.into_any());
     }
     several(py, handle, answered, parts).map(Bound::into_any)
-}
-
-fn verb_of(verb: &str) -> PyResult<Verb> {
-    match verb {
-        "spend" => Ok(Verb::Spend),
-        "check" => Ok(Verb::Check),
-        "refund" => Ok(Verb::Refund),
-        "charge" => Ok(Verb::ChargeAfter),
-        "reserve" => Ok(Verb::Reserve),
-        _ => Err(pyo3::exceptions::PyValueError::new_err(format!("no verb {verb:?}"))),
-    }
 }

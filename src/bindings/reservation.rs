@@ -1,4 +1,4 @@
-//! The class `Reservation`: tokens and slots that were taken, and their end.
+//! The class `Reservation`: tokens and slots that a call has taken, and the operations that end them.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
+use smallvec::SmallVec;
 
 use crate::bindings::arguments;
 use crate::bindings::decision::{Decision, DecisionPart, several_data};
@@ -15,19 +16,116 @@ use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
-use crate::bindings::taken::{Parts, ReservedPart, Taken, TakenTokens};
 use crate::engine::answer::Outcome;
 use crate::engine::cost::CostError;
 use crate::engine::factor::Adjustment;
 use crate::engine::verb::Verb;
 use crate::limiter::{
-    self, Answered, AnsweredAll, BucketChange, Call, CallError, Endings, HeldSlotKey, Progress,
-    Stage, Transaction,
+    self, Acquired, Answered, AnsweredAll, BucketChange, Call, CallError, Ending, Endings,
+    HeldSlotKey, OpenSlots, Progress, Stage, Transaction,
 };
 use crate::sync::{AtomicBool, Mutex, Ordering, forks};
 
 /// How many characters of an id are shown.
 const MAX_ID: usize = 60;
+
+/// What was taken from each bucket of a call.
+pub(crate) type Parts = SmallVec<[ReservedPart; 1]>;
+
+/// Tokens or slots of one bucket.
+#[derive(Debug)]
+pub(crate) struct ReservedPart {
+    pub(crate) entry: Py<LimitEntry>,
+    pub(crate) cost: i64,
+    pub(crate) taken: Taken,
+}
+
+/// What was taken from a bucket.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Slots(HeldSlotKey),
+    Tokens(TakenTokens),
+}
+
+/// Tokens that were taken from a bucket.
+#[derive(Debug)]
+pub(crate) struct TakenTokens {
+    /// The limit at the time of the charge. A refund uses it even after a reload.
+    pub(crate) bound: Arc<limiter::BoundLimit>,
+    pub(crate) id: Py<PyAny>,
+    pub(crate) adjustment: Option<Adjustment>,
+    /// The actual cost, to be charged at the end; `None` before it is known.
+    pub(crate) actual: Mutex<Option<i64>>,
+}
+
+impl Taken {
+    #[inline(always)]
+    pub(crate) fn new(
+        slot: Option<HeldSlotKey>,
+        bound: &Arc<limiter::BoundLimit>,
+        id: &Bound<'_, PyAny>,
+        adjustment: Option<&Adjustment>,
+    ) -> Taken {
+        slot.map_or_else(
+            || {
+                let adjustment = adjustment.cloned().and_then(Adjustment::after_spend);
+                let (bound, id) = (Arc::clone(bound), id.clone().unbind());
+                Taken::Tokens(TakenTokens { bound, id, adjustment, actual: Mutex::new(None) })
+            },
+            Taken::Slots,
+        )
+    }
+}
+
+impl ReservedPart {
+    /// Returns what a call has taken from each bucket; `shown` are its ids and limits.
+    pub(crate) fn all(py: Python<'_>, taken: &Acquired, shown: &[DecisionPart]) -> Parts {
+        let parts = taken.parts().map(|(index, slot)| {
+            let (transaction, (id, cost, entry)) = (&taken.transactions[index], &shown[index]);
+            let adjustment = transaction.adjustment.as_ref();
+            let taken = Taken::new(slot, &transaction.limit, id.bind(py), adjustment);
+            ReservedPart { entry: entry.clone_ref(py), cost: *cost, taken }
+        });
+        parts.collect()
+    }
+
+    /// Returns the operation that ends this part; `None` if nothing changes.
+    pub(crate) fn ending(
+        &self,
+        py: Python<'_>,
+        slots: &OpenSlots,
+        is_cancelled: bool,
+    ) -> Option<Ending> {
+        match &self.taken {
+            Taken::Slots(slot) => slots.end(*slot),
+            Taken::Tokens(tokens) => tokens.ending(py, self.cost, is_cancelled),
+        }
+    }
+
+    pub(crate) fn slot(&self) -> Option<HeldSlotKey> {
+        if let Taken::Slots(slot) = self.taken { Some(slot) } else { None }
+    }
+}
+
+impl TakenTokens {
+    #[inline(never)]
+    fn ending(&self, py: Python<'_>, estimate: i64, is_cancelled: bool) -> Option<Ending> {
+        let actual = self.actual.lock().unwrap_or(if is_cancelled { 0 } else { estimate });
+        let (verb, cost) = match actual.saturating_sub(estimate) {
+            0 => return None,
+            more @ 1.. => (Verb::ChargePartial, more),
+            less => (Verb::Refund, -less),
+        };
+        let id = id_text(self.id.bind(py)).ok()?.into();
+        Some(Ending {
+            limit: Arc::clone(&self.bound),
+            id,
+            adjustment: self.adjustment.clone(),
+            verb,
+            cost,
+        })
+    }
+}
 
 #[doc = doc!(Reservation)]
 #[pyclass(frozen, module = "penstock")]
@@ -104,8 +202,9 @@ impl Reservation {
         shown: Vec<DecisionPart>,
         answered: AnsweredAll,
     ) -> PyResult<Bound<'py, Reservation>> {
-        let parts = handle.hold_all(py, transactions, &shown, &answered);
-        let data = several_data(py, handle, answered, shown)?;
+        let taken = handle.hold_all(py, transactions, answered);
+        let parts = ReservedPart::all(py, &taken, &shown);
+        let data = several_data(py, handle, taken.answered, shown)?;
         Bound::new(py, Reservation::new(handle, data, parts))
     }
 

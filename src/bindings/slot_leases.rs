@@ -7,17 +7,12 @@ use pyo3::types::{PyCFunction, PyDict, PyTuple};
 use smallvec::smallvec;
 
 use crate::bindings::clock::ManualClock;
-use crate::bindings::decision::DecisionPart;
 use crate::bindings::limiter_handle::LimiterHandle;
-use crate::bindings::taken::{Parts, ReservedPart, Taken};
 use crate::clock::{AnyClock, Clock, Stopwatch};
-use crate::engine::answer::Outcome;
-use crate::engine::batch::Kind;
 use crate::engine::state::Lease;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::engine::verb::Verb;
 use crate::limiter::{
-    self, AddedSlot, Answered, AnsweredAll, CallError, Ending, Endings, HeldSlotKey, Transaction,
+    self, Acquired, AddedSlot, AnsweredAll, CallError, Ending, Endings, HeldSlotKey, Transaction,
     count_endings,
 };
 use crate::renewer::{RENEWER, Renewed};
@@ -42,33 +37,26 @@ impl LimiterHandle {
         now: Timestamp,
     ) -> HeldSlotKey {
         let id = bound.entry().canonical(id).unwrap_or(id.into());
-        // Due by the limiter's clock, which may differ from the store's.
-        let now = if self.core.store().remote().is_some() { self.core.clock().now() } else { now };
-        self.renew_added(py, self.slots.add(bound, &id, cost, lease, now))
+        let added = self.slots.add(bound, &id, cost, lease, self.due_at(now));
+        self.renew_added(py, added)
     }
 
-    /// Returns what an answer about several buckets has taken, and holds the slots of it.
+    /// Holds the slots that an answer about several buckets has taken.
     pub(crate) fn hold_all(
         self: &Arc<Self>,
         py: Python<'_>,
         transactions: Vec<Transaction>,
-        shown: &[DecisionPart],
-        answered: &AnsweredAll,
-    ) -> Parts {
-        let mut parts = Parts::with_capacity(transactions.len());
-        let found = transactions.into_iter().zip(shown).zip(&answered.parts);
-        for ((transaction, (id, cost, entry)), Answered { answer, .. }) in found {
-            let Transaction { limit: bound, id: text, kind, adjustment, .. } = transaction;
-            let cost = *cost;
-            if answer.outcome != Outcome::Allowed || kind == Kind::Check {
-                continue;
-            }
-            let lease = bound.entry().lease(Verb::Reserve, &text, cost, answer);
-            let slot = lease.map(|lease| self.hold(py, &bound, &text, cost, lease, answer.now));
-            let taken = Taken::new(slot, &bound, id.bind(py), adjustment.as_ref());
-            parts.push(ReservedPart { entry: entry.clone_ref(py), cost, taken });
-        }
-        parts
+        answered: AnsweredAll,
+    ) -> Acquired {
+        let now = self.due_at(answered.now);
+        let slots = self.slots.hold_all(&transactions, &answered, now).into_iter();
+        let slots = slots.map(|slot| slot.map(|slot| self.renew_added(py, slot))).collect();
+        Acquired { transactions, answered, slots, decided: None }
+    }
+
+    /// Returns the instant of an answer by the limiter's clock, which may differ from the store's.
+    fn due_at(&self, now: Timestamp) -> Timestamp {
+        if self.core.store().remote().is_some() { self.core.clock().now() } else { now }
     }
 
     /// Plans the renewal of slots that were added, if it has to look at them earlier than planned.

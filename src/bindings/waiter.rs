@@ -1,7 +1,9 @@
-//! The class `Waiter`: a caller that waits, in a thread or in a task.
+//! The class `Waiter`, and what changes wait queues and wakes their callers; the queues are in
+//! `limiter/waiting/`.
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
 use crate::bindings::clock::ManualClock;
@@ -9,16 +11,18 @@ use crate::bindings::decision::{Decision, DecisionPart, several, several_data};
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::{raise, rate_limited};
 use crate::bindings::limit_entry::LimitEntry;
-use crate::bindings::limiter_handle::LimiterHandle;
-use crate::bindings::reservation::Reservation;
-use crate::bindings::taken::{ReservedPart, Taken};
-use crate::bindings::wakeup::Wakeup;
+use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle, Wakeup};
+use crate::bindings::reservation::{Reservation, ReservedPart};
 use crate::clock::Clock;
 use crate::engine::batch::Kind;
 use crate::engine::factor::Adjustment;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
-use crate::limiter::{Acquired, Call, Transaction, WaitOutcome, WaitingCall, Want};
+use crate::limiter::{
+    self, Acquired, BoundLimit, BucketChange, Call, Driven, Ending, Transaction, WaitOutcome,
+    WaitingCall, Want,
+};
+use crate::store::Store;
 use crate::sync::{AtomicBool, Ordering};
 
 #[doc = doc!(Waiter)]
@@ -171,13 +175,8 @@ impl Waiter {
             return Ok(Bound::new(py, Decision::new(data))?.into_any());
         }
         let shown = self.shown(py, &taken.transactions)?;
-        let parts = taken.parts().map(|(index, slot)| {
-            let (transaction, (id, cost, entry)) = (&taken.transactions[index], &shown[index]);
-            let adjustment = transaction.adjustment.as_ref();
-            let taken = Taken::new(slot, &transaction.limit, id.bind(py), adjustment);
-            ReservedPart { entry: entry.clone_ref(py), cost: *cost, taken }
-        });
-        let reserved = Reservation::new(&self.handle, data, parts.collect());
+        let parts = ReservedPart::all(py, &taken, &shown);
+        let reserved = Reservation::new(&self.handle, data, parts);
         Ok(Bound::new(py, reserved)?.into_any())
     }
 
@@ -221,4 +220,147 @@ pub(crate) fn rate_limited_error<'py>(
     let (name, wait) = (decision.getattr("name")?, wait_ns as f64 / 1e9);
     let message = format!("denied by {name}: the turn would come in {wait} s, too late");
     rate_limited(&denied, &message)
+}
+
+pub(crate) type Wakeups = Driven<Arc<Wakeup>>;
+
+impl LimiterHandle {
+    /// Lets `act` change the queues, and wakes callers, except the one of the call `own`, who is awake.
+    pub(crate) fn drive<T: Send>(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        own: Option<u64>,
+        act: impl FnOnce(&AnyLimiter, &mut Wakeups) -> T + Send,
+    ) -> PyResult<T> {
+        let mut driven = Driven::default();
+        let result = self.run(py, |core| act(core, &mut driven));
+        self.conclude(py, own, driven).map(|()| result)
+    }
+
+    /// Wakes callers, except the one of the call `own`. Callers that cannot be woken leave.
+    fn conclude(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        own: Option<u64>,
+        mut driven: Wakeups,
+    ) -> PyResult<()> {
+        let mut interrupted = None;
+        // On a manual clock the timer steps for a caller, but cannot ask a store that waits.
+        let is_timed = self.clock.bind(py).is_instance_of::<ManualClock>();
+        let wakes_moved = !is_timed || self.core.store().may_wait();
+        loop {
+            if driven.plans_renewal {
+                self.plan_renewal(py);
+            }
+            let mut gone = Vec::new();
+            let moved = driven.moved.into_iter().filter(|_| wakes_moved);
+            for (number, wakeup) in driven.woken.into_iter().chain(moved) {
+                let Err(error) = (if own == Some(number) { Ok(()) } else { wakeup.notify(py) })
+                else {
+                    continue;
+                };
+                if error.is_instance_of::<PyException>(py) {
+                    // The caller's event loop is closed.
+                    gone.push(number);
+                } else {
+                    // An interruption is meant for this thread. The caller is woken nevertheless.
+                    let _ = wakeup.notify(py);
+                    interrupted.get_or_insert(error);
+                }
+            }
+            if gone.is_empty() {
+                break;
+            }
+            driven = Driven::default();
+            let leave = |core: &AnyLimiter, driven: &mut Wakeups| {
+                gone.iter().for_each(|number| self.waiting.leave(core, *number, driven));
+            };
+            self.run(py, |core| leave(core, &mut driven));
+        }
+        self.set_waiting_timer(py);
+        interrupted.map_or(Ok(()), Err)
+    }
+
+    /// Sets the timer that a `ManualClock` calls when the next call is due, even in a single large move.
+    fn set_waiting_timer(self: &Arc<Self>, py: Python<'_>) {
+        let Ok(clock) = self.clock.bind(py).cast::<ManualClock>() else { return };
+        let mut timer = self.waiting_timer.lock();
+        let next = self.waiting.next_instant().map(|next| next.get());
+        if timer.map(|(at, _)| at) == next {
+            return;
+        }
+        let callback = Py::new(py, WaitTimer { handle: Arc::clone(self) }).map(Py::into_any);
+        let set = next.zip(callback.ok()).map(|(at, call)| clock.get().set_timer(at, call));
+        let before = std::mem::replace(&mut *timer, set);
+        drop(timer);
+        before.into_iter().for_each(|timer| clock.get().drop_timer(timer));
+    }
+
+    /// Returns what is held, and closes the store. All waiters raise an error.
+    pub(crate) fn close(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+        if !self.is_closed() {
+            self.return_slots(py)?;
+        }
+        self.close_store();
+        let now = self.core.clock().now();
+        self.drive(py, None, |_, driven| self.waiting.close(now, driven))
+    }
+
+    /// Asks again for the first waiter of a bucket, or of all, because it may be allowed now.
+    pub(crate) fn wake_waiters(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        bucket: Option<(&BoundLimit, &str)>,
+        change: BucketChange,
+    ) -> PyResult<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let mut driven = Driven::default();
+        // Asks no store that may wait, so that this may be an event loop.
+        self.waiting.change(&self.core, bucket, change, &mut driven);
+        self.conclude(py, None, driven)
+    }
+
+    /// Executes the ends of a reservation, and wakes waiters.
+    pub(crate) fn end(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        endings: &[Ending],
+        waits: bool,
+    ) -> Result<(), limiter::Failure> {
+        self.execute(py, endings, waits)?;
+        self.wake_after(py, endings);
+        Ok(())
+    }
+
+    /// Wakes waiters after tokens or slots were returned.
+    pub(crate) fn wake_after(self: &Arc<Self>, py: Python<'_>, endings: &[Ending]) {
+        for Ending { limit, id, verb, .. } in endings {
+            let change = match verb {
+                Verb::Release(_) => BucketChange::Release,
+                Verb::Refund => BucketChange::Refund,
+                _ => continue,
+            };
+            if let Err(error) = self.wake_waiters(py, Some((limit, id)), change) {
+                // They are returned in any case.
+                error.write_unraisable(py, None);
+            }
+        }
+    }
+}
+
+/// Callback that a `ManualClock` calls when a waiter is due.
+#[pyclass(frozen, module = "penstock._core")]
+#[derive(Debug)]
+struct WaitTimer {
+    handle: Arc<LimiterHandle>,
+}
+
+#[pymethods]
+impl WaitTimer {
+    fn __call__(&self, py: Python<'_>) -> PyResult<()> {
+        *self.handle.waiting_timer.lock() = None;
+        self.handle.drive(py, None, |core, driven| self.handle.waiting.step_all(core, driven))
+    }
 }

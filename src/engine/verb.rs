@@ -28,12 +28,38 @@ pub enum Verb {
     Renew(Lease),
 }
 
+/// What operations do that differ only in their form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Take tokens or slots if they are there.
+    Take,
+    /// Look whether they are.
+    Look,
+    /// Return them.
+    Return,
+    /// Take them although they may not be there.
+    Charge,
+}
+
 impl Verb {
+    /// Returns what the operation does.
+    #[inline(always)]
+    pub const fn effect(self) -> Effect {
+        match self {
+            Verb::Spend | Verb::Reserve => Effect::Take,
+            Verb::Check => Effect::Look,
+            Verb::Refund | Verb::Release(_) => Effect::Return,
+            Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter | Verb::Renew(_) => {
+                Effect::Charge
+            }
+        }
+    }
+
     /// Returns whether a denial of this operation denies the others of its batch. The other verbs are
     /// independent of each other.
     #[inline(always)]
     pub const fn decides(self) -> bool {
-        matches!(self, Verb::Spend | Verb::Reserve | Verb::Check)
+        matches!(self.effect(), Effect::Take | Effect::Look)
     }
 
     /// Returns whether the operation takes as many tokens as possible, and may be denied nevertheless.
@@ -51,6 +77,6 @@ impl Verb {
     /// Returns whether the operation returns tokens or slots. Such an operation denies nothing.
     #[inline(always)]
     pub const fn returns(self) -> bool {
-        matches!(self, Verb::Refund | Verb::Release(_))
+        matches!(self.effect(), Effect::Return)
     }
 }

@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::key::{LimitName, bucket_key};
 use crate::engine::registry::Registry;
-use crate::engine::verb::Verb;
+use crate::engine::verb::{Effect, Verb};
 use crate::latencies::{Histogram, Latencies};
 use crate::limiter::Limiter;
 use crate::limiter::error::{Failure, unknown_limit};
@@ -140,20 +140,16 @@ impl Counters {
     /// Counts a decision on a canonical id.
     #[inline(always)]
     pub(super) fn count(&self, stripe: &Stripe, verb: Verb, allowed: bool, shadow: bool, id: &str) {
-        let first = match verb {
-            Verb::Spend | Verb::Reserve => SPENDS,
-            Verb::Check => CHECKS,
-            Verb::Refund => {
+        let first = match verb.effect() {
+            Effect::Take => SPENDS,
+            Effect::Look => CHECKS,
+            Effect::Return if verb == Verb::Refund => {
                 stripe.add(REFUNDS);
                 return;
             }
             // A waiter is counted when it is served or refused, a settled reservation when it was made, and
             // what was used already is no decision.
-            Verb::Charge
-            | Verb::ChargePartial
-            | Verb::ChargeAfter
-            | Verb::Release(_)
-            | Verb::Renew(_) => return,
+            Effect::Return | Effect::Charge => return,
         };
         if allowed {
             stripe.add(first);

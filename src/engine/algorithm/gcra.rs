@@ -14,7 +14,7 @@ use crate::engine::divisor::Divisor;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
 use crate::engine::state::{Lifetime, State, StateKind, Write};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::engine::verb::Verb;
+use crate::engine::verb::{Effect, Verb};
 
 /// Holds up to `burst` tokens; `count` are added per `period`.
 // What a spend reads comes first.
@@ -223,16 +223,14 @@ impl Algorithm for TokenBucket {
         // Below 0 if the bucket is overdrawn. Cannot overflow, here and below: `missing` is at most
         // 2^63 - 1, and the increment of a cost at most B.
         let left = self.burst_offset.get() - missing;
-        let retry_after = match verb {
-            Verb::Spend | Verb::Reserve | Verb::Check => {
-                self.emission_interval.get() * cost.get() - left
-            }
-            Verb::Refund | Verb::Release(_) | Verb::Renew(_) => 0,
+        let retry_after = match verb.effect() {
+            Effect::Take | Effect::Look => self.emission_interval.get() * cost.get() - left,
+            Effect::Return => 0,
             // As if the bucket held twice the burst. The cost is at most the burst.
-            Verb::Charge if !allowed => {
+            Effect::Charge if verb == Verb::Charge && !allowed => {
                 self.emission_interval.get() * cost.get() - self.burst_offset.get() - left
             }
-            Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter => -left,
+            Effect::Charge => -left,
         };
         let remaining = if left > 0 { self.divisor.divide(left) } else { 0 };
         // The next token is there once only `burst - remaining - 1` intervals are missing.

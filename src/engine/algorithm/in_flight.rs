@@ -335,9 +335,8 @@ impl Algorithm for InFlight {
             Verb::Spend | Verb::Reserve | Verb::Check => self.spend(cost, found, now),
             Verb::Release(lease) => self.release(cost, lease, found, now),
             Verb::Renew(lease) => self.renew(cost, lease, found, now),
-            Verb::Refund | Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter => {
-                (false, Write::Keep)
-            }
+            // No other verb fits slots.
+            _ => (false, Write::Keep),
         }
     }
 
@@ -361,11 +360,9 @@ impl Algorithm for InFlight {
             allowed,
             unlimited: false,
             remaining: (self.count - used).max(0),
-            retry_after: match verb {
-                Verb::Spend | Verb::Reserve | Verb::Check => {
-                    wait_for(used + cost.get() - self.count)
-                }
-                _ => Nanos::ZERO,
+            retry_after: match verb.decides() {
+                true => wait_for(used + cost.get() - self.count),
+                false => Nanos::ZERO,
             },
             reset_after: match (slots.current, slots.previous) {
                 (0, 0) => Nanos::ZERO,

@@ -13,7 +13,7 @@ use crate::engine::factor::Factor;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
 use crate::engine::state::{Lifetime, State, StateKind, Write};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::engine::verb::Verb;
+use crate::engine::verb::{Effect, Verb};
 
 /// Holds up to `size` requests; `drip_size` leave every `drip_rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -341,11 +341,13 @@ impl Algorithm for LeakyBucket {
         let now = now.min(State::MAX_INSTANT);
         let content = self.content(after, now);
         let level = content.level;
-        let excess = match verb {
-            Verb::Spend | Verb::Reserve | Verb::Check => level + cost.get() - self.size,
-            Verb::Refund | Verb::Release(_) | Verb::Renew(_) => 0,
-            Verb::Charge if !allowed => level + cost.get() - self.max_level(),
-            Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter => level - self.size,
+        let excess = match verb.effect() {
+            Effect::Take | Effect::Look => level + cost.get() - self.size,
+            Effect::Return => 0,
+            Effect::Charge if verb == Verb::Charge && !allowed => {
+                level + cost.get() - self.max_level()
+            }
+            Effect::Charge => level - self.size,
         };
         Decision {
             allowed,

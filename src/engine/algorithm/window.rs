@@ -10,7 +10,7 @@ use crate::engine::decision::Decision;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
 use crate::engine::state::{Lifetime, State, Write};
 use crate::engine::time::{Nanos, Timeline, Timestamp};
-use crate::engine::verb::Verb;
+use crate::engine::verb::{Effect, Verb};
 
 /// Where a window starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -203,11 +203,11 @@ impl<W: WindowRules> Algorithm for W {
             allowed,
             unlimited: false,
             remaining: (self.capacity() - window.used).max(0),
-            retry_after: match verb {
-                Verb::Spend | Verb::Reserve | Verb::Check => wait(window.used + cost.get()),
-                Verb::Refund | Verb::Release(_) | Verb::Renew(_) => Nanos::ZERO,
-                Verb::Charge if !allowed => window.left,
-                Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter => wait(window.used),
+            retry_after: match verb.effect() {
+                Effect::Take | Effect::Look => wait(window.used + cost.get()),
+                Effect::Return => Nanos::ZERO,
+                Effect::Charge if verb == Verb::Charge && !allowed => window.left,
+                Effect::Charge => wait(window.used),
             },
             reset_after: window.left,
             next_token_after: self.wait_for(slot + 1, &window),

@@ -2,6 +2,7 @@
 
 mod endings;
 mod renewal;
+mod sharing;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use crate::sync::{TryLock, TryLockGuard, forks};
 
 pub use endings::{Ending, Endings, count_endings};
 pub use renewal::Returned;
+pub(super) use sharing::Releases;
 
 /// The first pause after a store has not answered a renewal, which doubles up to the longest.
 const FIRST_PAUSE: Nanos = Nanos::from_millis(100);
@@ -192,7 +194,7 @@ impl OpenSlots {
     }
 
     /// Adds the slots that a reservation of several transactions has taken; `None` for each other one.
-    pub(super) fn hold_all(
+    pub fn hold_all(
         &self,
         transactions: &[Transaction],
         answered: &AnsweredAll,

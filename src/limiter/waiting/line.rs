@@ -9,11 +9,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::engine::time::{Nanos, Timestamp};
+use crate::limiter::slots::Releases;
 use crate::limiter::waiting::turn::{Demand, Estimate};
 use crate::limiter::waiting::{Acquired, Driven, WaitOutcome, WaitingCall};
 
-/// For how long a process hands all slots that it returns to its own waiters.
-const HANDOFF_TIME: Nanos = Nanos::from_millis(200);
 /// By how much a turn may be later than estimated before the later estimates are computed again.
 const SLACK: i64 = 1_000_000;
 
@@ -76,7 +75,7 @@ struct Queue {
     is_changed: bool,
     /// The estimated turn of the last, and the instant at which the bucket was read; `None` if unknown.
     tail: Option<(Estimate, Timestamp)>,
-    slots: Returns,
+    slots: Releases,
 }
 
 /// A call in a queue.
@@ -107,19 +106,6 @@ pub(super) enum Task {
     Serve(u64, Charge),
     /// Ask how long the bucket is in debt.
     Reckon,
-}
-
-/// How slots that were returned are shared with the waiters of other processes.
-#[derive(Debug)]
-struct Returns {
-    /// When the first asks without a release, because other processes return slots, too.
-    poll_at: Timestamp,
-    /// The number of releases for which the store was not asked yet.
-    count: u32,
-    /// Whether a release was handed to the waiters since the last question without one.
-    is_handed: bool,
-    /// When a release was last left to other processes, or the queue began.
-    left_at: Timestamp,
 }
 
 /// A question to the store: may this call have all that it wants?
@@ -293,8 +279,7 @@ impl<W: Clone> Line<W> {
             return None;
         }
         queue.is_changed = false;
-        queue.slots.count = queue.slots.count.saturating_sub(1);
-        queue.slots.is_handed &= now < queue.slots.poll_at;
+        queue.slots.ask(now);
         let (call, own) = (Arc::clone(&waiter.call), Some((index, key.clone())));
         let (is_ahead, deadline) = (!queue.charges.is_empty(), waiter.deadline);
         let number = ticket.number;
@@ -421,7 +406,7 @@ impl<W: Clone> Line<W> {
             let is_changed = queue.has_changed(ticket);
             queue.tickets.remove(&ticket);
             queue.ask_at =
-                if is_polled && !is_changed { now.max(queue.slots.poll_at) } else { now };
+                if is_polled && !is_changed { now.max(queue.slots.poll_at()) } else { now };
             if queue.tickets.is_empty() {
                 self.queues.remove(key);
             }
@@ -504,14 +489,9 @@ impl<W: Clone> Line<W> {
     /// waiters of other processes now and then.
     pub(super) fn on_release(&mut self, key: &BucketKey, is_polled: bool, now: Timestamp) {
         let Some(queue) = self.queues.get_mut(key) else { return };
-        let slots = &mut queue.slots;
-        if is_polled && slots.is_handed && now >= slots.left_at.saturating_add(HANDOFF_TIME) {
-            slots.left_at = now;
-            return;
+        if queue.slots.add(is_polled, now) {
+            (queue.ask_at, queue.is_changed) = (now, true);
         }
-        slots.is_handed = true;
-        slots.count = slots.count.saturating_add(1);
-        (queue.ask_at, queue.is_changed) = (now, true);
     }
 
     /// Returns the first call whose deadline has passed, and has no outcome.
@@ -622,7 +602,7 @@ impl<W: Clone> Line<W> {
 
 impl Queue {
     fn new(now: Timestamp) -> Queue {
-        let slots = Returns { poll_at: now, count: 0, is_handed: false, left_at: now };
+        let slots = Releases::new(now);
         let (tickets, charges, tail) = (BTreeMap::new(), VecDeque::new(), None);
         let (is_early, is_changed) = (false, false);
         Queue { tickets, charges, is_early, ask_at: now, is_changed, tail, slots }
@@ -661,12 +641,13 @@ impl Queue {
     }
 
     fn poke(&mut self, now: Timestamp) {
-        (self.ask_at, self.slots.poll_at, self.is_changed) = (now, now, true);
+        self.slots.poke(now);
+        (self.ask_at, self.is_changed) = (now, true);
     }
 
     /// Returns whether an answer for `ticket` may be outdated.
     fn has_changed(&self, ticket: Ticket) -> bool {
-        self.is_changed || self.slots.count > 0 || !self.is_next(ticket)
+        self.is_changed || self.slots.is_open() || !self.is_next(ticket)
     }
 
     /// Asks for the first again after `wait`; sooner if slots may be returned in between, and for the last
@@ -680,29 +661,16 @@ impl Queue {
         now: Timestamp,
     ) {
         let has_changed = self.has_changed(ticket);
-        self.slots.count = 0;
-        if is_polled && self.slots.poll_at <= now {
-            self.slots.poll_at = now.saturating_add(poll_interval(now));
-        }
+        self.slots.deny(is_polled, now);
         // A wait of zero without a charge would be a busy loop.
         let turn = now.saturating_add(wait.max(Nanos::clamped(1)));
         self.ask_at = match is_polled {
             _ if has_changed => now,
-            true => turn.min(self.slots.poll_at),
+            true => turn.min(self.slots.poll_at()),
             false => turn,
         };
         if let Some(last) = last.filter(|&last| last > now) {
             self.ask_at = self.ask_at.min(last);
         }
     }
-}
-
-/// Returns the time after which the first asks again for a slot that another process may have returned:
-/// 50 ms, give or take a quarter so that processes do not ask in lockstep.
-fn poll_interval(now: Timestamp) -> Nanos {
-    const MIN: i64 = 37_500_000;
-    const SPREAD: i64 = 25_000_000;
-    // The golden ratio spreads the digits of the instant.
-    let digits = now.get().cast_unsigned().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-    Nanos::clamped(MIN + digits.cast_signed() % SPREAD)
 }

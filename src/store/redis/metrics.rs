@@ -6,7 +6,7 @@ use crate::clock::Stopwatch;
 use crate::engine::answer::Answer;
 use crate::engine::named_enum::named_enum;
 use crate::engine::time::Nanos;
-use crate::engine::verb::Verb;
+use crate::engine::verb::Effect;
 use crate::latencies::{Histogram, Latencies};
 use crate::store::StoreError;
 use crate::store::redis::codec::Found;
@@ -72,13 +72,11 @@ impl CallKind {
     /// Returns the kind of a call with these operations.
     pub(super) fn of(operations: &[RemoteOp]) -> CallKind {
         let [operation] = operations else { return CallKind::Several };
-        match operation.verb {
-            Verb::Spend | Verb::Reserve => CallKind::Spend,
-            Verb::Check => CallKind::Check,
-            Verb::Refund | Verb::Release(_) => CallKind::Refund,
-            Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter | Verb::Renew(_) => {
-                CallKind::Charge
-            }
+        match operation.verb.effect() {
+            Effect::Take => CallKind::Spend,
+            Effect::Look => CallKind::Check,
+            Effect::Return => CallKind::Refund,
+            Effect::Charge => CallKind::Charge,
         }
     }
 }
