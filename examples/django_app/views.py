@@ -15,7 +15,7 @@ from penstock.identity import by_user
 if TYPE_CHECKING:
     from django.http.response import HttpResponseBase
 
-    from penstock.web.outcome import Outcome
+    from penstock.adapter import Outcome
 
 UNAUTHORIZED = 401
 

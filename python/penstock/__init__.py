@@ -11,7 +11,9 @@ from penstock._core import (
     SystemClock,
     __version__,
 )
-from penstock.decisions import Decisions
+from penstock._decisions import Decisions
+from penstock._explanation import Explanation
+from penstock._hints import attach_hints
 from penstock.errors import (
     ConfigError,
     CostError,
@@ -28,8 +30,6 @@ from penstock.errors import (
     TransactionError,
     UnknownLimit,
 )
-from penstock.explanation import Explanation
-from penstock.hints import attach_hints
 
 # `typing` would take longer to import than everything else here; type checkers know the name.
 TYPE_CHECKING = False
@@ -88,4 +88,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -11,9 +11,10 @@ import numpy
 import numpy.typing
 from typing_extensions import Buffer
 
-from penstock.decisions import Decisions
+from penstock._decisions import Decisions
+from penstock._explanation import Explanation
+from penstock._wait_queue import Ready
 from penstock.errors import RateLimited
-from penstock.explanation import Explanation
 from penstock.types import (
     Algorithm,
     Anchor,
@@ -29,7 +30,6 @@ from penstock.types import (
     StoreStats,
     Transaction,
 )
-from penstock.wait_queue import Ready
 
 __all__ = [
     "BoundLimit",

@@ -3,14 +3,14 @@
 docs/adapters.md has the duties of an adapter, and an example.
 """
 
-from penstock.web.decide import RouteLimits
-from penstock.web.events import used_share
-from penstock.web.guard import Guard, GuardOptions, check_on_denied, check_options
-from penstock.web.lifecycle import Visit, admit, refund_failed
-from penstock.web.outcome import Outcome
-from penstock.web.replacements import force_enabled, reset_guards
-from penstock.web.request import EnvironRequest, MissingId, Request, Response
-from penstock.web.route_table import (
+from penstock._web.decide import RouteLimits
+from penstock._web.events import used_share
+from penstock._web.guard import Guard, GuardOptions, check_on_denied, check_options
+from penstock._web.lifecycle import Visit, admit, refund_failed
+from penstock._web.outcome import Outcome
+from penstock._web.replacements import force_enabled, reset_guards
+from penstock._web.request import EnvironRequest, MissingId, Request, Response
+from penstock._web.route_table import (
     EXEMPT,
     Known,
     Route,
@@ -19,8 +19,8 @@ from penstock.web.route_table import (
     nested_limits,
     scope_of,
 )
-from penstock.web.rule import METHODS, Rule, RuleOptions, WrittenLimits, make_rule
-from penstock.web.wsgi_visit import VISIT_KEY, WsgiVisit, limit_responses
+from penstock._web.rule import METHODS, Rule, RuleOptions, WrittenLimits, make_rule
+from penstock._web.wsgi_visit import VISIT_KEY, WsgiVisit, limit_responses
 
 __all__ = [
     "EXEMPT",

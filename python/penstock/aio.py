@@ -25,7 +25,7 @@ from typing import (
     overload,
 )
 
-from penstock import task_queue
+from penstock import _task_queue as task_queue
 from penstock._core import (
     IPV6_PREFIX,
     BoundLimit,
@@ -35,9 +35,9 @@ from penstock._core import (
     reserve_timeout_ns,
     timeout_ns,
 )
+from penstock._hints import attach_hints
+from penstock._replies import replies_of
 from penstock.errors import ConfigError, ReservationError
-from penstock.hints import attach_hints
-from penstock.replies import replies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.extras import Extra
+from penstock._extras import Extra
 from penstock.outbound.transport import NotSent, PacedInTask
 
 with Extra("aiohttp"):

@@ -6,9 +6,9 @@ import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast, overload
 
+from penstock._validation import check_call, check_flag, duration_ns, slots_error
 from penstock.aio import AsyncLimiter, plain_limiter
 from penstock.errors import ConfigError
-from penstock.validation import check_call, check_flag, duration_ns, slots_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,5 +1,5 @@
 """Response headers of a decision, in each supported style."""
 
-from penstock.web.headers import STYLES, Fields, HeaderValues, headers, values
+from penstock._web.headers import STYLES, Fields, HeaderValues, headers, values
 
 __all__ = ["STYLES", "Fields", "HeaderValues", "headers", "values"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.extras import Extra
+from penstock._extras import Extra
 from penstock.outbound.transport import AsyncPacedTransport, HeldStream, NotSent, PacedTransport
 
 with Extra("httpx2"):

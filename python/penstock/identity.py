@@ -1,7 +1,7 @@
 """Client ids: the ready-made ones, and the client address behind trusted proxies."""
 
-from penstock.web.address import ClientAddress, client_address
-from penstock.web.identity import (
+from penstock._web.address import ClientAddress, client_address
+from penstock._web.identity import (
     by_address,
     by_api_key,
     by_header,

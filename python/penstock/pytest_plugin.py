@@ -161,7 +161,7 @@ def _check_markers(item: pytest.Item) -> None:
 
 
 def _force_enabled(enabled: bool | None) -> bool | None:
-    from penstock.web.replacements import force_enabled  # noqa: PLC0415  most suites never need it
+    from penstock._web.replacements import force_enabled  # noqa: PLC0415  most suites never need it
 
     return force_enabled(enabled)
 
@@ -202,7 +202,7 @@ def penstock_clock(pytestconfig: pytest.Config) -> Iterator[ManualClock]:
 def _system_limiters() -> list[Limiter]:
     """Return the limiters of existing guards that keep the time of the system."""
     # Without this module, there are no guards.
-    switch = sys.modules.get("penstock.web.replacements")
+    switch = sys.modules.get("penstock._web.replacements")
     guards = [] if switch is None else switch.switch.guards()
     return [g.limiter for g in guards if isinstance(g.limiter.clock, SystemClock)]
 
@@ -313,7 +313,7 @@ def reset_limits(*limiters: Limiter) -> None:
         True
     """
     if not limiters:
-        from penstock.web.replacements import reset_guards  # noqa: PLC0415  most suites never need it
+        from penstock._web.replacements import reset_guards  # noqa: PLC0415  most suites never need it
 
         reset_guards()
     for limiter in limiters:

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Final, Unpack
 from urllib.parse import urlsplit
 
-from penstock.extras import Extra
+from penstock._extras import Extra
 from penstock.outbound.transport import NotSent, PacedInThread
 
 with Extra("requests"):

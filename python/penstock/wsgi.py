@@ -5,10 +5,9 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Never, Unpack, cast
 
-from penstock.errors import ConfigError
-from penstock.validation import is_coroutine_function, takes
-from penstock.web.decide import NOTHING
-from penstock.web.guard import (
+from penstock._validation import is_coroutine_function, takes
+from penstock._web.decide import NOTHING
+from penstock._web.guard import (
     Guard,
     GuardOptions,
     check_on_denied,
@@ -16,17 +15,18 @@ from penstock.web.guard import (
     split_limit,
     split_options,
 )
-from penstock.web.identity import everyone, shared
-from penstock.web.request import Response
-from penstock.web.rule import LimitOptions, RuleOptions, make_rule
-from penstock.web.wsgi_visit import MIDDLEWARE_KEY, WsgiVisit
+from penstock._web.identity import everyone, shared
+from penstock._web.request import Response
+from penstock._web.rule import LimitOptions, RuleOptions, make_rule
+from penstock._web.wsgi_visit import MIDDLEWARE_KEY, WsgiVisit
+from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock._core import Limit, Limiter
-    from penstock.web.outcome import Outcome
-    from penstock.web.wsgi_visit import Application, Start
+    from penstock._web.outcome import Outcome
+    from penstock._web.wsgi_visit import Application, Start
 
 __all__ = ["PenstockMiddleware", "Response", "everyone", "shared"]
 

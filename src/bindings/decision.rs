@@ -401,7 +401,7 @@ impl Decision {
     }
 
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("penstock.display")?.call_method1("decision_html", (slf,))
+        slf.py().import("penstock._display")?.call_method1("decision_html", (slf,))
     }
 }
 

@@ -447,7 +447,7 @@ impl Limit {
     }
 
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("penstock.display")?.call_method1("limit_html", (slf,))
+        slf.py().import("penstock._display")?.call_method1("limit_html", (slf,))
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {

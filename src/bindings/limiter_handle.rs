@@ -201,7 +201,7 @@ impl Wakeup {
 
     /// Blocks this thread or greenlet until it is notified, or for `seconds`; `None` means no limit.
     pub(crate) fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
-        let event = GREEN_EVENT.import(py, "penstock.wait_queue", "green_event")?.call0()?;
+        let event = GREEN_EVENT.import(py, "penstock._wait_queue", "green_event")?.call0()?;
         if !event.is_none() {
             return self.wait_in_greenlet(&event, seconds);
         }

@@ -152,7 +152,7 @@ fn explanation<'py>(py: Python<'py>, entry: &Entry, id: &str) -> PyResult<Bound<
         "docs": docs.as_deref(),
         "comment": comment.as_deref(),
     };
-    py.import("penstock.explanation")?.getattr("Explanation")?.call1((facts,))
+    py.import("penstock._explanation")?.getattr("Explanation")?.call1((facts,))
 }
 
 /// Returns the names of an `IntEnum` class, whose members may have an `id_format`.
@@ -429,6 +429,6 @@ impl Limits {
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let counts = slf.get().override_counts(py)?;
-        py.import("penstock.display")?.call_method1("limits_html", (slf, counts))
+        py.import("penstock._display")?.call_method1("limits_html", (slf, counts))
     }
 }

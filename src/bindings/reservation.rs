@@ -537,5 +537,5 @@ impl Drop for Reservation {
 /// Returns an awaitable that completes immediately with `value`.
 fn ready<'py>(value: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: Once<Py<PyAny>> = Once::new();
-    CLASS.import(value.py(), "penstock.wait_queue", "Ready")?.call1((value,))
+    CLASS.import(value.py(), "penstock._wait_queue", "Ready")?.call1((value,))
 }

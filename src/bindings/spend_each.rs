@@ -95,7 +95,7 @@ pub(crate) fn spend_each<'py>(
         }
         Ok(())
     })?;
-    let decisions = DECISIONS.import(py, "penstock.decisions", "Decisions")?;
+    let decisions = DECISIONS.import(py, "penstock._decisions", "Decisions")?;
     decisions.call1((entry, now.get(), ids, columns))
 }
 

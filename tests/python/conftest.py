@@ -17,7 +17,7 @@ from django.conf import settings
 from redis_servers import INSTALLED, Cluster, Server, start_cluster, start_sentinels
 
 import penstock
-from penstock.cli.main import main
+from penstock._cli.main import main
 from penstock.flask import Penstock
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock import explain
+from penstock import _explain as explain
+from penstock._web import guard as options
+from penstock._web import route_table
 from penstock.adapter import EnvironRequest, Guard, Rule, admit, make_rule
 from penstock.identity import ClientAddress
 from penstock.messages import explain_limit
-from penstock.web import guard as options
-from penstock.web import route_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.web.address import ClientAddress, client_address
-from penstock.web.request import EnvironRequest, MissingId
+from penstock._web.address import ClientAddress, client_address
+from penstock._web.request import EnvironRequest, MissingId
 
 OURS = "10.0.0.1"
 TRUSTED = ["10.0.0.0/8", "2001:db8:ffff::/48"]

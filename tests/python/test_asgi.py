@@ -10,10 +10,10 @@ import pytest
 from guards import PEER, left
 
 import penstock
+from penstock._web.guard import Guard
+from penstock._web.identity import by_user
 from penstock.asgi import PenstockMiddleware
 from penstock.identity import shared
-from penstock.web.guard import Guard
-from penstock.web.identity import by_user
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter

@@ -20,10 +20,10 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
+from penstock._web.guard import Guard
+from penstock._web.identity import by_user
 from penstock.asgi import PenstockMiddleware
 from penstock.identity import shared
-from penstock.web.guard import Guard
-from penstock.web.identity import by_user
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock.cli import check
-from penstock.cli import main as cli
+from penstock._cli import check
+from penstock._cli import main as cli
 
 if TYPE_CHECKING:
     from conftest import Command, Write

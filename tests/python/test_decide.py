@@ -9,18 +9,18 @@ import pytest
 from guards import asks, request
 
 import penstock
-import penstock.web.fallback
+import penstock._web.fallback
 from penstock import Limiter
+from penstock._web.guard import Guard
+from penstock._web.rule import make_rule
 from penstock.adapter import admit
-from penstock.web.guard import Guard
-from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter
 
+    from penstock._web.decide import RouteLimits
+    from penstock._web.rule import RuleOptions
     from penstock.types import StorePolicy
-    from penstock.web.decide import RouteLimits
-    from penstock.web.rule import RuleOptions
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_local_decides_over_several_limits_all_or_nothing(limiter: Limiter) -> N
 def test_limiters_of_shares_are_bounded(
     make_limiter: MakeLimiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(penstock.web.fallback, "_MAX_LIMITERS", 2)
+    monkeypatch.setattr(penstock._web.fallback, "_MAX_LIMITERS", 2)
     names = [f"Limit {number}" for number in range(5)]
     limiter = make_limiter(dict.fromkeys(names, "1/minute"))
     guard = Guard(limiter)

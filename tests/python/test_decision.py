@@ -200,7 +200,7 @@ def test_decision_cannot_be_created_or_changed(limiter: Limiter) -> None:
 
 
 def test_headers_are_those_of_the_headers_module(limiter: Limiter) -> None:
-    from penstock.web.headers import headers  # noqa: PLC0415  not imported before it is used
+    from penstock._web.headers import headers  # noqa: PLC0415  not imported before it is used
 
     decision = limiter.spend("Orders", "ada")
     assert decision.headers() == headers(decision, "ietf") != {}

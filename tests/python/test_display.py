@@ -12,7 +12,7 @@ from pages import Page
 
 import penstock
 from penstock import Limit, Limiter, Limits, ManualClock
-from penstock.display import decision_html, limit_html, limits_html
+from penstock._display import decision_html, limit_html, limits_html
 from penstock.messages import explain_limit
 
 SCRIPT = "<script>alert('1')</script>\"&<!--\u202e\x00"

@@ -20,9 +20,9 @@ from django.views import View
 from sites import ADDRESS, limit_fields, site_remaining
 
 import penstock
+from penstock._web.identity import by_user
 from penstock.adapter import Outcome
 from penstock.django import exempt, limit
-from penstock.web.identity import by_user
 
 if TYPE_CHECKING:
     from conftest import DjangoSite

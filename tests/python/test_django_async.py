@@ -15,10 +15,10 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from sites import site_remaining
 
+from penstock._web.identity import by_user, per_route
 from penstock.django import limit
 from penstock.django.signals import limit_denied
 from penstock.identity import shared
-from penstock.web.identity import by_user, per_route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

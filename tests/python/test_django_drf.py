@@ -32,11 +32,11 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 from sites import limit_fields, site_remaining
 
+from penstock._web.identity import by_address, by_user
 from penstock.django import client_id, limit
 from penstock.django.conf import current
 from penstock.django.drf import PenstockMixin, PenstockThrottle
 from penstock.errors import ConfigError
-from penstock.web.identity import by_address, by_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable

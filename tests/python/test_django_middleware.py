@@ -23,17 +23,17 @@ from rest_framework.views import APIView
 from sites import limit_fields, site_remaining
 
 import penstock
+from penstock._web.decide import RouteLimits
 from penstock.django import PenstockMiddleware, exempt, limit
 from penstock.django.drf import PenstockThrottle
 from penstock.django.signals import limit_denied
-from penstock.web.decide import RouteLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import DjangoSite
 
-    from penstock.web.outcome import Outcome
+    from penstock._web.outcome import Outcome
 
 
 def hello(request: HttpRequest) -> HttpResponse:

@@ -12,10 +12,10 @@ from fastapi_app import get, hello, limited
 from guards import PEER, left
 from starlette.testclient import TestClient
 
+from penstock._web.identity import per_route
 from penstock.asgi import PenstockMiddleware
 from penstock.fastapi import MessageLimit, Messages, RateLimit, RequestRefused, install
 from penstock.identity import shared
-from penstock.web.identity import per_route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

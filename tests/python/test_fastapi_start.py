@@ -14,9 +14,9 @@ from guards import PEER
 from starlette.testclient import TestClient
 
 import penstock
+from penstock._web.guard import Guard
 from penstock.fastapi import MessageLimit, RateLimit, install, rate_limited_responses
 from penstock.identity import shared
-from penstock.web.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

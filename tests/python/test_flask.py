@@ -19,8 +19,8 @@ from werkzeug.test import Client, create_environ
 from werkzeug.wrappers import Response
 
 import penstock
+from penstock._web.identity import by_user
 from penstock.flask import Penstock, RequestRefused
-from penstock.web.identity import by_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -109,7 +109,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 LOCKS = """
 import os, signal, sys, threading
 
-from penstock.locks import fork_safe
+from penstock._locks import fork_safe
 
 locks = [fork_safe(threading.Lock()), fork_safe(threading.RLock())]
 is_held, is_over = threading.Event(), threading.Event()

@@ -9,16 +9,16 @@ from guards import PEER, asks, left, request
 
 import penstock
 from penstock import Limiter, Limits, ManualClock
+from penstock._web.guard import Guard
+from penstock._web.rule import make_rule
 from penstock.adapter import admit, reset_guards
 from penstock.identity import by_header, shared
 from penstock.messages import MALFORMED_COST, MISSING_ID
-from penstock.web.guard import Guard
-from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter
 
-    from penstock.web.rule import RuleOptions
+    from penstock._web.rule import RuleOptions
 
 
 @pytest.fixture

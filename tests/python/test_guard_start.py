@@ -10,10 +10,10 @@ from programs import run
 
 import penstock
 from penstock import ConfigError, Limiter, Limits, ManualClock
+from penstock._web.guard import Guard, GuardOptions
+from penstock._web.rule import RuleOptions
 from penstock.flask import Penstock
 from penstock.identity import by_user, everyone, per_route, shared
-from penstock.web.guard import Guard, GuardOptions
-from penstock.web.rule import RuleOptions
 
 
 class Later:
@@ -210,7 +210,7 @@ def test_guard_and_its_options_name_the_same_keywords() -> None:
 
 def test_web_layer_imports_no_framework() -> None:
     code = (
-        "import sys, penstock.web.guard, penstock.wsgi, penstock.cli.main\n"
+        "import sys, penstock._web.guard, penstock.wsgi, penstock._cli.main\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     imported = run(code).split()

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-import penstock.web.headers
-from penstock.web.headers import STYLES, compile_style, encoded, headers
+import penstock._web.headers
+from penstock._web.headers import STYLES, compile_style, encoded, headers
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter

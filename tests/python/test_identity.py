@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
+from penstock._web.identity import IdSource, compile_id
 from penstock.adapter import EnvironRequest, MissingId, make_rule
 from penstock.identity import (
     ClientAddress,
@@ -21,7 +22,6 @@ from penstock.identity import (
     per_route,
     shared,
 )
-from penstock.web.identity import IdSource, compile_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable

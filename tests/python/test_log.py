@@ -11,9 +11,9 @@ import pytest
 from sample_log import write_access_log
 
 import penstock
+from penstock._web.address import client_address
 from penstock.simulate import Trace
 from penstock.simulate.log import LogError, read_log
-from penstock.web.address import client_address
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pytest
 
+from penstock._web.address import client_address
 from penstock.simulate import Trace
 from penstock.simulate.log import LogError
-from penstock.web.address import client_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable

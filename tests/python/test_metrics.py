@@ -22,12 +22,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from servers import SECONDS_TO_ANSWER, ask, free_port, gunicorn, running, wait_until_it_answers
 
 import penstock
+from penstock._web.guard import Guard
+from penstock._web.rule import make_rule
 from penstock.adapter import EnvironRequest, admit
 from penstock.identity import by_header
 from penstock.metrics import PrometheusCollector, instrument
 from penstock.refresher import Refresher
-from penstock.web.guard import Guard
-from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import penstock
+from penstock._web.compile import view_scope
 from penstock.adapter import Guard, make_rule
-from penstock.web.compile import view_scope
 
 
 def names(limiter: penstock.Limiter, *scopes: str) -> list[str]:

@@ -21,7 +21,7 @@ from penstock.adapter import EnvironRequest, Guard, admit, make_rule
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.web.outcome import Outcome
+    from penstock._web.outcome import Outcome
 
 SECOND = 10**9
 

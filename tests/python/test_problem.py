@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pages import Page
 
 from penstock import Limit, Limiter, Limits, ManualClock
+from penstock._web.headers import wait_ns
+from penstock._web.problem import Problem, bad_request, quota_exceeded, reduced_capacity
 from penstock.messages import Translator, describe_limit, format_duration
-from penstock.web.headers import wait_ns
-from penstock.web.problem import Problem, bad_request, quota_exceeded, reduced_capacity
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter

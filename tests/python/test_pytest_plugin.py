@@ -16,10 +16,10 @@ import pytest
 
 import penstock
 from penstock import _core, pytest_plugin
+from penstock._web.headers import STYLES, headers
 from penstock.adapter import Guard, force_enabled
 from penstock.flask import Penstock
 from penstock.pytest_plugin import Response, assert_not_rate_limited, assert_rate_limited, exhaust
-from penstock.web.headers import STYLES, headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,7 +102,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Runner:
 
 
 def test_importing_the_plugin_imports_the_core_and_nothing_else() -> None:
-    modules = ["_core", "decisions", "errors", "explanation", "hints", "pytest_plugin"]
+    modules = ["_core", "_decisions", "_explanation", "_hints", "errors", "pytest_plugin"]
     ours = {"penstock", *(f"penstock.{name}" for name in modules)}
     assert set(programs.run(IMPORT).split()) == ours
 
@@ -120,7 +120,7 @@ def test_suite_without_the_plugin_is_unaffected(
         def test_nothing_changed():
             assert "penstock.pytest_plugin" in sys.modules
             assert isinstance(Limiter({}).clock, SystemClock)
-            assert "penstock.web.guard" not in sys.modules and "flask" not in sys.modules
+            assert "penstock._web.guard" not in sys.modules and "flask" not in sys.modules
         """
     )
     result.assert_outcomes(passed=1)

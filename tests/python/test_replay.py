@@ -17,7 +17,7 @@ from sample_log import write_access_log
 from tables import json_lines
 
 import penstock
-from penstock.cli import replay
+from penstock._cli import replay
 from penstock.simulate import Trace, recommend, simulate
 from penstock.simulate.log import read_log
 
@@ -230,7 +230,7 @@ def test_missing_library_is_named_before_reading_the_log(
 def test_without_numpy_the_error_names_the_extra() -> None:
     program = (
         "import sys; sys.modules['numpy'] = None; sys.stderr = sys.stdout\n"
-        "from penstock.cli.main import main\n"
+        "from penstock._cli.main import main\n"
         "print(main(['replay', 'a.log', '--limit', '1/second']))"
     )
     assert re.fullmatch(r'.*pip install "penstock\[numpy\]".*\n2\n', programs.run(program))

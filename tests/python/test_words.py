@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 
 from penstock import Limit, Limits, ManualClock
+from penstock._web.guard import Guard
+from penstock._web.rule import make_rule
 from penstock.adapter import EnvironRequest, admit
 from penstock.errors import ConfigError
 from penstock.messages import (
@@ -21,11 +23,9 @@ from penstock.messages import (
     make_translator,
 )
 from penstock.types import CalendarPeriod
-from penstock.web.guard import Guard
-from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
-    from penstock.web.outcome import Outcome
+    from penstock._web.outcome import Outcome
 
 GERMAN = {
     "Too many requests": "Zu viele Anfragen",

@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 import penstock
+from penstock._web.outcome import Outcome
 from penstock.adapter import Guard
 from penstock.asgi import PenstockMiddleware
 from penstock.asgi import Response as Head
@@ -24,7 +25,6 @@ from penstock.fastapi import (
     rate_limited_responses,
 )
 from penstock.identity import by_api_key, by_user, per_route
-from penstock.web.outcome import Outcome
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

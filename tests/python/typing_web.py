@@ -8,11 +8,11 @@ from flask import Blueprint, Flask, Response, request
 from flask.views import MethodView
 
 import penstock
+from penstock._web.outcome import Outcome
 from penstock.adapter import Guard
 from penstock.flask import Penstock, RequestRefused
 from penstock.headers import headers
 from penstock.identity import by_address, by_api_key, by_header, by_user, per_route
-from penstock.web.outcome import Outcome
 from penstock.wsgi import PenstockMiddleware
 from penstock.wsgi import Response as Head
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock.validation import is_coroutine_function
-from penstock.web.identity import ReadyId, RequestValue, compile_reader, found_id
-from penstock.web.rule import READ_OPTIONS, SKIPS, WrittenLimits
+from penstock._validation import is_coroutine_function
+from penstock._web.identity import ReadyId, RequestValue, compile_reader, found_id
+from penstock._web.rule import READ_OPTIONS, SKIPS, WrittenLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock._core import Limit
+    from penstock._web.address import ClientAddress
+    from penstock._web.request import Request
+    from penstock._web.rule import AsyncRuleOptions, RuleOptions
     from penstock.asgi.request import AsgiRequest
     from penstock.types import Id
-    from penstock.web.address import ClientAddress
-    from penstock.web.request import Request
-    from penstock.web.rule import AsyncRuleOptions, RuleOptions
 
 
 class ResolvedValue(ReadyId, RequestValue):

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
+from penstock._validation import takes
+from penstock._web.guard import Guard, GuardOptions, check_routeless, split_limit, split_options
+from penstock._web.rule import AsyncReader, LimitOptions
 from penstock.asgi.callables import AsyncLimits
 from penstock.asgi.exchange import Exchange
 from penstock.asgi.response import refuse
@@ -18,17 +21,14 @@ from penstock.asgi.visit import (
     visit_of,
 )
 from penstock.errors import ConfigError
-from penstock.validation import takes
-from penstock.web.guard import Guard, GuardOptions, check_routeless, split_limit, split_options
-from penstock.web.rule import AsyncReader, LimitOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock._core import Limit, Limiter
+    from penstock._web.decide import RouteLimits
+    from penstock._web.rule import AsyncRuleOptions
     from penstock.asgi.request import Receive, Scope, Send
-    from penstock.web.decide import RouteLimits
-    from penstock.web.rule import AsyncRuleOptions
 
 _LIMITED: Final = frozenset({"http", "websocket"})
 

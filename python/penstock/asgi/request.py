@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from penstock.web.request import id_of_key
+from penstock._web.request import id_of_key
 
 if TYPE_CHECKING:
     from penstock.types import Id

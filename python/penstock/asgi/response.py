@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Final
 
-from penstock.web.headers import encoded
+from penstock._web.headers import encoded
 
 if TYPE_CHECKING:
+    from penstock._web.guard import Guard
+    from penstock._web.outcome import Outcome
     from penstock.asgi.request import Receive, Scope, Send
-    from penstock.web.guard import Guard
-    from penstock.web.outcome import Outcome
 
 STARTS: Final = frozenset(
     {"http.response.start", "websocket.accept", "websocket.http.response.start"}

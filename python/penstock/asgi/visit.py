@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from penstock._web.decide import NOTHING
+from penstock._web.lifecycle import Visit
+from penstock._web.request import Response
 from penstock.asgi.exchange import BODIES
 from penstock.asgi.request import AsgiRequest
 from penstock.asgi.response import STARTS
-from penstock.web.decide import NOTHING
-from penstock.web.lifecycle import Visit
-from penstock.web.request import Response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

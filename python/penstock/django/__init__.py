@@ -3,8 +3,8 @@
 Settings modules may import this: it needs neither settings nor loaded apps.
 """
 
-from penstock.extras import Extra
-from penstock.web.identity import everyone, shared
+from penstock._extras import Extra
+from penstock._web.identity import everyone, shared
 
 with Extra("django"):
     from penstock.django.conf import client_id, get_guard, get_limiter

@@ -11,6 +11,9 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 
+from penstock._web.headers import strictest
+from penstock._web.route_table import RouteTable, hides_exemption, never_counting
+from penstock._web.rule import METHODS
 from penstock.django.deferred import waits_for_user
 from penstock.django.ends import watch_request, watch_response
 from penstock.django.request import (
@@ -36,21 +39,18 @@ from penstock.django.view_limits import (
     route_of,
 )
 from penstock.errors import Error
-from penstock.web.headers import strictest
-from penstock.web.route_table import RouteTable, hides_exemption, never_counting
-from penstock.web.rule import METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from django.http import HttpRequest
 
+    from penstock._web.decide import RouteLimits
+    from penstock._web.guard import Guard
+    from penstock._web.outcome import Outcome
+    from penstock._web.route_table import Known, Mistake, Route, ViewLimits
+    from penstock._web.rule import Rule
     from penstock.errors import RateLimited
-    from penstock.web.decide import RouteLimits
-    from penstock.web.guard import Guard
-    from penstock.web.outcome import Outcome
-    from penstock.web.route_table import Known, Mistake, Route, ViewLimits
-    from penstock.web.rule import Rule
 
 _Answer = TypeVar("_Answer")
 _Arguments = TypeVarTuple("_Arguments")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  Django's word
 
+from penstock._explain import is_per_process
 from penstock.django.app_limits import DjangoLimits
 from penstock.django.conf import (
     ADD_MIDDLEWARE,
@@ -20,13 +21,12 @@ from penstock.django.conf import (
 from penstock.django.urls import all_routes, throttles_of
 from penstock.django.view_limits import all_rules, check_view_class, class_of
 from penstock.errors import DOCUMENTATION, ConfigError, ConfigProblem, LimitError
-from penstock.explain import is_per_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from penstock.web.guard import Guard
-    from penstock.web.rule import Rule
+    from penstock._web.guard import Guard
+    from penstock._web.rule import Rule
 
 _TAG: Final = "penstock"
 _KEYS: Final = f"{DOCUMENTATION}/options/"

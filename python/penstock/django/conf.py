@@ -13,15 +13,15 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from penstock._core import Limit
+from penstock._locks import fork_safe
+from penstock._validation import did_you_mean, report_finding
+from penstock._web.guard import Guard, GuardOptions, check_on_denied, find_file
+from penstock._web.identity import IdSource, by_address
+from penstock._web.rule import Rule, make_rule
+from penstock._web.setup_checks import report_foreign_settings
 from penstock.django.app_limits import DjangoLimits
 from penstock.django.request import DjangoRequest
 from penstock.errors import ConfigError
-from penstock.locks import fork_safe
-from penstock.validation import did_you_mean, report_finding
-from penstock.web.guard import Guard, GuardOptions, check_on_denied, find_file
-from penstock.web.identity import IdSource, by_address
-from penstock.web.rule import Rule, make_rule
-from penstock.web.setup_checks import report_foreign_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,6 +24,9 @@ from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 from django.views.generic import View
 
+from penstock._web.lifecycle import refund_failed
+from penstock._web.route_table import EXEMPT, ViewLimits, scope_of
+from penstock._web.rule import RuleOptions, WrittenLimits
 from penstock.django import conf
 from penstock.django.app_limits import on_loop
 from penstock.django.request import AsyncDjangoRequest, DjangoRequest, find_request, visit_of
@@ -36,16 +39,13 @@ from penstock.django.view_limits import (
     scope_of_method,
 )
 from penstock.errors import ConfigError, RateLimited
-from penstock.web.lifecycle import refund_failed
-from penstock.web.route_table import EXEMPT, ViewLimits, scope_of
-from penstock.web.rule import RuleOptions, WrittenLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import Limit
+    from penstock._web.outcome import Outcome
     from penstock.django.request import DjangoVisit
-    from penstock.web.outcome import Outcome
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 

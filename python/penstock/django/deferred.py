@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from django.http import HttpRequest
 
+    from penstock._web.rule import Rule
     from penstock.django.request import DjangoVisit
-    from penstock.web.rule import Rule
 
 _AUTHENTICATE: Final = "perform_authentication"
 _MARK: Final = "__penstock_deferred__"

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from django.core.exceptions import ImproperlyConfigured
 
+from penstock._extras import Extra
+from penstock._web.address import ClientAddress
+from penstock._web.compile import view_scope
+from penstock._web.headers import seconds, wait_ns
+from penstock._web.identity import by_user, compile_id, everyone, shared
+from penstock._web.rule import CHOICES, LIMIT_HINTS, Rule, RuleOptions, make_rule
 from penstock.django import conf
 from penstock.django.request import DjangoRequest, visit_of
 from penstock.django.view_limits import SIMILARITY, THROTTLE, check_view_class, route_of
 from penstock.errors import ConfigError, LimitError, RateLimited
-from penstock.extras import Extra
-from penstock.web.address import ClientAddress
-from penstock.web.compile import view_scope
-from penstock.web.headers import seconds, wait_ns
-from penstock.web.identity import by_user, compile_id, everyone, shared
-from penstock.web.rule import CHOICES, LIMIT_HINTS, Rule, RuleOptions, make_rule
 
 with Extra("drf"):
     from rest_framework.exceptions import APIException, ParseError, Throttled
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
     from penstock._core import Limit
+    from penstock._web.identity import IdSource
+    from penstock._web.outcome import Outcome
+    from penstock._web.route_table import Known
     from penstock.django.app_limits import DjangoLimits
     from penstock.types import Id
-    from penstock.web.identity import IdSource
-    from penstock.web.outcome import Outcome
-    from penstock.web.route_table import Known
 
     _View = APIView
 else:

@@ -8,17 +8,17 @@ from weakref import ref
 
 from django.http import HttpRequest
 
+from penstock._web.lifecycle import Visit
+from penstock._web.request import EnvironRequest
 from penstock.errors import ConfigError
-from penstock.web.lifecycle import Visit
-from penstock.web.request import EnvironRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock._web.decide import RouteLimits
+    from penstock._web.outcome import Outcome
+    from penstock._web.route_table import ViewLimits
     from penstock.types import Id
-    from penstock.web.decide import RouteLimits
-    from penstock.web.outcome import Outcome
-    from penstock.web.route_table import ViewLimits
 
     _Evaluate: TypeAlias = "Callable[[RouteLimits, Any, HttpRequest, DjangoVisit], Outcome | None]"
 

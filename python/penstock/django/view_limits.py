@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.views.generic import View
 
+from penstock._web.compile import view_scope
+from penstock._web.route_table import Route, nested_limits, outermost_limits
+from penstock._web.rule import METHODS
 from penstock.errors import ConfigError
-from penstock.web.compile import view_scope
-from penstock.web.route_table import Route, nested_limits, outermost_limits
-from penstock.web.rule import METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.web.route_table import ViewLimits
-    from penstock.web.rule import Rule
+    from penstock._web.route_table import ViewLimits
+    from penstock._web.rule import Rule
 
 THROTTLE: Final = "__penstock_throttle__"
 """Marks our throttles, for code that must not import REST framework."""

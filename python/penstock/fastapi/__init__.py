@@ -1,7 +1,7 @@
 """Rate limits for FastAPI: dependencies of routes, routers and applications."""
 
-from penstock.extras import Extra
-from penstock.web.identity import everyone, shared
+from penstock._extras import Extra
+from penstock._web.identity import everyone, shared
 
 with Extra("fastapi"):
     from penstock.fastapi.install import install

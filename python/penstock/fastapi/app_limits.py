@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock._web.route_table import EXEMPT, RouteTable, never_counting, scope_of
 from penstock.asgi.visit import AsgiVisit, store_decision, visit_of
 from penstock.errors import ConfigError
 from penstock.fastapi.around import put_around
@@ -15,7 +16,6 @@ from penstock.fastapi.routes import (
     limits_of_app,
     per_request,
 )
-from penstock.web.route_table import EXEMPT, RouteTable, never_counting, scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Iterator, Mapping
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from fastapi.dependencies.models import Dependant
     from starlette.requests import HTTPConnection
 
+    from penstock._web.decide import RouteLimits
+    from penstock._web.guard import Guard
+    from penstock._web.outcome import Outcome
+    from penstock._web.rule import Rule
     from penstock.asgi.request import Receive, Scope
     from penstock.errors import RateLimited
     from penstock.fastapi.route_limit import RouteLimit
-    from penstock.web.decide import RouteLimits
-    from penstock.web.guard import Guard
-    from penstock.web.outcome import Outcome
-    from penstock.web.rule import Rule
 
 ROOT_PATH_KEY: Final = "penstock.fastapi.root_path"
 """The key of a scope under which the path is stored at which its application is mounted."""

@@ -10,6 +10,8 @@ from starlette import middleware
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from penstock._validation import is_coroutine_function
+from penstock._web.guard import Guard, GuardOptions, check_options
 from penstock.asgi.middleware import PenstockMiddleware
 from penstock.asgi.response import STARTS
 from penstock.errors import ConfigError, RateLimited
@@ -17,8 +19,6 @@ from penstock.fastapi.app_limits import ROOT_PATH_KEY, FastapiLimits
 from penstock.fastapi.around import APP_LIMITS_KEY
 from penstock.fastapi.openapi import document
 from penstock.fastapi.request import Refusal, RequestRefused
-from penstock.validation import is_coroutine_function
-from penstock.web.guard import Guard, GuardOptions, check_options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock._web.headers import compile_style
 from penstock.fastapi.routes import limited_routes, per_request
-from penstock.web.headers import compile_style
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

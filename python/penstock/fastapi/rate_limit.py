@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock._web.identity import IdSource, by_address
+from penstock._web.lifecycle import Visit
 from penstock.fastapi.around import app_limits_of
 from penstock.fastapi.request import FastapiRequest
 from penstock.fastapi.route_limit import RouteLimit, refuse_endpoint
-from penstock.web.identity import IdSource, by_address
-from penstock.web.lifecycle import Visit
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
+    from penstock._web.decide import RouteLimits
+    from penstock._web.guard import Guard
+    from penstock._web.outcome import Outcome
     from penstock.types import Id
-    from penstock.web.decide import RouteLimits
-    from penstock.web.guard import Guard
-    from penstock.web.outcome import Outcome
 
 
 class RateLimit(RouteLimit):

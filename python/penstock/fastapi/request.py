@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from starlette.requests import HTTPConnection
 
+    from penstock._web.guard import Guard
+    from penstock._web.outcome import Outcome
     from penstock.asgi.request import Receive, Scope, Send
-    from penstock.web.guard import Guard
-    from penstock.web.outcome import Outcome
 
 
 class RequestRefused(HTTPException):

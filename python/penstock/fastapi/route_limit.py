@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, Unpac
 from fastapi.params import Depends
 from starlette.requests import HTTPConnection
 
+from penstock._web.rule import READ_OPTIONS, AsyncRuleOptions
 from penstock.asgi.callables import AsyncLimits, ResolvedValue
 from penstock.errors import ConfigError
-from penstock.web.rule import READ_OPTIONS, AsyncRuleOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

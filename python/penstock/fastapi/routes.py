@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastapi import routing
 
+from penstock._web.route_table import EXEMPT
 from penstock.errors import ConfigError
 from penstock.fastapi.around import dependencies_of
 from penstock.fastapi.route_limit import RouteLimit
-from penstock.web.route_table import EXEMPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

@@ -1,7 +1,7 @@
 """Rate limits for Flask: an extension with a decorator, default limits and exemptions."""
 
-from penstock.extras import Extra
-from penstock.web.identity import everyone, shared
+from penstock._extras import Extra
+from penstock._web.identity import everyone, shared
 
 with Extra("flask"):
     from penstock.flask.extension import Penstock

@@ -11,6 +11,18 @@ from flask.views import http_method_funcs
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 
+from penstock._web.route_table import (
+    LIMITS,
+    Route,
+    RouteTable,
+    functions_within,
+    hides_exemption,
+    nested_limits,
+    never_counting,
+    outermost_limits,
+)
+from penstock._web.rule import METHODS
+from penstock._web.wsgi_visit import MIDDLEWARE_KEY, VISIT_KEY, limit_responses
 from penstock.errors import ConfigError, RateLimited, StoreError
 from penstock.flask.decorator import RULE, LimitDecorator, scope_of
 from penstock.flask.request import (
@@ -22,30 +34,18 @@ from penstock.flask.request import (
     visit_of,
 )
 from penstock.flask.routes import Routes, blueprints_of, decorators_of, method_of
-from penstock.web.route_table import (
-    LIMITS,
-    Route,
-    RouteTable,
-    functions_within,
-    hides_exemption,
-    nested_limits,
-    never_counting,
-    outermost_limits,
-)
-from penstock.web.rule import METHODS
-from penstock.web.wsgi_visit import MIDDLEWARE_KEY, VISIT_KEY, limit_responses
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from flask import Flask, Request, Response
 
-    from penstock.web.compiled_limit import CompiledLimit, PerRequestLimit
-    from penstock.web.decide import RouteLimits
-    from penstock.web.guard import Guard
-    from penstock.web.outcome import Outcome
-    from penstock.web.route_table import Known, Mistake, ViewLimits
-    from penstock.web.rule import Rule
+    from penstock._web.compiled_limit import CompiledLimit, PerRequestLimit
+    from penstock._web.decide import RouteLimits
+    from penstock._web.guard import Guard
+    from penstock._web.outcome import Outcome
+    from penstock._web.route_table import Known, Mistake, ViewLimits
+    from penstock._web.rule import Rule
 
 _log: Final = logging.getLogger("penstock")
 

@@ -12,10 +12,10 @@ import click
 from flask import current_app
 from flask.cli import AppGroup, ScriptInfo, pass_script_info
 
+from penstock._explain import BUCKET_COMMANDS
+from penstock._validation import did_you_mean
+from penstock._web.route_table import fact_text, limit_facts
 from penstock.errors import ConfigProblem, Error
-from penstock.explain import BUCKET_COMMANDS
-from penstock.validation import did_you_mean
-from penstock.web.route_table import fact_text, limit_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

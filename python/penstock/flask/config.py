@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock._validation import did_you_mean
+from penstock._web.guard import LIMITER_OPTIONS, GuardOptions, find_file
 from penstock.errors import ConfigError
-from penstock.validation import did_you_mean
-from penstock.web.guard import LIMITER_OPTIONS, GuardOptions, find_file
 
 if TYPE_CHECKING:
     from flask import Flask

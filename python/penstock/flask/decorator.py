@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from flask import Blueprint
 from flask.views import View
 
+from penstock._web import route_table
+from penstock._web.compile import view_scope
+from penstock._web.rule import Rule, RuleOptions, WrittenLimits
 from penstock.errors import ConfigError
-from penstock.web import route_table
-from penstock.web.compile import view_scope
-from penstock.web.rule import Rule, RuleOptions, WrittenLimits
 
 if TYPE_CHECKING:
     from penstock._core import Limit

@@ -19,26 +19,26 @@ from flask import Blueprint, Flask, has_app_context, has_request_context
 from flask.views import View
 from werkzeug.exceptions import HTTPException
 
+from penstock._web.guard import Guard, GuardOptions, check_on_denied, check_options
+from penstock._web.identity import IdSource, by_address
+from penstock._web.lifecycle import refund_failed
+from penstock._web.route_table import EXEMPT, ViewLimits
+from penstock._web.rule import Rule, RuleOptions, make_rule
+from penstock._web.setup_checks import report_foreign_settings
 from penstock.errors import ConfigError
 from penstock.flask.app_limits import FlaskLimits
 from penstock.flask.config import merge_config
 from penstock.flask.decorator import RULE, LimitDecorator, wrong_target
 from penstock.flask.request import FlaskRequest, current_request, this_app, visit_of
 from penstock.flask.routes import Routes
-from penstock.web.guard import Guard, GuardOptions, check_on_denied, check_options
-from penstock.web.identity import IdSource, by_address
-from penstock.web.lifecycle import refund_failed
-from penstock.web.route_table import EXEMPT, ViewLimits
-from penstock.web.rule import Rule, RuleOptions, make_rule
-from penstock.web.setup_checks import report_foreign_settings
 
 if TYPE_CHECKING:
     from flask.blueprints import BlueprintSetupState
     from flask.sansio.app import App
 
     from penstock._core import Decision, Limit, Limiter
+    from penstock._web.outcome import Outcome
     from penstock.types import Id
-    from penstock.web.outcome import Outcome
 
 _Target = TypeVar("_Target", bound=Callable[..., Any] | Blueprint)
 

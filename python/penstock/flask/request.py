@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from flask import Flask, Request, current_app, g, request
 from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable, TooManyRequests
 
-from penstock.web.request import EnvironRequest, id_of_key
-from penstock.web.wsgi_visit import WsgiVisit
+from penstock._web.request import EnvironRequest, id_of_key
+from penstock._web.wsgi_visit import WsgiVisit
 
 if TYPE_CHECKING:
+    from penstock._web.guard import Guard
+    from penstock._web.outcome import Outcome
+    from penstock._web.route_table import ViewLimits
     from penstock.types import Id
-    from penstock.web.guard import Guard
-    from penstock.web.outcome import Outcome
-    from penstock.web.route_table import ViewLimits
 
 # Each access through a proxy costs more than a decision. Flask documents both ways round them.
 current_request: Final[Callable[[], Request]] = request._get_current_object  # type: ignore[attr-defined]  # noqa: SLF001

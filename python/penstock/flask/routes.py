@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.web.rule import Rule
+    from penstock._web.rule import Rule
 
 
 class Routes:

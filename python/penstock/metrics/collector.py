@@ -13,9 +13,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from penstock._core import Limiter
+from penstock._locks import fork_safe
+from penstock._validation import is_whole
 from penstock.errors import ConfigError, StoreError
-from penstock.locks import fork_safe
-from penstock.validation import is_whole
 
 if TYPE_CHECKING:
     from penstock.types import Counts, Latencies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock._core import __version__
-from penstock.extras import Extra
+from penstock._extras import Extra
 from penstock.metrics.collector import SAMPLES, Reader, checked_namespace
 
 if TYPE_CHECKING:

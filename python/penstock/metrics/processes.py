@@ -19,8 +19,8 @@ from weakref import WeakSet
 
 from prometheus_client import multiprocess, values
 
+from penstock._locks import fork_safe
 from penstock.errors import ConfigError
-from penstock.locks import fork_safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from penstock._extras import Extra
 from penstock.errors import ConfigError
-from penstock.extras import Extra
 from penstock.metrics.collector import HISTOGRAMS, Reader, checked_namespace
 
 if TYPE_CHECKING:

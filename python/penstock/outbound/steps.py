@@ -10,10 +10,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypedDict
 
 from penstock._core import rate_limited_error
+from penstock._locks import fork_safe
+from penstock._validation import check_call, duration_ns, is_whole
 from penstock.errors import ConfigError, RateLimited, StoreError
-from penstock.locks import fork_safe
 from penstock.outbound import received
-from penstock.validation import check_call, duration_ns, is_whole
 
 if TYPE_CHECKING:
     from penstock._core import Decision, Limiter, ManualClock, Reservation, SystemClock

@@ -8,11 +8,11 @@ from threading import TIMEOUT_MAX, Event
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, Unpack
 
 from penstock._core import ManualClock
+from penstock._validation import check_names
+from penstock._wait_queue import delay
 from penstock.aio import AsyncLimiter, plain_limiter
 from penstock.errors import Error, RateLimited
 from penstock.outbound.steps import Pace, PaceOptions
-from penstock.validation import check_names
-from penstock.wait_queue import delay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence

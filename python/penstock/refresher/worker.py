@@ -12,11 +12,11 @@ from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from penstock._core import Limits
+from penstock._locks import fork_safe
+from penstock._validation import duration_ns, is_coroutine_function
 from penstock.aio import plain_limiter
 from penstock.errors import ConfigError
-from penstock.locks import fork_safe
 from penstock.refresher.rows import Skipped, limits_of_rows
-from penstock.validation import duration_ns, is_coroutine_function
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.display import UNNAMED
+from penstock._display import UNNAMED
 from penstock.simulate.evaluator import Evaluator
 from penstock.simulate.limit_result import Bucket
 from penstock.simulate.trace import Trace

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._core import Limit
-from penstock.display import UNNAMED
+from penstock._display import UNNAMED
+from penstock._validation import name_value
 from penstock.errors import LimitError
 from penstock.simulate.check import Change
 from penstock.simulate.evaluator import Evaluator
@@ -17,7 +18,6 @@ from penstock.simulate.log.progress import make_bar
 from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.table import Table
-from penstock.validation import name_value
 
 if TYPE_CHECKING:
     from pathlib import Path

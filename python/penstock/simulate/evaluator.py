@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock import _core
 from penstock._core import Limit, Limits
-from penstock.display import UNNAMED
+from penstock._display import UNNAMED
 from penstock.errors import InvalidId, LimitError
 from penstock.messages import describe_limit, explain_limit
 from penstock.simulate.ids import Codes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock.display import format_span, printable
+from penstock._display import format_span, printable
 from penstock.simulate.times import FIRST_DATE_NS
 
 if TYPE_CHECKING:

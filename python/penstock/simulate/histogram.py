@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock.display import format_span
+from penstock._display import format_span
 from penstock.simulate.optional import import_optional
 from penstock.simulate.times import as_dates
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from penstock import _core
 from penstock._core import Limit, limit_shapes
-from penstock.display import UNNAMED, format_span
+from penstock._display import UNNAMED, format_span
+from penstock._validation import did_you_mean, name_value
 from penstock.errors import InvalidId, LimitError
 from penstock.messages import format_duration
 from penstock.simulate.clients import match_clients
@@ -22,7 +23,6 @@ from penstock.simulate.recommendation import Candidate, Recommendation
 from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace
 from penstock.simulate.times import parse_span, refuse_first
-from penstock.validation import did_you_mean, name_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

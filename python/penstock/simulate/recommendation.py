@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from penstock._core import Limits
-from penstock.display import pluralize
+from penstock._display import pluralize
 from penstock.messages import describe_limit, explain_limit
 from penstock.simulate.format import format_value, list_clients
 from penstock.simulate.table import Table

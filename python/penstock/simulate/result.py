@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock.display import pluralize
+from penstock._display import pluralize
 from penstock.simulate.bucket import bucket_of
 from penstock.simulate.evaluator import NUMBERS
 from penstock.simulate.format import format_value

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from penstock import _core
+from penstock._validation import check_names, is_whole
 from penstock.errors import ConfigError, InvalidId
 from penstock.simulate.evaluator import Evaluator, evaluate
 from penstock.simulate.ids import EVERYONE, Codes
 from penstock.simulate.trace import Trace
-from penstock.validation import check_names, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock import display
-from penstock.display import text_table
+from penstock import _display as display
+from penstock._display import text_table
 from penstock.simulate.format import format_value
 from penstock.simulate.optional import import_optional
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from penstock._core import parse_duration
+from penstock._validation import name_value
 from penstock.simulate.arrow import as_numpy, is_arrow
-from penstock.validation import name_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

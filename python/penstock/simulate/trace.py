@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
 
 import numpy as np
 
-from penstock.display import format_span, pluralize, printable
+from penstock._display import format_span, pluralize, printable
+from penstock._validation import name_value
 from penstock.errors import CostNegative
 from penstock.simulate.arrow import as_numpy
 from penstock.simulate.format import format_instant
@@ -17,7 +18,6 @@ from penstock.simulate.log.reader import concat_chunks, read_log
 from penstock.simulate.optional import import_optional
 from penstock.simulate.table import Table
 from penstock.simulate.times import as_dates, parse_instant, parse_times, refuse_first
-from penstock.validation import name_value
 
 if TYPE_CHECKING:
     import datetime

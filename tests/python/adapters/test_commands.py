@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 import penstock
 import penstock.django
 import penstock.flask
-from penstock.explain import explain_bucket, fact_lines
+from penstock._explain import explain_bucket, fact_lines
 from penstock.flask.commands import commands
 
 if TYPE_CHECKING:

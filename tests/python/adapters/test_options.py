@@ -11,7 +11,7 @@ from adapters.case import Reply, Request, Route, hello, limited
 from guards import left
 
 import penstock
-from penstock.web.rule import OPTIONS, Phase, Rule, RuleOptions
+from penstock._web.rule import OPTIONS, Phase, Rule, RuleOptions
 
 if TYPE_CHECKING:
     from adapters.conftest import Serve

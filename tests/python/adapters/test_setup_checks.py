@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from adapters.conftest import Serve
     from starlette.requests import Request as StarletteRequest
 
-    from penstock.web.identity import ReadyId
+    from penstock._web.identity import ReadyId
 
 PACKAGE = str(Path(penstock.__file__).parent)
 PROXY = "10.0.0.1"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock._core import LogParser
-from penstock.display import pluralize
+from penstock._display import pluralize
 from penstock.simulate.log.formats import FORMATS, RECIPES, Field, LineFormat, line_format
 from penstock.simulate.log.report import LogError, SkippedLine
 from penstock.simulate.log.selection import Head

@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock._core import LogParser
+from penstock._validation import did_you_mean
 from penstock.errors import DOCUMENTATION
 from penstock.simulate.log.report import LogError
-from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

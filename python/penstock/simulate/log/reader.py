@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from penstock._core import IPV6_PREFIX
-from penstock.display import pluralize, printable
+from penstock._display import pluralize, printable
+from penstock._validation import is_whole
+from penstock._web.address import ClientAddress
+from penstock._web.request import MissingId
 from penstock.errors import ConfigError
 from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE
@@ -24,9 +27,6 @@ from penstock.simulate.log.selection import (
 )
 from penstock.simulate.log.source import LogPath, Source, find_sources, read_ahead
 from penstock.simulate.log.where import Where
-from penstock.validation import is_whole
-from penstock.web.address import ClientAddress
-from penstock.web.request import MissingId
 
 if TYPE_CHECKING:
     import datetime

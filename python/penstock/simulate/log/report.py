@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from penstock.display import pluralize, printable
+from penstock._display import pluralize, printable
 from penstock.errors import Error
 
 MAX_EXAMPLES: Final = 5

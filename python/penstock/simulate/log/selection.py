@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock._core import canonical_address
-from penstock.display import printable
+from penstock._display import printable
+from penstock._validation import did_you_mean, is_whole
 from penstock.simulate.log.options import UNITS
 from penstock.simulate.log.report import LogError
-from penstock.validation import did_you_mean, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 import penstock
-from penstock.display import UNNAMED, format_span, pluralize, printable
+from penstock._display import UNNAMED, format_span, pluralize, printable
 from penstock.messages import describe_limit
 from penstock.simulate.format import column_label, format_date, format_value
 from penstock.simulate.optional import PLOTTING, import_optional

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from penstock.display import printable
+from penstock._display import printable
 from penstock.messages import describe_limit, format_duration
 from penstock.simulate.format import format_date, format_value
 from penstock.simulate.ids import EVERYONE

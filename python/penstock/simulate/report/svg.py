@@ -7,7 +7,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.display import escape_text
+from penstock._display import escape_text
 from penstock.simulate.report.plot import ALLOWED, DENIED, LEVEL
 
 if TYPE_CHECKING:

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 from django.core import checks
 from django.core.management.base import BaseCommand, CommandError
 
-from penstock.display import pluralize
+from penstock._display import pluralize
+from penstock._explain import BUCKET_COMMANDS
+from penstock._web.route_table import fact_text, limit_facts
 from penstock.django import conf
 from penstock.django.checks import FileError
 from penstock.django.urls import all_routes, throttles_of
 from penstock.django.view_limits import all_rules
 from penstock.errors import ConfigProblem, Error
-from penstock.explain import BUCKET_COMMANDS
 from penstock.messages import describe_limit
-from penstock.web.route_table import fact_text, limit_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from django.core.management.base import CommandParser
 
+    from penstock._web.compiled_limit import CompiledLimit, PerRequestLimit
+    from penstock._web.rule import Rule
     from penstock.django.app_limits import DjangoLimits
-    from penstock.web.compiled_limit import CompiledLimit, PerRequestLimit
-    from penstock.web.rule import Rule
 
 
 class Command(BaseCommand):

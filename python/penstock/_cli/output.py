@@ -1,0 +1,230 @@
+"""The output of simulations: tables on a terminal or in a pipe, JSON, or a report page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock._cli.errors import WRONG_USE, CommandError
+from penstock._display import format_span, printable, text_table
+from penstock.simulate.format import column_label, format_date, format_value
+from penstock.simulate.optional import PLOTTING, import_optional
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.simulate.limit_result import LimitResult
+    from penstock.simulate.report.page import Report
+    from penstock.simulate.table import Table
+
+
+_MAX_CLIENTS: Final = 10
+_MAX_WIDTH: Final = 100
+_MAX_FACT: Final = 1_000
+
+
+class _Grid(NamedTuple):
+    """Rows of texts.
+
+    Attributes:
+        rows: The rows, without the heads.
+        heads: The heads of the columns; empty if each row begins with its own head.
+        caption: The caption of a table of numbers.
+    """
+
+    rows: Sequence[Sequence[str]]
+    heads: Sequence[str] = ()
+    caption: str = ""
+
+
+def check_report_file(file: str | None) -> None:
+    """Check, before a long simulation, that a report could be written.
+
+    Raises:
+        CommandError: The file is a folder, or its folder does not exist.
+        ImportError: Matplotlib is not installed.
+    """
+    if file is None:
+        return
+    import_optional("matplotlib", "--report", PLOTTING)
+    folder = Path(file).absolute().parent
+    if not folder.is_dir():
+        raise CommandError(f"--report: the folder {folder} does not exist", WRONG_USE)
+    if Path(file).is_dir():
+        raise CommandError(f"--report: {file} is a folder, pass a file", WRONG_USE)
+
+
+def print_report(
+    report: Report, *, as_json: bool, file: str | None, notes: Sequence[str] = ()
+) -> None:
+    """Print the results, and write the report page if a file is given."""
+    if as_json:
+        print(json.dumps(_json(report), ensure_ascii=False))
+    else:
+        _print_tables(report)
+    for note in notes:
+        print(printable(note), file=sys.stderr)
+    if report.log is not None:
+        for example in report.log.examples:
+            print(f"left out: {example}", file=sys.stderr)
+    if file is not None:
+        report.write(file)
+
+
+def _print_tables(report: Report) -> None:
+    grids = [_source(report), _totals(report.results)]
+    for result in report.results:
+        grids += [_table(table, result.title) for table in result.tables]
+    if len(report.results) == 1:
+        grids.append(_table(report.results[0].clients.head(_MAX_CLIENTS)))
+    for change in report.changes:
+        for table in (change.newly_denied, change.freed):
+            grids.append(_first(table) if len(table) else _Grid([("none",)], (), table.caption))
+    for index, grid in enumerate(grid for grid in grids if grid.rows):
+        if index:
+            print()
+        _print_grid(grid)
+    for name, recommended in report.recommendations.items():
+        print(f"\n{report.heading(name)}")
+        _print_grid(_table(recommended.table()))
+        if len(far := recommended.far()):
+            print()
+            _print_grid(_first(far))
+        print(f"\n{recommended.explain()}\n")
+        print(recommended.yaml(name), end="")
+
+
+def _source(report: Report) -> _Grid:
+    first = report.results[0]
+    rows = [("events", report.source)]
+    if first.summary.events:
+        span = format_span(first.last_ns - first.first_ns)
+        rows.append(("from", format_date(first.first_ns)))
+        rows.append(("to", f"{format_date(first.last_ns)} ({span})"))
+    if report.log is not None:
+        rows.append(("read", str(report.log)))
+        # Show the field that was read, because a wrong one yields plausible numbers.
+        names = {"id": "client", "routes": "routes", "cost": "cost"}
+        rows += [(head, report.log.fields.get(option, "")) for option, head in names.items()]
+    if len(report.results) == 1:
+        rows += [("limit", report.results[0].limit), ("admits", report.results[0].admits)]
+    return _Grid([row for row in rows if row[1]])
+
+
+def _totals(results: Sequence[LimitResult]) -> _Grid:
+    columns = [_numbers(result) for result in results]
+    rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
+    if len(results) == 1:
+        return _Grid(rows)
+    rows.insert(0, ("limit", *(result.limit for result in results)))
+    return _Grid(rows, ("", *(result.title for result in results)))
+
+
+def _numbers(result: LimitResult) -> dict[str, str]:
+    numbers = {
+        name: format_value(name, value)
+        for name, value in result.summary.to_dict().items()
+        if value is not None
+    }
+    share = numbers.pop("denied_share")
+    numbers["denied"] += f" ({share})"
+    return {column_label(name): text for name, text in numbers.items()}
+
+
+def _table(table: Table, title: str = "") -> _Grid:
+    rows = [[format_value(name, value) for name, value in row.items()] for row in table.rows()]
+    heads = [column_label(name) for name in table.columns]
+    return _Grid(rows, heads, f"{table.caption} · {title}" if title else table.caption)
+
+
+def _first(table: Table) -> _Grid:
+    """Return the first rows of a table; the caption says how many there are."""
+    grid = _table(table.head(_MAX_CLIENTS))
+    if len(table) <= _MAX_CLIENTS:
+        return grid
+    return grid._replace(caption=f"{grid.caption} (first {_MAX_CLIENTS} of {len(table):,})")
+
+
+def _print_grid(grid: _Grid) -> None:
+    if grid.caption:
+        print(grid.caption)
+    rows = [grid.heads, *grid.rows] if grid.heads else grid.rows
+    max_width = _MAX_WIDTH if grid.heads else _MAX_FACT
+    print(*text_table(rows, max_width=max_width, is_numeric=bool(grid.caption)), sep="\n")
+
+
+def _json(report: Report) -> dict[str, Any]:
+    """Return the results as JSON values; times in nanoseconds, waits in seconds."""
+    first = report.results[0]
+    answer: dict[str, Any] = {
+        "source": report.source,
+        "first_ns": first.first_ns,
+        "last_ns": first.last_ns,
+        "limits": [
+            {
+                "title": result.title,
+                "limit": result.limit,
+                "admits": result.admits,
+                "summary": result.summary.to_dict(),
+                "waits": dict(result.waits),
+                "clients": list(result.clients.rows()),
+                **{table.caption.lower(): list(table.rows()) for table in result.tables},
+            }
+            for result in report.results
+        ],
+    }
+    if (log := report.log) is not None:
+        answer["log"] = {
+            "files": list(log.files),
+            "format": log.format,
+            "fields": log.fields,
+            "lines": log.lines,
+            "events": log.events,
+            "skipped": log.skipped,
+            "late": log.late,
+            "without_id": log.without_id,
+            "filtered": log.filtered,
+            "examples": [example._asdict() for example in log.examples],
+        }
+    if report.changes:
+        answer["changes"] = [
+            {
+                "before": change.before,
+                "after": change.after,
+                "newly_denied": list(change.newly_denied.rows()),
+                "freed": list(change.freed.rows()),
+            }
+            for change in report.changes
+        ]
+    if (check := report.check) is not None:
+        answer["check"] = {
+            "passed": not check.problems(),
+            "max_denied": check.max_denied,
+            "denied_share": check.denied_share,
+            "denied_clients": list(check.denied.rows()),
+            "protected_denied": list(check.protected.rows()),
+            "not_found": list(check.not_found),
+        }
+    if report.recommendations:
+        answer["recommendations"] = {
+            name: {
+                "chosen": recommended.chosen + 1,
+                "limits": [
+                    row | {"row": number, "fields": each.limit.fields()}
+                    for number, (each, row) in enumerate(
+                        zip(recommended.candidates, recommended.table().rows(), strict=True), 1
+                    )
+                ],
+                "denied_share": recommended.denied_share,
+                "denied_clients": list(recommended.denied_clients().rows()),
+                "far_clients": list(recommended.far().rows()),
+                "left_out": recommended.left_out,
+                "not_found": list(recommended.not_found),
+                "refused": list(recommended.refused),
+                "yaml": recommended.yaml(name),
+            }
+            for name, recommended in report.recommendations.items()
+        }
+    return answer

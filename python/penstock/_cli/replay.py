@@ -1,0 +1,486 @@
+"""`penstock replay`: limits on the traffic of an access log."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import penstock
+from penstock._cli.errors import FAULT, WRONG_USE, CommandError
+from penstock._cli.limits import (
+    SelectedLimit,
+    add_limit_options,
+    is_limit_text,
+    select_limit,
+    selected_limit,
+)
+from penstock._cli.output import check_report_file, print_report
+from penstock._core import parse_duration
+from penstock._display import UNNAMED, pluralize, printable
+from penstock.simulate import Simulator, recommend
+from penstock.simulate.check import Change, Check
+from penstock.simulate.clients import match_clients, named_clients
+from penstock.simulate.format import format_value, list_clients
+from penstock.simulate.log import LogError, read_log
+from penstock.simulate.log.reader import concat_chunks
+from penstock.simulate.recommend import NoEventsError
+from penstock.simulate.report.page import Report, write_text
+from penstock.simulate.routes import Routes
+from penstock.simulate.run import as_trace
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Mapping, Sequence
+
+    from penstock.simulate.limit_result import LimitResult
+    from penstock.simulate.log import Chunk, LogReader
+    from penstock.simulate.recommendation import Recommendation
+
+
+# Options that are those of `read_log` unchanged.
+_LOG_OPTIONS: Final = (
+    "format", "duration", "duration_unit", "ended", "time", "tz", "where", "max_bad",
+    "trusted_proxies", "hops",
+)  # fmt: skip
+_KEPT: Final = re.compile(r"  (?:id|number|mode|description|docs):")
+EXAMPLES: Final = """\
+examples:
+  penstock replay /var/log/nginx/access.log* --limit "60/minute, burst 20"
+  penstock replay access.log --limits limits.yaml --name Pages --report out.html
+  penstock replay access.log --limits limits.yaml --routes routes.yaml
+  penstock replay app.jsonl --limit 1000/hour --id user --cost tokens
+  tail -n 1000 app.log | penstock replay - --limit 5/s --format '%h %t "%r" %D'
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "logs", nargs="+", metavar="LOG",
+        help="an access log, compressed or not; several are read as one; - is standard input",
+    )  # fmt: skip
+    add_limit_options(parser)
+    parser.add_argument(
+        "--routes", metavar="FILE",
+        help="a file of routes: the limits that a request spends together, by path and method; "
+        "needs --limits",
+    )  # fmt: skip
+    parser.add_argument(
+        "--compare", action="append", default=[], metavar="LIMITS",
+        help="a limits file to compare with, with the same overrides or its own "
+        "(limits.yaml+overrides.yaml), or a limit as text; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--recommend",
+        action="store_true",
+        help="recommend limits, strict to lenient, and say whom each denies; with --routes, for "
+        "each of their limits; keeps all events in memory",
+    )
+    parser.add_argument(
+        "--write", metavar="FILE",
+        help="for --recommend: write a limits file with the chosen limits, and the others of "
+        "--limits as they are",
+    )  # fmt: skip
+    parser.add_argument(
+        "--accept", action="append", default=[], metavar="CLIENT",
+        help="for --write: a client with more than 1%% of all requests that the limit may deny, as "
+        "for --exclude; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--choose", type=int, metavar="ROW", help="for --recommend: choose another row of the table"
+    )
+    parser.add_argument(
+        "--fail-if-denied", type=_share, metavar="SHARE",
+        help="exit with status 1, and list the clients, if a larger share of the events is denied, "
+        "such as 0.1%%; for known good traffic",
+    )  # fmt: skip
+    parser.add_argument(
+        "--percentile", type=float, default=99.9, metavar="NUMBER",
+        help="for --recommend: the share of the clients that the chosen limit suffices for, in per "
+        "cent (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--period", type=_periods, metavar="TIMES",
+        help="for --recommend: the period of the limit (default: that of the evaluated limit), or "
+        "several with commas",
+    )  # fmt: skip
+    parser.add_argument(
+        "--exclude", action="append", default=[], metavar="CLIENT",
+        help="for --recommend: clients that do not count: an id, a network, a pattern with * "
+        "and ?, or a file of these, one a line; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--protect", action="append", default=[], metavar="CLIENT",
+        help="clients that must not be denied, as for --exclude; the exit status is 1 if the "
+        "limit denies them something; may be repeated",
+    )  # fmt: skip
+    log = parser.add_argument_group("the log")
+    log.add_argument(
+        "--format", default="auto",
+        help="auto, combined, common, ingress, traefik, w3c, alb, elb, s3, haproxy, aiohttp, npm, "
+        "logfmt, jsonl, or a format string of nginx or Apache",
+    )  # fmt: skip
+    log.add_argument(
+        "--id", default="address", metavar="FIELDS",
+        help="the field of the client id; several with commas, or none for one shared bucket "
+        "(default: address)",
+    )  # fmt: skip
+    log.add_argument("--cost", metavar="FIELD", help="the field of the cost, or a number")
+    log.add_argument(
+        "--duration", metavar="FIELD",
+        help="the field of the time that a request took, to count requests in flight",
+    )  # fmt: skip
+    log.add_argument(
+        "--duration-unit", choices=("s", "ms", "us", "ns"),
+        help="unit of durations, if nothing states it",
+    )  # fmt: skip
+    log.add_argument(
+        "--ended",
+        action="store_true",
+        help="for --duration: the time of a line is the end of its request, as nginx writes it",
+    )
+    log.add_argument("--time", metavar="FIELD", help="the field of the time, if not detected")
+    log.add_argument(
+        "--tz", default="UTC", metavar="ZONE", help="zone of times without one (default: UTC)"
+    )
+    log.add_argument(
+        "--where", action="append", default=[], metavar="CONDITION",
+        help="only events such as path=/api/*, status!=4xx, method=GET,POST, client=192.0.2.*, "
+        "time>=2026-11-20T10:00 or time<2026-11-21; may be repeated",
+    )  # fmt: skip
+    log.add_argument(
+        "--trusted-proxies", default="", metavar="NETWORKS",
+        help="as in production: networks of your proxies, with commas; the client is then found "
+        "from the address and X-Forwarded-For",
+    )  # fmt: skip
+    log.add_argument(
+        "--hops", type=int, default=0, metavar="N",
+        help="instead: the number of proxies in front of the application",
+    )  # fmt: skip
+    log.add_argument(
+        "--max-bad", type=_share, default=0.01, metavar="SHARE",
+        help="largest share of lines that may be left out, such as 1%% or 0.01 (the default)",
+    )  # fmt: skip
+
+
+def _share(text: str) -> float:
+    """Parse a share, such as `0.1%` or `0.001`.
+
+    Raises:
+        ArgumentTypeError: The text is no share.
+    """
+    number, percent, rest = text.partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = -1.0
+    if rest.strip() or not 0 <= share <= 1:
+        raise ArgumentTypeError(f"must be a share such as 0.1% or 0.001, found {text!r}")
+    return share
+
+
+def _periods(text: str) -> list[str]:
+    """Check lengths of time, separated by commas.
+
+    Raises:
+        ArgumentTypeError: A text is no length of time.
+    """
+    periods = [each.strip() for each in text.split(",")]
+    try:
+        for each in periods:
+            parse_duration(each, "--period")
+    except penstock.Error as error:
+        # The name of the option is in front of it anyway.
+        raise ArgumentTypeError(str(error).removeprefix("--period: ")) from error
+    return periods
+
+
+def run(options: Namespace) -> int:
+    """Simulate the limits on the log, part by part, and print the results."""
+    _check_logs(options.logs)
+    for option in ("write", "choose"):
+        if getattr(options, option) is not None and not options.recommend:
+            raise CommandError(f"--{option} needs --recommend", WRONG_USE)
+    routes = _routes(options)
+    selected = _selected(options, routes)
+    check_report_file(options.report)
+    simulators = _simulators(options, selected, routes)
+    chunks: list[Chunk] | None = [] if options.recommend else None
+    try:
+        reader = _open_log(options, routes)
+        if routes is not None:
+            client, _, others = reader.report.fields["id"].partition(", ")
+            reader.report.fields |= {"id": client, "routes": others}
+        try:
+            results, notes = _simulate(reader, selected, simulators, chunks)
+        finally:
+            # After an interrupt, close the files and the progress bar.
+            reader.close()
+    except LogError as error:
+        # A missing file or a wrong option is wrong use.
+        is_wrong_use = error.file is None or isinstance(error.__cause__, OSError)
+        raise CommandError(str(error), WRONG_USE if is_wrong_use else FAULT) from error
+    except penstock.Error as error:
+        raise CommandError(str(error), FAULT) from error
+    except ValueError as error:
+        # A limit on requests in flight needs an option.
+        raise CommandError(str(error), WRONG_USE) from error
+    recommendations, problems, unspent = _recommend(options, chunks, selected[0], routes)
+    notes += unspent
+    protect = _clients(options.protect)
+    check = None
+    if options.fail_if_denied is not None or (protect and not options.recommend):
+        check = Check.of(simulators[0], options.fail_if_denied, protect)
+        problems += [f"{selected[0].title}: {problem}" for problem in check.problems()]
+        notes += [f"{id}: protected, but not in the log" for id in check.not_found]
+    report = Report(
+        results=results,
+        source=", ".join(reader.report.files),
+        log=reader.report,
+        recommendations=recommendations,
+        changes=[
+            Change.of((other.title, simulator), (selected[0].title, simulators[0]))
+            for other, simulator in zip(selected[1:], simulators[1:], strict=True)
+        ],
+        check=check,
+    )
+    print_report(report, as_json=options.json, file=options.report, notes=notes)
+    if options.write is not None:
+        problems += _write(options, selected[0], recommendations)
+    if problems:
+        raise CommandError("\n".join(problems), FAULT)
+    return 0
+
+
+def _check_logs(logs: Sequence[str]) -> None:
+    """Check the logs before they are read.
+
+    Raises:
+        CommandError: A log is given twice, or is a limits file.
+    """
+    files = [Path(log).resolve() for log in logs]
+    for index, log in enumerate(logs):
+        if files[index] in files[:index]:
+            raise CommandError(f"{log} is given twice; its events would count twice", WRONG_USE)
+        if log.endswith((".yaml", ".yml")):
+            raise CommandError(f"{log} looks like a limits file; use --limits {log}", WRONG_USE)
+
+
+def _routes(options: Namespace) -> Routes | None:
+    """Load the routes file, if one is given.
+
+    Raises:
+        CommandError: The file has faults, or an option has no use with routes.
+    """
+    if options.routes is None:
+        return None
+    unused = {
+        "--limit": options.limit is not None,
+        "--name": options.name is not None,
+        "several fields in --id": "," in options.id,
+        "--id none": options.id == "none",
+    }
+    for option in (option for option, is_given in unused.items() if is_given):
+        raise CommandError(f"--routes has no use with {option}", WRONG_USE)
+    if not Path(options.routes).exists():
+        raise CommandError(f"{options.routes}: there is no such file", WRONG_USE)
+    try:
+        return Routes(options.routes)
+    except penstock.ConfigError as error:
+        raise CommandError(str(error), FAULT, tuple(error.problems)) from error
+
+
+def _selected(options: Namespace, routes: Routes | None) -> list[SelectedLimit]:
+    """Load the limits to compare; the overrides are those of all files."""
+    first = selected_limit(options, has_routes=routes is not None)
+    selected = [first]
+    # A limit given as text has no name that could select one in other files.
+    name = options.name if options.limits is None else first.name
+    for value in options.compare:
+        file, separator, overrides = value.partition("+")
+        if not Path(file).exists() and is_limit_text(value):
+            other = SelectedLimit(
+                value, penstock.Limit.parse(value), first.name if routes is None else UNNAMED
+            )
+        else:
+            own = overrides if separator else options.overrides
+            other = select_limit(file, own, name, has_routes=routes is not None)
+        titles = {each.title for each in selected}
+        title, number = value, 2
+        while title in titles:
+            title, number = f"{value} ({number})", number + 1
+        selected.append(other._replace(title=title))
+    return selected
+
+
+def _recommend(
+    options: Namespace, chunks: list[Chunk] | None, selected: SelectedLimit, routes: Routes | None
+) -> tuple[dict[str, Recommendation], list[str], list[str]]:
+    """Recommend a limit, or those of the routes; return them by name, problems, and notes."""
+    found: dict[str, Recommendation] = {}
+    problems: list[str] = []
+    notes: list[str] = []
+    if chunks is None:
+        return found, problems, notes
+    trace = as_trace(concat_chunks(chunks))
+    # Not kept twice.
+    chunks.clear()
+    for name in [selected.name] if routes is None else routes.names:
+        try:
+            each = recommend(
+                trace,
+                options.period,
+                percentile=options.percentile,
+                exclude=_clients(options.exclude),
+                protect=_clients(options.protect),
+                limits=selected.limits,
+                name=name,
+                routes=routes,
+            )
+            found[name] = each if options.choose is None else each.choose(options.choose)
+        except NoEventsError:
+            notes.append(f"no limit is recommended for {name}: no event spends it")
+        except (penstock.Error, ValueError) as error:
+            problems.append(f"no limit can be recommended for {name}: {error}")
+        except KeyError as error:
+            # The text of a KeyError has quotes around it.
+            raise CommandError(f"--{error.args[0]}", WRONG_USE) from error
+    return found, problems, notes
+
+
+def _write(
+    options: Namespace, selected: SelectedLimit, recommendations: Mapping[str, Recommendation]
+) -> list[str]:
+    """Write a limits file with the chosen limits; other limits stay as they are.
+
+    Nothing is written if a limit denies something of a large client that is not accepted; returns
+    these problems.
+    """
+    accepted = _clients(options.accept)
+    problems = []
+    for name, each in recommendations.items():
+        rows = list(each.large_losses().rows())
+        is_accepted, _ = match_clients(accepted, [row["id"] for row in rows])
+        losses = [
+            (row["id"], f"{format_value('denied_share', row['denied_share'])} of its requests")
+            for row, found in zip(rows, is_accepted, strict=True)
+            if not found
+        ]
+        if losses:
+            problems.append(
+                f"{options.write} is not written: {name} denies clients with more than 1 % of all "
+                f"requests: {list_clients(losses)}; protect them with --protect, choose another "
+                "row with --choose, or pass --accept with their names"
+            )
+    if problems:
+        return problems
+    limits = selected.limits
+    entries = {} if isinstance(limits, penstock.Limit) else _entries(limits.to_yaml())
+    lines = []
+    for name, each in recommendations.items():
+        lines += [f"# {name}: {printable(line)}" for line in each.explain().splitlines()]
+        (head, own), *_ = _entries(each.yaml(name)).items()
+        # Fields that do not describe the rate are kept, such as the id format and the description.
+        kept = [line for line in entries.get(head, []) if _KEPT.match(line)]
+        entries[head] = [*own, *kept]
+    for head, entry in entries.items():
+        lines += [head, *entry]
+    text = "\n".join([*lines, ""])
+    penstock.Limits.parse(text)
+    write_text(options.write, text)
+    return []
+
+
+def _entries(yaml: str) -> dict[str, list[str]]:
+    """Return the lines of each limit of a limits file, by its first one."""
+    entries: dict[str, list[str]] = {}
+    for line in yaml.splitlines():
+        if line.startswith(" "):
+            entries[next(reversed(entries))].append(line)
+        elif line:
+            entries[line] = []
+    return entries
+
+
+def _clients(named: Sequence[str]) -> list[str]:
+    """Return the clients that options name, some of them in files."""
+    return [client for each in named for client in named_clients(each)]
+
+
+def _open_log(options: Namespace, routes: Routes | None) -> LogReader:
+    cost = options.cost
+    fields = tuple(options.id.split(","))
+    if routes is not None:
+        fields = tuple(dict.fromkeys((*fields, *routes.fields)))
+    return read_log(
+        options.logs if len(options.logs) > 1 else options.logs[0],
+        id=None if options.id == "none" else fields,
+        cost=int(cost) if cost is not None and cost.isdecimal() else cost,
+        patterns=None if routes is None else routes.patterns,
+        **{name: getattr(options, name) for name in _LOG_OPTIONS},
+    )
+
+
+def _simulators(
+    options: Namespace, selected: Sequence[SelectedLimit], routes: Routes | None
+) -> list[Simulator]:
+    simulators = []
+    for each in selected:
+        try:
+            limits, own = each.limits, routes
+            if routes is not None and isinstance(limits, penstock.Limit):
+                # Beside routes, a text is one limit that every request of a client spends.
+                limits, own = (
+                    penstock.Limits({each.name: limits}),
+                    Routes([{"limits": [each.name]}]),
+                )
+            simulator = Simulator(
+                limits,
+                None if routes else each.name,
+                routes=own,
+                skip_invalid=True,
+                denies_excess=True,
+            )
+        except penstock.Error as error:
+            raise CommandError(f"{each.title}: {error}", FAULT) from error
+        except ValueError as error:
+            raise CommandError(str(error), WRONG_USE) from error
+        simulators.append(simulator)
+    return simulators
+
+
+def _simulate(
+    reader: LogReader,
+    selected: Sequence[SelectedLimit],
+    simulators: Sequence[Simulator],
+    chunks: list[Chunk] | None,
+) -> tuple[list[LimitResult], list[str]]:
+    """Simulate all limits on the log; keep its chunks if a list is given.
+
+    Returns the results, and notes on events that were left out.
+    """
+    for chunk in reader:
+        for simulator in simulators:
+            simulator.feed(chunk, columns=["allowed"])
+        if chunks is not None:
+            chunks.append(chunk)
+    is_single = len(selected) == 1
+    results = [
+        simulator.limit_result("" if is_single else each.title)
+        for each, simulator in zip(selected, simulators, strict=True)
+    ]
+    notes = [
+        f"{'' if is_single else f'{each.title}: '}{pluralize(simulator.invalid, 'event')} left out "
+        f"because the id is not valid for {each.name}, first {simulator.first_invalid!r}"
+        for each, simulator in zip(selected, simulators, strict=True)
+        if simulator.invalid
+    ]
+    notes += [
+        f"{'' if is_single else f'{each.title}: '}{pluralize(simulator.excess, 'event')} denied "
+        "because they cost more than the limit ever admits"
+        for each, simulator in zip(selected, simulators, strict=True)
+        if simulator.excess
+    ]
+    return results, notes

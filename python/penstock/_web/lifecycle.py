@@ -1,0 +1,307 @@
+"""The life of a request: what limits do from its arrival to the end of its response.
+
+An adapter creates one `Visit` for each request, of a class of its own that reads the framework's
+request. Then it calls `enter` for the limits of the request (together, or as they
+become known), `respond` when the response starts, `failed` if the application raises, and
+`finished` when the body has ended or the client is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+
+from penstock._validation import slots_error
+from penstock._web.decide import NOTHING, UNLIMITED, Allowed, take, take_async
+from penstock._web.outcome import Outcome
+from penstock._web.request import Response
+from penstock._web.settle import HeldSlots
+from penstock.errors import Error, RateLimited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock._core import Decision
+    from penstock._web.compiled_limit import Entry
+    from penstock._web.decide import RouteLimits, Steps
+    from penstock._web.headers import EncodedFields, Fields
+    from penstock._web.request import Request
+    from penstock.types import Id
+
+_ERROR: Final = Response(HTTPStatus.INTERNAL_SERVER_ERROR, ())
+
+
+class Visit:
+    """One request on its way through its limits.
+
+    Attributes:
+        native: The framework's request, or what `read` finds it by.
+        peer: The address of the socket's peer.
+        is_decided: Whether limits have been decided for the request.
+        limits: The limits that were decided last; `None` before the first.
+        decision: The decision over all of them, for the view.
+        entered: The outcome of `limits` and those before; `None` for an ordinary decision, from
+            which `outcome` makes one if something asks.
+        slots: What the request holds until its response has been sent; `None` for nothing.
+        cached_request: The request as limits read it, which a view may replace by its own; `None`
+            until something asks for `request`.
+    """
+
+    # One is created for each request, which is faster without a dictionary of its own.
+    __slots__ = (
+        "_id",
+        "cached_request",
+        "decision",
+        "entered",
+        "entries",
+        "is_decided",
+        "limits",
+        "native",
+        "peer",
+        "slots",
+    )
+
+    # Of the last decision that was not taken step by step.
+    _id: Any
+    # Whether the thread may wait for the store; that of an event loop must not.
+    waits: ClassVar[bool] = True
+
+    def __init__(self, native: Any, peer: str | None) -> None:
+        self.native = native
+        self.peer = peer
+        self.is_decided = False
+        self.limits: RouteLimits | None = None
+        self.decision: Decision = NOTHING
+        self.entered: Outcome | None = None
+        self.entries: tuple[Entry, ...] | None = None
+        self.slots: HeldSlots | None = None
+        self.cached_request: Request | None = None
+
+    def read(self) -> Request:
+        """Return the request as limits read it; here, `native` is one already."""
+        request: Request = self.native
+        return request
+
+    @property
+    def request(self) -> Any:
+        """The request as limits read it, made when something asks."""
+        if self.cached_request is None:
+            self.cached_request = self.read()
+        return self.cached_request
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What was decided, in detail; `None` before the first decision."""
+        if self.entered is None and self.limits is not None:
+            entries = self.limits.entries(self._id) if self.entries is None else self.entries
+            self.entered = Outcome(self.limits.settings, self.request, self.decision, entries)
+        return self.entered
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the response settles or refunds something."""
+        return self.entered is not None and self.entered.needs_response
+
+    @property
+    def is_refundable(self) -> bool:
+        """Whether a limit is refunded if the body of the response fails."""
+        return self.is_open and self.entered is not None and self.entered.refunds_on_error
+
+    @property
+    def needs_end(self) -> bool:
+        """Whether something follows from how and when the body of the response ends."""
+        return self.slots is not None or (self.entered is not None and self.is_refundable)
+
+    def enter(self, limits: RouteLimits) -> Outcome | None:
+        """Decide limits, together.
+
+        Returns:
+            `None` if the request may proceed, and needs nothing but header fields, and the release
+            of `slots`; the outcome if it is refused, or its response settles or refunds something.
+
+        Raises:
+            StoreError: The store fails, and a limit has the policy `"raise"`.
+        """
+        steps = self._begin(limits, limits.spend)
+        return None if steps is None else self._end(limits, take(limits.limiter, steps))
+
+    async def enter_async(self, limits: RouteLimits) -> Outcome | None:
+        """Do the same as `enter` on an event loop, without blocking it."""
+        steps = self._begin(limits, limits.spend_now)
+        if steps is None:
+            return None
+        if not limits.may_wait:
+            return self._end(limits, take(limits.limiter, steps))
+        return self._end(limits, await take_async(limits.limiter, steps))
+
+    def _begin(self, limits: RouteLimits, spend: Callable[[Id], Any]) -> Steps | None:
+        """Make the first call to the store ahead; return the steps that follow, `None` if none."""
+        if self.is_decided:
+            return limits.decide(self, self.outcome)
+        try:
+            id = limits.known[self.peer]
+        except KeyError:
+            id = limits.learn(self.peer)
+        answer = None
+        try:
+            if id is None:
+                if limits.id_of is None:
+                    return limits.decide(self, None)
+                # The peer does not tell the id: the request is read.
+                request = self.cached_request
+                id = limits.id_of(self.request if request is None else request)
+            answer = spend(id)
+        except Error as error:
+            return limits.decide(self, None, id, error)
+        if not answer or limits.has_outcome or limits.watch.is_awake:
+            return limits.decide(self, None, id, answer)
+        self.limits, self._id, self.is_decided = limits, id, True
+        if limits.holds:
+            self.decision, self.slots = answer.decision, HeldSlots((answer,))
+        else:
+            self.decision = answer
+        return None
+
+    def _end(self, limits: RouteLimits, outcome: Outcome | Allowed) -> Outcome | None:
+        self.limits = limits
+        if isinstance(outcome, Allowed):
+            self.entries, self.decision, self.slots = outcome
+            self.is_decided = True
+            return None
+        if outcome.is_degraded:
+            self.decision = UNLIMITED
+        return self.keep(outcome)
+
+    def keep(self, outcome: Outcome) -> Outcome | None:
+        """Keep an outcome, which includes the earlier ones; return it as `enter` does."""
+        self.entered, self.is_decided = outcome, True
+        if outcome.decision is not None:
+            self.decision = outcome.decision
+        if outcome.slots is not None:
+            if self.slots is not None:
+                outcome.slots.add(self.slots)
+            self.slots, outcome.slots = outcome.slots, None
+        return outcome if outcome.needs_response or outcome.refusal is not None else None
+
+    def respond(self, head: Any) -> None:
+        """Settle what the head of the response decides; nothing is settled twice.
+
+        Raises:
+            StoreError: The store fails, and a limit has the policy `"raise"`.
+        """
+        outcome = self.entered
+        if outcome is not None and outcome.needs_response:
+            outcome.settle(head)
+            self.keep(outcome)
+
+    async def respond_async(self, head: Any) -> None:
+        """Do the same as `respond` on an event loop."""
+        await self._on_loop(self.respond, head)
+
+    def fields(self) -> Fields:
+        """Return the header fields of the limits."""
+        limits, outcome = self.limits, self.entered
+        if outcome is not None:
+            return outcome.headers()
+        return [] if limits is None else limits.fields(self.decision)
+
+    def add_to(self, own: Fields, status: int | str) -> Fields:
+        """Return the header fields of a response, with those of the limits in a new list."""
+        limits, outcome = self.limits, self.entered
+        if outcome is not None:
+            return outcome.add_to(own, status)
+        return own if limits is None else [*own, *limits.fields(self.decision)]
+
+    def add_encoded_to(self, own: Iterable[tuple[bytes, bytes]], status: int) -> EncodedFields:
+        """Do the same as `add_to` with fields as ASGI servers take them."""
+        limits, outcome = self.limits, self.entered
+        if outcome is not None:
+            return outcome.add_encoded_to([*own], status)
+        return [*own] if limits is None else [*own, *limits.encoded_fields(self.decision)]
+
+    def failed(self, entered: Outcome | None = None, head: Any = _ERROR) -> None:
+        """Refund and settle a request whose application raised.
+
+        Args:
+            entered: The outcome of the limits that fail; the others stay. `None`: all fail.
+            head: The head of the response; `None` if one is still to come.
+        """
+        outcome = self.entered
+        if outcome is not None and outcome.needs_response:
+            if entered is None:
+                outcome.refund_all()
+            else:
+                entered.refund()
+            if head is not None:
+                outcome.settle(head)
+        if head is not None:
+            self.release()
+
+    async def failed_async(self, entered: Outcome | None = None, head: Any = _ERROR) -> None:
+        """Do the same as `failed` on an event loop."""
+        await self._on_loop(self.failed, entered, head)
+
+    def finished(self, *, waits: bool | None = None) -> None:
+        """End the request; what nothing has settled stays taken, and slots are given back.
+
+        Args:
+            waits: As in `release`.
+        """
+        if self.entered is not None and self.entered.needs_response:
+            self.entered.keep()
+        self.release(waits=waits)
+
+    def hold_nothing(self) -> None:
+        """Check that no slots are held, because no response will return them.
+
+        Raises:
+            ConfigError: Slots are held; they are returned.
+        """
+        if self.slots is not None and self.outcome is not None:
+            self.release(waits=False)
+            raise slots_error(next(x.name for x, _, _ in self.outcome.entries if x.holds))
+
+    def release(self, *, waits: bool | None = None) -> None:
+        """Return the slots, once: the response has been sent, or never will be.
+
+        Args:
+            waits: Whether to wait for the store; `None` for the `waits` of the class.
+        """
+        slots, self.slots = self.slots, None
+        if slots is not None:
+            slots.release(waits=self.waits if waits is None else waits)
+
+    async def _on_loop(self, call: Any, *arguments: Any) -> None:
+        if self.is_open and self.entered is not None and self.entered.is_remote:
+            await asyncio.to_thread(call, *arguments)
+        else:
+            call(*arguments)
+
+
+def admit(limits: RouteLimits, request: Request, earlier: Outcome | None = None) -> Outcome:
+    """Decide limits for a request that has no adapter; return the outcome.
+
+    Args:
+        limits: The limits.
+        request: The request.
+        earlier: An earlier outcome of it.
+
+    Raises:
+        ConfigError: A limit is on requests in flight.
+        StoreError: As `Visit.enter`.
+    """
+    visit = Visit(request, request.peer)
+    if earlier is not None:
+        visit.keep(earlier)
+    visit.enter(limits)
+    visit.hold_nothing()
+    return cast("Outcome", visit.outcome)
+
+
+def refund_failed(
+    outcome: Outcome | None, error: Exception, is_answer: Callable[[Exception], bool]
+) -> None:
+    """Refund a request whose view raised, unless the exception is an answer, such as a 404."""
+    if outcome is not None and not (isinstance(error, RateLimited) or is_answer(error)):
+        outcome.refund()
