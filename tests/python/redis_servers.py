@@ -418,8 +418,15 @@ class SentinelSet:
         before = self.primary()
         self.sentinels[0].command("SENTINEL", "FAILOVER", self.service)
         self.wait_for_another(before.port)
+
+        def is_replica() -> bool:
+            # It closes all connections as it changes its role.
+            with suppress(redis.ConnectionError):
+                return before.info("role") == "slave"
+            return False
+
         # Until then it would accept writes that are lost.
-        self._wait_until(lambda: before.info("role") == "slave", "the old primary is a replica")
+        self._wait_until(is_replica, "the old primary is a replica")
 
     def wait_for_another(self, port: int) -> None:
         """Wait until the primary has a different port."""
