@@ -16,6 +16,7 @@ use pyo3::ffi;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use smallvec::SmallVec;
 
 use crate::bindings::arguments;
 use crate::bindings::bound_limit::{BoundLimit, CHARGE, CHECK, RESERVE, SPEND, WaiterArgs, verb};
@@ -274,14 +275,18 @@ impl<const NUMBER: usize> Method for ByName<NUMBER> {
         slf: &Bound<'py, Limiter>,
         arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        call_by_name(slf, BY_NAME[NUMBER], arguments)
+        // The descriptor is called with the bound limit, so that no method object is made.
+        static VERBS: [Once<Py<PyAny>>; BY_NAME.len()] = [const { Once::new() }; BY_NAME.len()];
+        let py = slf.py();
+        let find = || PyResult::Ok(py.get_type::<BoundLimit>().getattr(BY_NAME[NUMBER])?.unbind());
+        call_by_name(slf, VERBS[NUMBER].get_or_try_init(py, find)?.bind(py), arguments)
     }
 }
 
 /// Calls a method of the bound limit whose name is the first argument, or the keyword `name`.
 fn call_by_name<'py>(
     slf: &Bound<'py, Limiter>,
-    verb: &str,
+    verb: &Bound<'py, PyAny>,
     arguments: Arguments<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = slf.py();
@@ -301,8 +306,10 @@ fn call_by_name<'py>(
         }
     }
     let Some(name) = name else { return Err(missing("name")) };
-    let bound = slf.get().bound(name)?;
-    bound.call_method(PyString::intern(py, verb), PyTuple::new(py, rest)?, others.as_ref())
+    let given = slf.get().bound(name)?;
+    let given = std::iter::once(given.as_any()).chain(rest.iter().map(|given| &**given));
+    let given = PyTuple::new(py, given.collect::<SmallVec<[_; 8]>>())?;
+    verb.call(given, others.as_ref())
 }
 
 /// `Reservation.__enter__()`.

@@ -166,7 +166,8 @@ impl Limiter {
         };
         // Imported now, so that no call imports a module: a child process that is forked while another
         // thread imports a module would wait for that import forever.
-        for module in ["logging", "penstock._decisions", "penstock.headers", "penstock._wait_queue"] {
+        for module in ["logging", "penstock._decisions", "penstock.headers", "penstock._wait_queue"]
+        {
             py.import(module)?;
         }
         let url: StoreUrl = store.parse()?;
