@@ -98,7 +98,9 @@ def test_every_extra_is_on_its_lists() -> None:
     rows = [line.split("|")[1] for line in table.splitlines()[2:]]
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {*extras, "all"}
     # Nothing but its adapter imports a framework.
-    modules = {path.name.removesuffix(".py") for path in (ROOT / "python/penstock").iterdir()}
+    package = ROOT / "python/penstock"
+    modules = {path.stem for path in package.glob("*.py")}
+    modules |= {path.parent.name for path in package.glob("*/__init__.py")}
     adapters = extras.keys() & modules
     contracts = settings["tool"]["importlinter"]["contracts"]
     (forbidden,) = [each["forbidden_modules"] for each in contracts if "framework" in each["name"]]
