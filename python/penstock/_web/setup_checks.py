@@ -239,9 +239,10 @@ class SetupChecks:
                 )
 
     def _check_peers(self) -> None:
-        if any(kind.startswith("P001") for kind in self._reported):
+        # Copies, because other threads add to both meanwhile.
+        if any(kind.startswith("P001") for kind in [*self._reported]):
             return
-        peer, count = max(self._peers.items(), key=lambda item: item[1], default=("", 0))
+        peer, count = max([*self._peers.items()], key=lambda item: item[1], default=("", 0))
         if count < _NEARLY_ALL * self._count or not _is_private(peer):
             return
         trust = "" if self._reads_headers else f", and set trusted_proxies=[{peer!r}]"
