@@ -240,7 +240,7 @@ def result(took: list[list[int]], elapsed: float) -> Result:
 def run_threads(
     call: Callable[[str], object], callers: int, clients: Sequence[str], seconds: float
 ) -> Result:
-    """Let threads call as fast as possible."""
+    """Let threads call as fast as possible, each once at least."""
     barrier = threading.Barrier(callers + 1)
     took: list[list[int]] = [[] for _ in range(callers)]
     is_over = False
@@ -252,7 +252,7 @@ def run_threads(
         try:
             call(next(drawn))
             barrier.wait()
-            while not is_over:
+            while not (times and is_over):
                 started = clock()
                 call(next(drawn))
                 times.append(clock() - started)
@@ -278,7 +278,7 @@ def run_threads(
 async def run_tasks(
     call: Callable[[str], Awaitable[object]], callers: int, clients: Sequence[str], seconds: float
 ) -> Result:
-    """Let tasks call as fast as possible."""
+    """Let tasks call as fast as possible, each once at least."""
     took: list[list[int]] = [[] for _ in range(callers)]
     clock = time.perf_counter_ns
     for id in clients[:callers]:
@@ -289,7 +289,7 @@ async def run_tasks(
     async def work(number: int) -> None:
         drawn = itertools.cycle(random.Random(number).choices(clients, k=1_000))
         times = took[number]
-        while (before := clock()) < end:
+        while (before := clock()) < end or not times:
             await call(next(drawn))
             times.append(clock() - before)
 
