@@ -66,7 +66,7 @@ class Limit:
         Args:
             burst: Tokens in a full bucket, at least 1.
             count: Tokens added per period, at least 1.
-            period: A text with units, seconds, or a `timedelta`.
+            period: A string with units, seconds, or a `timedelta`.
 
         Raises:
             LimitError: A number is below 1, the rate cannot be expressed in whole nanoseconds
@@ -209,7 +209,7 @@ class Limit:
         """Create a limit that allows every request."""
     @staticmethod
     def parse(text: str) -> Limit:
-        """Create a limit from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
+        """Create a limit from a rate string such as `100/minute` or `10 per 5 minutes, burst 20`.
 
         The result is a token bucket, whose burst equals the count unless given. With
         `, fixed window` or `, fixed-rate window` it is a window, which `, aligned` aligns. Units
@@ -219,7 +219,7 @@ class Limit:
         window: per day, week, month or year of a time zone, by default UTC.
 
         Raises:
-            LimitError: The text is not a valid rate. The message marks the error.
+            LimitError: The string is not a valid rate. The message marks the error.
 
         Examples:
             >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
@@ -297,7 +297,7 @@ class Limit:
     def fields(self) -> dict[str, int | str]:
         """Return the parameters by name, as in a limits file.
 
-        Durations are texts with units. An anchor of `first`, and a `max_hold` of `None`, are
+        Durations are strings with units. An anchor of `first`, and a `max_hold` of `None`, are
         omitted. `Limit.from_fields` creates an equal limit from the result.
 
         >>> penstock.Limit.parse("100/minute").fields()
@@ -322,7 +322,7 @@ class Limit:
     def summary_template(self) -> str:
         """Summary of the limit in English, with the names of its fields in braces.
 
-        Fill in the values to get a text for users, or look up a translation first.
+        Fill in the values to get a sentence for users, or look up a translation first.
 
         >>> penstock.Limit.parse("100/minute, burst 20").summary_template
         '{count} per {period}, {burst} at once'
@@ -348,7 +348,7 @@ class Limit:
         interval are included. Refunds and overdrafts are not. 2**63 - 1 if unlimited.
 
         Args:
-            interval: A text with units, seconds, or a `timedelta`.
+            interval: A string with units, seconds, or a `timedelta`.
 
         Raises:
             LimitError: `interval` is negative or not a duration.
@@ -410,10 +410,10 @@ class Limits(Mapping[str, Limit]):
         overrides: str | None = None,
         names: type[enum.IntEnum] | None = None,
     ) -> Limits:
-        """Load limits from YAML text, and overrides from a second text.
+        """Load limits from YAML, and overrides from a second string.
 
         Raises:
-            ConfigError: A text is invalid.
+            ConfigError: One of the strings is invalid.
 
         Examples:
             >>> limits = penstock.Limits.parse("Orders: {burst: 20, count: 10, period: 1m}")
@@ -469,8 +469,8 @@ class Limits(Mapping[str, Limit]):
 
         Args:
             rows: Tuples `(name, id, limit)` or `(name, id, limit, comment)`. A limit is a `Limit`,
-                a text such as `"100/minute"`, or a mapping with the fields of an overrides file.
-                The comment is a text or `None`. A row that is `None` is counted but ignored.
+                a rate string such as `"100/minute"`, or a mapping with the fields of an overrides
+                file. The comment is a string or `None`. A row that is `None` is counted but ignored.
 
         Returns:
             The limits, and for each skipped row its index, from 0, and its error. In the result of
@@ -493,9 +493,9 @@ class Limits(Mapping[str, Limit]):
             UnknownLimit: No limit has this name.
         """
     def to_yaml(self) -> str:
-        """Return the defaults as the text of a limits file."""
+        """Return the defaults as the content of a limits file."""
     def overrides_to_yaml(self) -> str | None:
-        """Return the overrides as the text of an overrides file; `None` if there are none."""
+        """Return the overrides as the content of an overrides file; `None` if there are none."""
     def override_counts(self) -> dict[str, int]:
         """Return the number of overrides of each limit, including limits without overrides.
 
@@ -548,7 +548,7 @@ class ManualClock:
     """Clock for tests, which changes only when it is moved.
 
     Args:
-        start: Time shown at first: seconds, a `timedelta`, or a text such as `"1h"`.
+        start: Time shown at first: seconds, a `timedelta`, or a string such as `"1h"`.
 
     Examples:
         >>> clock = penstock.ManualClock()
@@ -565,7 +565,7 @@ class ManualClock:
         """Move the clock forwards.
 
         Args:
-            by: Seconds, a `timedelta`, or a text such as `"2.5s"`; at least 0.
+            by: Seconds, a `timedelta`, or a string such as `"2.5s"`; at least 0.
 
         Raises:
             ValueError: `by` is negative, or leads past 2**63 - 1 ns.
@@ -932,7 +932,7 @@ class Decision:
 
 @final
 class LimitEntry:
-    """Name, rules and header texts of a limit.
+    """Name, rules and header fields of a limit.
 
     Has no reference to the limiter, so that a decision does not keep the limiter alive.
     """
@@ -1050,13 +1050,13 @@ class Limiter:
     It can be shared between threads. A `with` block closes it at the end.
 
     Args:
-        limits: `Limits`, the path of a limits file, or a dict of names to limits or rate texts.
+        limits: `Limits`, the path of a limits file, or a dict of names to limits or rate strings.
         store: URL of the store, such as `shm://myapp` or `redis://localhost`.
         clock: Time source; the system clock by default.
 
     Raises:
         ConfigError: The limits or the URL are invalid.
-        LimitError: A rate text is invalid.
+        LimitError: A rate string is invalid.
 
     Examples:
         >>> limiter = penstock.Limiter({"Orders": "100/minute"})
@@ -1250,7 +1250,7 @@ class Limiter:
             estimate: Tokens, from 0 to the limit's `max_cost`.
             factor: As in `spend`.
             keep: As in `spend`. Settling may take these tokens.
-            timeout: Longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`; 0
+            timeout: Longest acceptable wait: a string such as `"5s"`, seconds, or a `timedelta`; 0
                 never waits. `None` never waits either, and returns a denied reservation in place of
                 an error.
 
@@ -1351,7 +1351,7 @@ class Limiter:
             name: Name of a loaded limit.
             id: The client.
             cost: Tokens, from 0 to the limit's `max_cost`.
-            timeout: Longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`; 0
+            timeout: Longest acceptable wait: a string such as `"5s"`, seconds, or a `timedelta`; 0
                 never waits, `None` waits as long as necessary.
             keep: As in `spend`.
 
@@ -1439,7 +1439,7 @@ class Limiter:
 
         Raises:
             ConfigError: The name is taken or invalid.
-            LimitError: The rate text is invalid.
+            LimitError: The rate string is invalid.
 
         Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"})
@@ -2040,9 +2040,9 @@ class LogParser:
         """Return the ids from number `first` on, in order of their codes."""
 
 def matches_pattern(text: str, pattern: str) -> bool:
-    """Return whether a whole text matches a pattern.
+    """Return whether a whole string matches a pattern.
 
-    `*` stands for any text, and `?` for any character.
+    `*` stands for any characters, and `?` for any character.
 
     >>> penstock._core.matches_pattern("/order/7", "/order/*")
     True
@@ -2063,11 +2063,11 @@ def parse_duration(duration: Period, name: str = "duration") -> int:
     """Convert a duration to nanoseconds.
 
     Args:
-        duration: A text such as `1h30m`, seconds, or a `timedelta`; at least 0.
+        duration: A string such as `1h30m`, seconds, or a `timedelta`; at least 0.
         name: Name of the argument in error messages.
 
     Raises:
-        LimitError: The text is not a duration, or the duration is out of range.
+        LimitError: The string is not a duration, or the duration is out of range.
         TypeError: The type is not supported.
 
     >>> penstock._core.parse_duration("250ms")

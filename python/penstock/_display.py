@@ -22,7 +22,7 @@ UNNAMED: Final = "Limit"
 # More rows are not readable in a notebook.
 _MAX_ROWS: Final = 100
 _MAX_TEXT: Final = 200
-# Notebooks style tables, but align their texts to the right.
+# Notebooks style tables, but align their cells to the right.
 _LEFT: Final = 'style="text-align: left"'
 _SECOND: Final = 1_000_000_000
 # Larger numbers would be written with an exponent.
@@ -135,12 +135,12 @@ def _head(text: str, scope: str) -> str:
 
 
 def escape_text(text: str) -> str:
-    """Escape a text for HTML, without control characters; a long one is cut."""
+    """Escape a string for HTML, without control characters; a long one is cut."""
     return escape(printable(text, _MAX_TEXT))
 
 
 def printable(text: str, max_length: int | None = None) -> str:
-    """Replace characters that are not printable, and cut the text if it is too long.
+    """Replace characters that are not printable, and cut the string if it is too long.
 
     >>> from penstock._display import printable
     >>> printable("abcdef", 4)
@@ -182,7 +182,7 @@ def format_span(nanoseconds: int) -> str:
 def text_table(
     rows: Sequence[Sequence[str]], *, max_width: int, is_numeric: bool = False
 ) -> list[str]:
-    """Align rows of texts in columns; return the lines.
+    """Align rows of cells in columns; return the lines.
 
     Args:
         rows: The rows, the heads included.

@@ -57,7 +57,7 @@ def is_name(given: object) -> bool:
 
 
 def check_flag(name: str, given: object) -> None:
-    """Check that an option is a `bool`, because a text such as `"false"` is true.
+    """Check that an option is a `bool`, because a string such as `"false"` is true.
 
     Raises:
         ConfigError: It is not a `bool`.

@@ -676,7 +676,7 @@ class AsyncLimiter(_Verbs[Limiter]):
             name: Name of a loaded limit.
             id: The client.
             cost: Tokens, from 0 to what the limit can ever allow.
-            timeout: The longest acceptable wait: a text such as `"5s"`, seconds, or a `timedelta`;
+            timeout: The longest acceptable wait: a string such as `"5s"`, seconds, or a `timedelta`;
                 0 never waits, `None` waits as long as necessary.
             keep: As in `Limiter.spend`.
 
@@ -700,7 +700,7 @@ class AsyncLimiter(_Verbs[Limiter]):
 
         Raises:
             ConfigError: The name is taken or invalid.
-            LimitError: The text is not a limit.
+            LimitError: The rate string is invalid.
         """
         return AsyncBoundLimit(self.limiter.define(name, limit))
 

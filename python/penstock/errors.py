@@ -36,7 +36,7 @@ class ConfigProblem(str):  # noqa: SLOT000  see below
     """One problem of a limits file or an overrides file, as a line of text.
 
     Attributes:
-        file: Path of the file; `None` if the text came from elsewhere.
+        file: Path of the file; `None` if the content came from elsewhere.
         line: Line number from 1; `None` if unknown.
         limit_name: Name of the limit; `None` if the problem is not in one limit.
         message: The problem, without the file, the line and the name.
@@ -62,7 +62,7 @@ class ConfigError(Error, ValueError):
     """Invalid limits file, overrides file or option.
 
     Attributes:
-        file: Path of the file; `None` if the text came from elsewhere.
+        file: Path of the file; `None` if the content came from elsewhere.
         line: Line number from 1; `None` if unknown.
         limit_name: Name of the limit; `None` if the problem is not in one limit.
         problems: All problems found, as lines of text with the same attributes.
@@ -75,7 +75,7 @@ class ConfigError(Error, ValueError):
 
 
 class LimitError(Error, ValueError):
-    """Invalid limit: a number out of range, or a text that is not a rate.
+    """Invalid limit: a number out of range, or a string that is not a rate.
 
     Attributes:
         field: Name of the invalid parameter; `None` if it is not a single one.

@@ -35,7 +35,7 @@ class limited:  # noqa: N801  a decorator
         id: The client: an id, or a callable that takes the arguments of the function and returns
             one. The default is the name of the function; a block needs an id.
         cost: Tokens, or a callable as above.
-        timeout: The longest wait for a turn, in seconds, as a text or as a `timedelta`; 0, the
+        timeout: The longest wait for a turn, in seconds, as a string or as a `timedelta`; 0, the
             default, never waits, and `None` waits as long as necessary.
         refund_on_error: Whether the tokens are returned if the function or the block raises.
 

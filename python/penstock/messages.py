@@ -1,6 +1,6 @@
-"""Texts for clients: limits, durations and the sentences of refusals, translated if configured.
+"""Messages for clients: limits, durations and the sentences of refusals, translated if configured.
 
-Every text is a template that a translation may replace. `TEMPLATES` and `PLURALS` list them, for
+Every message is a template that a translation may replace. `TEMPLATES` and `PLURALS` list them, for
 the message catalogue of an application.
 """
 
@@ -99,7 +99,7 @@ class Translations(Protocol):
 
     @property
     def gettext(self) -> Any:
-        """A function that returns the translation of a text."""
+        """A function that returns the translation of a message."""
 
     @property
     def ngettext(self) -> Any:
@@ -107,14 +107,14 @@ class Translations(Protocol):
 
 
 class Translator:
-    """Formats texts for clients, in English or in the language of some translations."""
+    """Formats messages for clients, in English or in the language of some translations."""
 
     def __init__(self, translations: Translations | None = None) -> None:
         self._translations: Final = translations
 
     @property
     def is_translated(self) -> bool:
-        """Whether texts are translated, into the language of each request."""
+        """Whether messages are translated, into the language of each request."""
         return self._translations is not None
 
     @property
@@ -140,7 +140,7 @@ class Translator:
         return _filled(str(self._translations.gettext(template)), template, values)
 
     def translate_text(self, text: str) -> str:
-        """Return a text of the application, which is not a template, translated."""
+        """Return a message of the application, which is not a template, translated."""
         return text if self._translations is None else str(self._translations.gettext(text))
 
     def duration(self, nanoseconds: int) -> str:

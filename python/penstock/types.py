@@ -40,7 +40,7 @@ Factor: TypeAlias = int | str | float | decimal.Decimal | fractions.Fraction
 """Divides the size of a leaky bucket for one call; 0 lifts the limit."""
 
 Period: TypeAlias = str | float | datetime.timedelta
-"""A length of time: a text with units such as `"5m"`, seconds, or a `timedelta`."""
+"""A length of time: a string with units such as `"5m"`, seconds, or a `timedelta`."""
 
 AnyLimits: TypeAlias = Limits | Mapping[str, Limit | str] | str | os.PathLike[str]
 """Limits of a limiter: loaded, the path of a limits file, or a mapping of names to limits."""

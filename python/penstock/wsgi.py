@@ -44,8 +44,8 @@ class PenstockMiddleware:
     Args:
         app: The application.
         limiter: A limiter, instead of the options `limits`, `overrides`, `store` and `clock`.
-        limit: The name of a limit, a text such as `"100/minute"`, or a list of them, which are
-            decided together; or a callable that returns the limit of a request.
+        limit: The name of a limit, a rate string such as `"100/minute"`, or a list of them, which
+            are decided together; or a callable that returns the limit of a request.
         options: The options of a guard (`limits`, `headers`, `trusted_proxies`, ...) and of a limit
             (`id`, `cost`, `methods`, ...). `on_denied` may return a WSGI application, text, a dict
             or `None`.

@@ -77,7 +77,7 @@ pub(crate) fn string<'a, 'py>(
     given.cast::<PyString>().map_err(|_| wrong_type(name, "a str", given))
 }
 
-/// Returns a text in UTF-8, or an error of `class` if UTF-8 cannot encode it.
+/// Returns a string in UTF-8, or an error of `class` if UTF-8 cannot encode it.
 pub(crate) fn utf8<'a>(
     class: &str,
     name: &str,
@@ -192,7 +192,7 @@ pub(crate) fn builtin_repr<T: PyTypeInfo>(given: &Bound<'_, PyAny>) -> PyResult<
     given.py().get_type::<T>().call_method1("__repr__", (given,))?.extract()
 }
 
-/// Returns nanoseconds from a number of seconds, a `timedelta`, or a text with units. A text cannot be
+/// Returns nanoseconds from a number of seconds, a `timedelta`, or a string with units. A string cannot be
 /// negative.
 pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     static TIMEDELTA: Once<Py<PyAny>> = Once::new();
@@ -230,7 +230,7 @@ pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64
             .and_then(|nanos| nanos.checked_add(micros * 1000))
             .ok_or_else(too_long);
     }
-    Err(wrong_type(name, "a text such as '90s', seconds or a timedelta", given))
+    Err(wrong_type(name, "a string such as '90s', seconds or a timedelta", given))
 }
 
 #[doc = doc!(timeout_ns)]

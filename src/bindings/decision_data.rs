@@ -242,7 +242,7 @@ impl DecisionData {
         self.with_id(py, |_, id| id.to_owned())
     }
 
-    /// Returns a text field of the rule that applies to the id.
+    /// Returns a string field of the rule that applies to the id.
     pub(crate) fn rule_text(
         &self,
         py: Python<'_>,

@@ -171,7 +171,7 @@ impl IdList for StrIds<'_, '_> {
     }
 }
 
-/// Returns the texts of ids, which live as long as the tuple.
+/// Returns the strings of ids, which live as long as the tuple.
 pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, str>>> {
     let texts = StrIds::new(ids);
     let text = |index| {

@@ -506,7 +506,7 @@ impl Limit {
     }
 }
 
-/// Converts a `Limit`, or a text that describes one. Errors in the text begin with `limit_name`.
+/// Converts a `Limit`, or a rate string. Errors in the string begin with `limit_name`.
 pub(crate) fn limit_or_text(
     name: &str,
     given: &Bound<'_, PyAny>,
@@ -517,9 +517,10 @@ pub(crate) fn limit_or_text(
     }
     let Ok(text) = given.cast::<PyString>() else {
         let expected = if given.is_instance_of::<PyDict>() {
-            "a Limit, such as Limit.from_fields('token-bucket', {...}), or a text such as '100/minute'"
+            "a Limit, such as Limit.from_fields('token-bucket', {...}), or a rate string such as \
+             '100/minute'"
         } else {
-            "a Limit or a text such as '100/minute'"
+            "a Limit or a rate string such as '100/minute'"
         };
         return Err(arguments::wrong_type(name, expected, given));
     };

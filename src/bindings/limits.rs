@@ -192,14 +192,14 @@ fn text(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
     Ok(arguments::utf8("ConfigError", name, arguments::string(name, given)?)?.into())
 }
 
-/// Converts the limit of an override to a rule. The limit is a `Limit`, a text or the fields of an
+/// Converts the limit of an override to a rule. The limit is a `Limit`, a string or the fields of an
 /// overrides file; the rest comes from the default rule.
 fn override_rule(given: &Bound<'_, PyAny>, default: Rule) -> PyResult<Rule> {
     let py = given.py();
     if given.is_instance_of::<Limit>() || given.is_instance_of::<PyString>() {
         return Ok(Rule { limit: limit_or_text("limit", given, None)?, ..default });
     }
-    let expected = "a Limit, a text such as '100/minute' or a mapping of fields";
+    let expected = "a Limit, a rate string such as '100/minute' or a mapping of fields";
     let Ok(mapping) = given.cast::<PyMapping>() else {
         return Err(arguments::wrong_type("limit", expected, given));
     };

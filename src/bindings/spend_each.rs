@@ -109,7 +109,7 @@ fn decide(
     rows: &mut DecisionRows<'_>,
 ) -> PyResult<Py<LimitEntry>> {
     let (py, (bound, entry)) = (ids.py(), limit()?);
-    // Many ids of type `str` are decided without a list of their texts. If one is of another type,
+    // Many ids of type `str` are decided without a list of their strings. If one is of another type,
     // nothing has been spent yet.
     let is_decided = !handle.core.store().may_wait()
         && handle

@@ -9,7 +9,7 @@ use crate::engine::time::Nanos;
 const MAX_LENGTH: usize = 100;
 const UNITS: &str = "ns, us, ms, s, m, h, d and w";
 
-/// The text is not a valid duration.
+/// The string is not a valid duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -33,7 +33,7 @@ pub enum DurationError {
 /// The units are those of the `humantime` crate except months and years.
 ///
 /// # Errors
-/// [`DurationError`] if the text is not a duration, has a number without a unit, is not a whole
+/// [`DurationError`] if the string is not a duration, has a number without a unit, is not a whole
 /// number of nanoseconds, or is longer than [`Nanos::MAX`].
 pub fn duration(text: &str) -> Result<Nanos, DurationError> {
     let found = || Excerpt::new(text);
@@ -65,7 +65,7 @@ pub fn duration(text: &str) -> Result<Nanos, DurationError> {
     }
 }
 
-/// Splits a text after the number at its start, which may have a decimal point.
+/// Splits a string after the number at its start, which may have a decimal point.
 fn number(text: &str) -> Option<(&str, &str)> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let mut end = digits(text);

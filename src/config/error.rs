@@ -34,7 +34,7 @@ impl ConfigError {
         ConfigError { problems: vec![problem], left_out: 0 }
     }
 
-    /// Returns the error for a text that is not valid UTF-8.
+    /// Returns the error for a string that is not valid UTF-8.
     pub fn not_utf8(file: &str) -> ConfigError {
         ConfigError::one(file.into(), None, Fault::NotUtf8)
     }
@@ -113,7 +113,7 @@ pub enum Fault {
     #[error("cannot be read: {0}")]
     Unreadable(#[source] io::Error),
     /// A named pipe, which could block the reader forever.
-    #[error("is a named pipe; pass its text to parse instead")]
+    #[error("is a named pipe; pass its content to parse instead")]
     Pipe,
     #[error("a limits file must be at most {most} bytes long")]
     TooLarge { most: usize },
@@ -139,9 +139,9 @@ pub enum Fault {
     Empty,
     #[error("the file must be one YAML document, found a second")]
     SecondDocument,
-    #[error("anchors and aliases are not supported; write the text in full")]
+    #[error("anchors and aliases are not supported; write the value in full")]
     Alias,
-    #[error("tags such as !!str are not supported; put the text in quotes")]
+    #[error("tags such as !!str are not supported; put the value in quotes")]
     Tag,
     #[error("merge keys (<<) are not supported; write the fields in full")]
     MergeKey,

@@ -17,7 +17,7 @@ use crate::engine::time::Nanos;
 pub(super) fn described(node: &Node<'_>) -> String {
     match &node.value {
         Value::Scalar(ScalarKind::Nothing, _) => "nothing".to_owned(),
-        Value::Scalar(ScalarKind::Text, text) => format!("the text {}", Excerpt::new(text)),
+        Value::Scalar(ScalarKind::Text, text) => format!("the string {}", Excerpt::new(text)),
         Value::Scalar(_, spelling) => spelling.chars().take(60).collect(),
         Value::List(_) => "a list".to_owned(),
         Value::Map(_) => "a mapping".to_owned(),
@@ -29,10 +29,10 @@ pub(super) fn not_a(what: &'static str, expected: &'static str, node: &Node<'_>)
     Fault::NotA { what, expected, found: described(node) }
 }
 
-/// Returns the fault of a value that is a text only in quotes.
+/// Returns the fault of a value that is a string only in quotes.
 fn unquoted(what: &'static str, node: &Node<'_>) -> Fault {
     let found = format!("{}; put it in quotes", described(node));
-    Fault::NotA { what, expected: "a text", found }
+    Fault::NotA { what, expected: "a string", found }
 }
 
 /// Returns a key of a mapping as text.
@@ -41,7 +41,7 @@ pub(super) fn key<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
         Value::Scalar(ScalarKind::Text, text) if text == "<<" => Err(Fault::MergeKey),
         Value::Scalar(ScalarKind::Text, text) => Ok(text),
         Value::Scalar(..) => Err(unquoted("a key", node)),
-        _ => Err(not_a("a key", "a text", node)),
+        _ => Err(not_a("a key", "a string", node)),
     }
 }
 
@@ -64,12 +64,12 @@ fn is_decimal(spelling: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns a text.
+/// Returns a string.
 pub(super) fn text<'n>(field: &'static str, node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
         Value::Scalar(ScalarKind::Text, text) => Ok(text),
         Value::Scalar(kind, _) if *kind != ScalarKind::Nothing => Err(unquoted(field, node)),
-        _ => Err(not_a(field, "a text", node)),
+        _ => Err(not_a(field, "a string", node)),
     }
 }
 
@@ -122,7 +122,7 @@ pub(super) fn zone(name: &str) -> Result<Zone, LimitError> {
     })
 }
 
-/// Returns an id as written: `0123`, `1e5` and `null` are texts here.
+/// Returns an id as written: `0123`, `1e5` and `null` are strings here.
 pub(super) fn id<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
         Value::Scalar(kind, spelling)
@@ -130,7 +130,7 @@ pub(super) fn id<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
         {
             Ok(spelling)
         }
-        _ => Err(not_a("an id", "a text or a number", node)),
+        _ => Err(not_a("an id", "a string or a number", node)),
     }
 }
 

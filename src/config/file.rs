@@ -32,7 +32,7 @@ impl File {
         Ok(File::ended(name, text))
     }
 
-    /// Returns a text from another source as a file.
+    /// Returns a string from another source as a file.
     pub(super) fn of(name: &str, text: &str) -> Result<File, ConfigError> {
         let name: Arc<str> = name.into();
         if text.len() > LARGEST {

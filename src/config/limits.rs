@@ -100,7 +100,7 @@ pub(super) fn read<'n, 't>(
         _ => {
             sink.refuse_kind(
                 "a limit",
-                "a mapping of its fields or a text such as 100/minute",
+                "a mapping of its fields or a rate string such as 100/minute",
                 node,
             );
             return None;

@@ -1,4 +1,4 @@
-//! Loads limits from files and texts into a registry.
+//! Loads limits from files and strings into a registry.
 //!
 //! Only this module reads files. It does not use stores, clocks or limiters.
 

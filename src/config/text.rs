@@ -13,10 +13,10 @@ use crate::engine::time::Nanos;
 
 /// The maximum length of the text of a limit.
 const MAX_LENGTH: usize = 200;
-/// The maximum number of characters of a text that a message shows.
+/// The maximum number of characters of a string that a message shows.
 const SHOWN: usize = 72;
 
-/// The text is not a limit. The message has three lines: the fault, the text, and a caret below the
+/// The rate string is invalid. The message has three lines: the fault, the text, and a caret below the
 /// fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextError {
@@ -40,7 +40,7 @@ pub enum TextFault {
     #[error("there is no sliding window; leave it out for a token bucket, or write fixed window")]
     SlidingWindow,
     #[error(
-        "a text cannot be unlimited; write {{algorithm: unlimited}} in a file, Limit.unlimited() in \
+        "a rate string cannot be unlimited; write {{algorithm: unlimited}} in a file, Limit.unlimited() in \
          Python"
     )]
     Unlimited,
@@ -58,7 +58,7 @@ pub enum TextFault {
     TooLarge,
     #[error("a period must be below {}", Nanos::MAX)]
     TooLong,
-    #[error("a limit's text must be at most {MAX_LENGTH} bytes long, found {found}")]
+    #[error("a rate string must be at most {MAX_LENGTH} bytes long, found {found}")]
     LongText { found: usize },
     #[error(transparent)]
     Duration(#[from] DurationError),
@@ -69,7 +69,7 @@ pub enum TextFault {
 impl fmt::Display for TextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.width.max(1);
-        // Show only the part of a long text around the fault.
+        // Show only the part of a long string around the fault.
         let skipped = (self.column + width.min(SHOWN)).saturating_sub(SHOWN);
         let visible = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
         let text: String = self.text.chars().skip(skipped).take(SHOWN).map(visible).collect();
@@ -154,7 +154,7 @@ pub fn limit_text(text: &str) -> Result<Limit, TextError> {
 
 type At = std::ops::Range<usize>;
 
-/// A window named in a text.
+/// A window named in a rate string.
 #[derive(Clone, Copy)]
 enum WindowWord {
     Fixed(Anchor),
@@ -180,7 +180,7 @@ struct Options {
     window: Option<WindowWord>,
 }
 
-/// A text and the current position in it, in bytes.
+/// A rate string and the current position in it, in bytes.
 struct Reader<'t> {
     text: &'t str,
     at: usize,
@@ -655,10 +655,7 @@ mod tests {
     fn overlong_texts_are_refused_and_shown_in_part() {
         let text = format!("5/{}", "é".repeat(1_000_000));
         let error = limit_text(&text).unwrap_err().to_string();
-        assert!(
-            error.len() < 500 && error.starts_with("a limit's text must be at most"),
-            "{error}"
-        );
+        assert!(error.len() < 500 && error.starts_with("a rate string must be at most"), "{error}");
         let text = format!("5/s,{}bust", " ".repeat(150));
         let error = limit_text(&text).unwrap_err().to_string();
         let lines: Vec<&str> = error.lines().collect();

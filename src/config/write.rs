@@ -137,7 +137,7 @@ fn put(yaml: &mut String, indent: usize, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(yaml, "{:indent$}{text}", "");
 }
 
-/// Writes a text so that all versions of YAML agree on it: a word is plain, others are quoted.
+/// Writes a string so that all versions of YAML agree on it: a word is plain, others are quoted.
 fn quoted(text: &str) -> String {
     // Some parsers take these for a boolean, null or a number.
     const TAKEN: [&str; 14] = [

@@ -42,7 +42,7 @@ impl Adjustment {
     }
 }
 
-/// The text is not a valid factor.
+/// The string is not a valid factor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum FactorError {
@@ -166,7 +166,7 @@ fn exponent_of(text: &str) -> Option<i32> {
     Some(if text.starts_with('-') { -number } else { number })
 }
 
-/// Returns the beginning of a text, for an error message.
+/// Returns the beginning of a string, for an error message.
 fn shown(text: &str) -> String {
     text.chars().take(60).collect()
 }

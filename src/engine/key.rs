@@ -14,29 +14,29 @@ use crate::engine::id::Excerpt;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitName(Arc<str>);
 
-/// The text is not a valid limit name.
+/// The string is not a valid limit name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// The empty text.
+    /// The empty string.
     #[error("a limit's name must not be empty")]
     Empty,
     /// Only digits, which would be ambiguous with a limit's number.
     #[error("a limit's name must not be all digits, found {found}; add a letter")]
     AllDigits {
-        /// The given text.
+        /// The given string.
         found: Excerpt,
     },
     /// Contains a colon, which ends the name in a bucket key.
     #[error("a limit's name must not contain a colon, found {found}")]
     Colon {
-        /// The given text.
+        /// The given string.
         found: Excerpt,
     },
     /// White space at the start or end.
     #[error("a limit's name must not begin or end with a blank, found {found}")]
     OuterBlank {
-        /// The given text.
+        /// The given string.
         found: Excerpt,
     },
     /// `<<`, the merge key of YAML, which no limits file can have as a name.
@@ -45,7 +45,7 @@ pub enum NameError {
     /// Contains a control character.
     #[error("a limit's name must not contain control characters, found {found}")]
     Control {
-        /// The given text.
+        /// The given string.
         found: Excerpt,
     },
 }
@@ -54,7 +54,7 @@ impl LimitName {
     /// Parses a limit name.
     ///
     /// # Errors
-    /// [`NameError`] if the text is not a valid name.
+    /// [`NameError`] if the string is not a valid name.
     pub fn new(text: &str) -> Result<LimitName, NameError> {
         let found = || Excerpt::new(text);
         if text.is_empty() {

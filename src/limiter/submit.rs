@@ -63,7 +63,7 @@ impl SubmittedAll {
     }
 }
 
-/// Returns an operation with the texts that identify its bucket.
+/// Returns an operation with the strings that identify its bucket.
 fn op(bucket: &Bucket<'_>, operation: RemoteOp) -> (Box<str>, Box<str>, RemoteOp) {
     (bucket.keyspace.text().into(), bucket.id.into(), operation)
 }

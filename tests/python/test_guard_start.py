@@ -164,7 +164,7 @@ def test_invalid_option_is_an_error_at_startup(
     ("options", "message"),
     [
         ({"limits": ["5/minute"]}, "limits must be"),
-        ({"limits": {"A": 5}}, "A must be a Limit or a text"),
+        ({"limits": {"A": 5}}, "A must be a Limit or a rate string"),
         ({"clock": 5}, "clock must be"),
         ({"store": 5}, "store must be"),
         ({"store": ""}, "store must be"),

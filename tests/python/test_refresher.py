@@ -187,7 +187,7 @@ BAD_ROWS = [
     (row(name="PerAddress", id="ada"), 'found "ada"'),
     (row(name="PerAddress", id="a\n<overrides>:1: b, from <overrides>:1"), "id must be an IPv4"),
     (row(limit="5/moth"), "expected second, minute, hour, day or week, found `moth`"),
-    (row(limit=5), "limit must be a Limit, a text"),
+    (row(limit=5), "limit must be a Limit, a rate string"),
     (row(limit={"burst": 0, "count": 1, "period": "1s"}), "burst must be at least 1, found 0"),
     (row(limit={"burst": 1, "ids": "x"}), "ids"),
     (row(limit={"burst": 1, "count": 1, "period": None}), "period must be"),

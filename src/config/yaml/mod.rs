@@ -2,7 +2,7 @@
 //!
 //! Two parsers read the text. saphyr-parser returns each scalar as written and its line, so that
 //! an id such as `0123` or `1e5` is kept. serde_yaml, which has neither, determines whether a
-//! scalar is a number, a text or null. If they disagree, the text is refused, because other
+//! scalar is a number, a string or null. If they disagree, the text is refused, because other
 //! programs may also read it differently.
 
 mod kinds;

@@ -5,7 +5,7 @@ use saphyr_parser::{Event, Parser, StrInput};
 use crate::config::error::Fault;
 use crate::config::yaml::{DEEPEST, Node, Refusal, ScalarKind, Value};
 
-/// Parses the only document of a text, with all scalars as texts.
+/// Parses the only document of a string, with all scalars as strings.
 pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
     let mut reader = TreeReader { parser: Parser::new_from_str(text) };
     let mut node = None;

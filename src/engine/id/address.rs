@@ -87,7 +87,7 @@ fn parse_node(text: &str) -> Option<IpAddr> {
     bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// Returns whether a text is a port, or an obfuscated one such as `_hidden`.
+/// Returns whether a string is a port, or an obfuscated one such as `_hidden`.
 fn is_port(text: &str) -> bool {
     match text.strip_prefix('_') {
         Some(name) => {
@@ -123,7 +123,7 @@ pub(super) fn canonical(text: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Parses a network and clears its host bits; returns `None` if the text is not an address with a
+/// Parses a network and clears its host bits; returns `None` if the string is not an address with a
 /// mask. A network of IPv4-mapped addresses becomes IPv4; its mask must be at least 96.
 pub(super) fn network(text: &str) -> Option<IpNet> {
     let (address, mask) = text.split_once('/')?;

@@ -12,11 +12,11 @@ const MAX_ACCOUNT_LENGTH: usize = 64;
 impl IdFormat {
     /// Returns the canonical form of the id of a request, borrowed where possible.
     ///
-    /// The time is bounded for texts of any length: only `any` accepts long texts, and it does not
+    /// The time is bounded for strings of any length: only `any` accepts long strings, and it does not
     /// inspect them.
     ///
     /// # Errors
-    /// [`IdError`] if the text is not an id in this format.
+    /// [`IdError`] if the string is not an id in this format.
     ///
     /// # Source
     /// RFC 5952, section 4, for IPv6; the Public Suffix List for domains.
@@ -31,7 +31,7 @@ impl IdFormat {
         }
     }
 
-    /// Does the same for a non-empty text. Not inlined, to keep callers small.
+    /// Does the same for a non-empty string. Not inlined, to keep callers small.
     fn canonical_of_text<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
         match *self {
             IdFormat::Any => Ok(Cow::Borrowed(raw)),
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn canonical_ids_are_borrowed() {
         for (format, raw) in [
-            ("any", "any text at all"),
+            ("any", "any string at all"),
             ("ipAddress", "203.0.113.7"),
             ("ipAddress", "2001:db8::1"),
             ("ipv6RangeCIDR", "2001:db8::/48"),

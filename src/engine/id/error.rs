@@ -12,7 +12,7 @@ const MAX_SHOWN: usize = 60;
 pub struct Excerpt(Box<str>);
 
 impl Excerpt {
-    /// Quotes a text of any length.
+    /// Quotes a string of any length.
     pub fn new(text: &str) -> Excerpt {
         match text.char_indices().nth(MAX_SHOWN) {
             None => Excerpt(format!("{text:?}").into()),
@@ -33,7 +33,7 @@ impl fmt::Debug for Excerpt {
     }
 }
 
-/// The text is not an id in the format of its limit.
+/// The string is not an id in the format of its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -46,9 +46,9 @@ pub enum IdError {
     NotAnAddress { found: Excerpt },
     #[error("id must be an IPv4 or IPv6 address, or a network such as 10.0.0.0/8, found {found}")]
     NotAnAddressOrNetwork { found: Excerpt },
-    /// A network, where ids are texts: no request could have it as its id.
+    /// A network, where ids are strings: no request could have it as its id.
     #[error(
-        "id must not be a network, because ids of this limit are texts, found {found}; \
+        "id must not be a network, because ids of this limit are strings, found {found}; \
          add id: ipAddress to the limit"
     )]
     NetworkAsText { found: Excerpt },
@@ -80,7 +80,7 @@ pub enum IdError {
     PublicSuffix { found: Excerpt },
 }
 
-/// The reason why a text is not a DNS name.
+/// The reason why a string is not a DNS name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum NameFault {

@@ -39,7 +39,7 @@ impl Mask {
 /// The format of a limit's ids, which is `id:` in limits files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IdFormat {
-    /// `any`: any non-empty text, which is its own canonical form.
+    /// `any`: any non-empty string, which is its own canonical form.
     #[default]
     Any,
     /// `ipAddress`: an IPv4 or IPv6 address; IPv4-mapped IPv6 becomes IPv4.
@@ -116,7 +116,7 @@ impl fmt::Display for IdFormat {
     }
 }
 
-/// The text is not the name of an id format.
+/// The string is not the name of an id format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "id format must be one of any, ipAddress, ipv6RangeCIDR (with /1 to /128 for another mask than \
@@ -124,7 +124,7 @@ impl fmt::Display for IdFormat {
      regId:identValue and regId:fqdnSet, found {found}"
 )]
 pub struct UnknownFormat {
-    /// The given text.
+    /// The given string.
     pub found: Excerpt,
 }
 

@@ -8,7 +8,7 @@ use crate::engine::id::error::{Excerpt, IdError, NameFault};
 pub(super) const MAX_LENGTH: usize = 253;
 const MAX_LABEL_LENGTH: usize = 63;
 
-/// Checks that a text is a name; returns whether it is in lower case.
+/// Checks that a string is a name; returns whether it is in lower case.
 ///
 /// # Source
 /// RFC 1123, section 2.1, for the characters; RFC 5891, section 4.2.3.1, for hyphens in the third
@@ -73,7 +73,7 @@ pub(super) fn is_private_suffix(name: &str) -> bool {
 /// Returns a name in lower case.
 ///
 /// # Errors
-/// [`IdError::NotAName`] if the text is not a name.
+/// [`IdError::NotAName`] if the string is not a name.
 pub(super) fn lower_case(raw: &str) -> Result<Cow<'_, str>, IdError> {
     match check(raw) {
         Ok(true) => Ok(Cow::Borrowed(raw)),

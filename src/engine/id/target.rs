@@ -32,7 +32,7 @@ impl IdFormat {
     /// `any` refuses networks, which no request has as its id.
     ///
     /// # Errors
-    /// [`IdError`] if the text is not a valid target in this format.
+    /// [`IdError`] if the string is not a valid target in this format.
     pub fn target(&self, text: &str) -> Result<Target, IdError> {
         if text.is_empty() {
             return Err(IdError::Empty);

@@ -247,7 +247,7 @@ mod tests {
         let fewer = with_overrides("ipAddress", &["10.0.0.1"]);
         assert_ne!(fewer, listed);
         assert_ne!(listed, fewer);
-        let text = || Some(Arc::from("a text"));
+        let text = || Some(Arc::from("a comment"));
         let plain = rule(1);
         for (rule, is_same) in [
             (Rule { origin: Some(Origin { file: "a".into(), line: 1 }), ..rule(1) }, true),

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::engine::limit::Limit;
 
-/// A limit with its scope and its texts.
+/// A limit with its scope and its descriptions.
 ///
 /// Rules are compared without their origin.
 // What every call reads comes first.
@@ -76,7 +76,7 @@ impl Scope {
 }
 
 impl Rule {
-    /// Returns a default without texts.
+    /// Returns a default without descriptions.
     pub const fn plain(limit: Limit) -> Rule {
         Rule {
             limit,

@@ -112,7 +112,7 @@ fn hash_of(id: &str) -> String {
 /// Returns the slot of a key in a cluster.
 pub(super) fn slot(key: &[u8]) -> u16 {
     let text = key.split(|&byte| byte == b'}').next().unwrap_or(key);
-    // Keys from `key` have a text in braces.
+    // Keys from `key` have the id in braces.
     let tag = text.strip_prefix(b"{").unwrap_or(key);
     crc16::State::<crc16::XMODEM>::calculate(tag) % SLOTS
 }

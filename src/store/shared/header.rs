@@ -214,7 +214,7 @@ impl Machine {
     }
 }
 
-/// Parses a boot id; `None` if the text is not a UUID or all of its digits are 0.
+/// Parses a boot id; `None` if the string is not a UUID or all of its digits are 0.
 fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
     let digits = text.trim().replace('-', "");
     let id = u128::from_str_radix(&digits, 16).ok().filter(|&id| digits.len() == 32 && id != 0);
