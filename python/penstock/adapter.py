@@ -12,7 +12,7 @@ from penstock._web.replacements import force_enabled, reset_guards
 from penstock._web.request import EnvironRequest, MissingId, Request, Response
 from penstock._web.route_table import (
     EXEMPT,
-    Known,
+    PlaceLimits,
     Route,
     RouteTable,
     ViewLimits,
@@ -29,9 +29,9 @@ __all__ = [
     "EnvironRequest",
     "Guard",
     "GuardOptions",
-    "Known",
     "MissingId",
     "Outcome",
+    "PlaceLimits",
     "Request",
     "Response",
     "Route",

@@ -676,8 +676,8 @@ class AsyncLimiter(_Verbs[Limiter]):
             name: Name of a loaded limit.
             id: The client.
             cost: Tokens, from 0 to what the limit can ever allow.
-            timeout: The longest acceptable wait: a string such as `"5s"`, seconds, or a `timedelta`;
-                0 never waits, `None` waits as long as necessary.
+            timeout: The longest acceptable wait: a string such as `"5s"`, seconds, or a
+                `timedelta`; 0 never waits, `None` waits as long as necessary.
             keep: As in `Limiter.spend`.
 
         Raises:

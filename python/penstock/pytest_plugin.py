@@ -126,7 +126,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Apply the marker's `enabled`, including the setup and teardown of fixtures."""
     # The closest marker takes precedence.
     marked = (mark.kwargs.get("enabled") for mark in item.iter_markers("penstock"))
-    enabled = next((given for given in marked if given is not None), None)
+    enabled = next((flag for flag in marked if flag is not None), None)
     before = _force_enabled(enabled) if isinstance(enabled, bool) else None
     try:
         return (yield)
@@ -444,14 +444,16 @@ def assert_not_rate_limited(
             )
 
 
-def _fail(expected: str, found: str, response: Response) -> None:
+def _fail(expected: str, actual: str, response: Response) -> None:
     __tracebackhide__ = True
     shown = [
         f"  {name}: {value}"
         for name, value in response.headers.items()
         if "ratelimit" in name.lower() or name.lower() in ("retry-after", "content-type")
     ]
-    raise AssertionError("\n".join([f"expected {expected}, found {found}; header fields:", *shown]))
+    raise AssertionError(
+        "\n".join([f"expected {expected}, found {actual}; header fields:", *shown])
+    )
 
 
 def _fields(response: Response) -> dict[str, str]:

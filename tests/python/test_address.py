@@ -302,9 +302,9 @@ def test_more_peers_than_are_cached_keep_their_addresses() -> None:
     known = ClientAddress().known_ipv4
     assert known is not None
     peers = [f"10.0.{number // 256}.{number % 256}" for number in range(10_000)]
-    assert [known.learn(peer) for peer in peers] == peers
+    assert [known.add(peer) for peer in peers] == peers
     assert len(known.ids) < len(peers)
-    assert known.learn("2001:db8::1") is None
+    assert known.add("2001:db8::1") is None
 
 
 @pytest.mark.parametrize("field", [";for=192.0.2.9", "for=192.0.2.9;", "by=a;;for=192.0.2.9; ;"])

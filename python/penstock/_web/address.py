@@ -57,8 +57,8 @@ def _ipv4_of(text: str) -> str | None:
     return None if address is None or ":" in address else address
 
 
-def _is_list(given: object) -> bool:
-    return isinstance(given, Collection) and not isinstance(given, bytes)
+def _is_list(value: object) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, bytes)
 
 
 def _networks(trusted: Iterable[str]) -> tuple[tuple[_Network, ...], bool]:
@@ -107,12 +107,12 @@ class PeerIds:
         self._find: Final = find
         self.ids: Final[dict[str | None, str | None]] = {}
 
-    def learn(self, peer: str | None) -> str | None:
+    def add(self, peer: str | None) -> str | None:
         """Find the id of a peer that is not in `ids`."""
         if len(self.ids) >= _CACHE_SIZE:
             self.ids.clear()
-        found = self.ids[peer] = self._find(peer or "")
-        return found
+        id = self.ids[peer] = self._find(peer or "")
+        return id
 
 
 class ClientAddress:
@@ -232,11 +232,11 @@ class ClientAddress:
 
         if not self._direct:
             return find_any
-        known, learn = self._ipv4.ids, self._ipv4.learn
+        ids, add = self._ipv4.ids, self._ipv4.add
 
         def find(request: Request) -> str:
             peer = request.peer
-            address = known[peer] if peer in known else learn(peer)
+            address = ids[peer] if peer in ids else add(peer)
             return find_any(request) if address is None else address
 
         return find
@@ -271,18 +271,18 @@ class ClientAddress:
             ends.append(self._end_of(_from_right(forwarded_for, _nodes)))
         if forwarded is not None:
             ends.append(self._end_of(_from_right(forwarded, _for_nodes)))
-        found = {self._id(end) for end in ends if end}
-        if len(found) > 1:
+        ids = {self._id(end) for end in ends if end}
+        if len(ids) > 1:
             _missing("X-Forwarded-For and Forwarded disagree; set forwarded_header")
         # No proxy added an entry: the request comes from the peer itself, such as a health check.
-        if not found:
+        if not ids:
             address = _canonical(peer, 128)
             return self._no_peer(peer) if address is None else address
-        address = None if None in found else _canonical(next(end for end in ends if end), 128)
+        address = None if None in ids else _canonical(next(end for end in ends if end), 128)
         return _missing("the entry of a proxy is not an address") if address is None else address
 
     def _no_peer(self, peer: str) -> str:
-        found = f"the peer is {peer[:_MAX_NODE_LENGTH]!r}" if peer else "the socket has no address"
+        reason = f"the peer is {peer[:_MAX_NODE_LENGTH]!r}" if peer else "the socket has no address"
         if peer == "testclient":
             hint = (
                 f"a test client has no address (P004, {DOCUMENTATION}/codes/#p004); "
@@ -292,7 +292,7 @@ class ClientAddress:
             hint = "no proxy added an address"
         else:
             hint = "trusted_proxies='unix' trusts a proxy on a Unix socket"
-        return _missing(f"{found}; {hint}, or let on_missing_id be a bucket for such requests")
+        return _missing(f"{reason}; {hint}, or let on_missing_id be a bucket for such requests")
 
     def _end_of(self, nodes: Iterator[str]) -> str:
         """Return the client's node, counted from the right; an empty string if there is no node."""
@@ -365,8 +365,8 @@ def client_address(
 def forwarded_addresses(header: str, value: str) -> list[str]:
     """Return the addresses in a header of proxies in canonical form, without other entries."""
     nodes = _from_right(value, _for_nodes if header == "Forwarded" else _nodes)
-    found = (_canonical(node, 128) for node in nodes)
-    return [address for address in found if address is not None]
+    addresses = (_canonical(node, 128) for node in nodes)
+    return [address for address in addresses if address is not None]
 
 
 def _missing(reason: str) -> str:
@@ -415,15 +415,15 @@ def _is_escaped(text: str, at: int) -> bool:
 
 
 def _for_node(element: str) -> str:
-    found: list[str] = []
+    values: list[str] = []
     at = 0
     while at < len(element) and (pair := _PAIR.match(element, at)):
         at = pair.end()
         if pair[1].lower() == "for":
-            found.append(pair[2])
-    if at < len(element.rstrip("; \t")) or len(found) != 1:
+            values.append(pair[2])
+    if at < len(element.rstrip("; \t")) or len(values) != 1:
         return "unknown"
-    value = found[0]
+    value = values[0]
     if value.startswith('"'):
         value = re.sub(r"\\(.)", r"\1", value[1:-1])
     return value or "unknown"

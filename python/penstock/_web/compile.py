@@ -106,7 +106,7 @@ class ClientIds:
 
     def _has_text_ids(self, name: str) -> bool:
         with suppress(InvalidId):
-            self._limiter.limits.resolve(name, "user:a text")
+            self._limiter.limits.resolve(name, "user:any name")
             return True
         return False
 
@@ -171,20 +171,20 @@ class Compiler:
 
         Raises:
             ConfigError: A rule is wrong.
-            LimitError: A text is not a limit.
+            LimitError: A rate string is malformed.
         """
         for rule in rules:
             self._ids.finder(rule.id)
             are_slots: list[bool] = []
-            for given in self._limits_of(rule):
-                limit = self._resolve(given)
+            for written in self._limits_of(rule):
+                limit = self._resolve(written)
                 loaded = self._limiter.limits
                 default = limit if isinstance(limit, Limit) else loaded.default(limit)
                 are_slots.append(has_slots(default))
                 if not may_hold and are_slots[-1]:
-                    raise slots_error(given)
+                    raise slots_error(written)
                 if isinstance(limit, Limit):
-                    _check_numbers(rule, given, limit)
+                    _check_numbers(rule, written, limit)
                     self._check_shared_blocks(rule, limit)
                     continue
                 self._ids.is_ipv6_only(rule, limit)
@@ -288,8 +288,8 @@ class Compiler:
     def _compiler(
         self, rule: Rule, base: str | None
     ) -> Callable[[str | Limit, str | None], CompiledLimit]:
-        def compile_given(given: str | Limit, name: str | None) -> CompiledLimit:
-            limit = self._resolve(given)
+        def compile_written(written: str | Limit, name: str | None) -> CompiledLimit:
+            limit = self._resolve(written)
             if isinstance(limit, str):
                 bound = self._limiter.limit(limit)
             else:
@@ -299,13 +299,13 @@ class Compiler:
                     bound = self._limiter.limit(name)
                 else:
                     bound = self._limiter.define(name, limit)
-                _check_numbers(rule, given, limit)
+                _check_numbers(rule, written, limit)
             return self._compile(rule, bound, base)
 
-        return compile_given
+        return compile_written
 
     def _bound_to(self, rule: Rule) -> tuple[BoundLimit, ...]:
-        # Once for each rule, however many routes it is compiled for: a text is defined only once.
+        # Once for each rule, however many routes it is compiled for: a limit is defined only once.
         with self._lock:
             bound = self._bound.get(rule)
             if bound is None:
@@ -313,24 +313,24 @@ class Compiler:
                 bound = self._bound[rule] = tuple(self._bind(rule, limit) for limit in rule.limits)
             return bound
 
-    def _bind(self, rule: Rule, given: str | Limit) -> BoundLimit:
-        limit = self._resolve(given)
+    def _bind(self, rule: Rule, written: str | Limit) -> BoundLimit:
+        limit = self._resolve(written)
         return (
             self._limiter.limit(limit) if isinstance(limit, str) else self.names.define(rule, limit)
         )
 
-    def _resolve(self, given: str | Limit) -> str | Limit:
-        """Return the name of a loaded limit, or the limit of a text."""
-        if isinstance(given, Limit):
-            return given
-        if self._store.has_limit(given):
-            return given
+    def _resolve(self, written: str | Limit) -> str | Limit:
+        """Return the name of a loaded limit, or the limit of a rate string."""
+        if isinstance(written, Limit):
+            return written
+        if self._store.has_limit(written):
+            return written
         known = self._limiter.limits
-        if given.strip()[:1].isdigit():
-            return Limit.parse(given)
+        if written.strip()[:1].isdigit():
+            return Limit.parse(written)
         raise ConfigError(
-            f"no limit is named {given!r}; {did_you_mean(given, known)}; "
-            f"a limit without a name is a text such as '30/minute'"
+            f"no limit is named {written!r}; {did_you_mean(written, known)}; "
+            f"a limit without a name is a rate string such as '30/minute'"
         )
 
 
@@ -346,7 +346,7 @@ def _policies_of(
         if not (name in known or name in ("", "default")):
             raise ConfigError(
                 f"on_store_error: no limit is named {name!r}; {did_you_mean(name, known)}; "
-                f"for a text, pass on_store_error to the limit itself"
+                f"for a rate string, pass on_store_error to the limit itself"
             )
     for policy in policies.values():
         check_policy(policy)
@@ -362,23 +362,23 @@ def make_room(compiled: dict[Any, Any]) -> None:
         compiled.clear()
 
 
-def _check_numbers(rule: Rule, given: str | Limit, limit: Limit) -> None:
+def _check_numbers(rule: Rule, written: str | Limit, limit: Limit) -> None:
     if rule.factor is not None:
         factor = 1 if callable(rule.factor) else rule.factor
         try:
             decision = Limiter({"limit": limit}).check("limit", "id", 0, factor=factor)
         except LimitError as error:
-            raise ConfigError(f"{given}: {error}") from error
+            raise ConfigError(f"{written}: {error}") from error
         if decision.unlimited:
             return
         limit = decision.limit
     if isinstance(rule.cost, int) and rule.cost > limit.max_cost:
-        raise ConfigError(f"{given}: cost must be at most {limit.max_cost}, found {rule.cost}")
+        raise ConfigError(f"{written}: cost must be at most {limit.max_cost}, found {rule.cost}")
     if isinstance(rule.keep, int) and rule.keep > 0:
         cost = rule.cost if isinstance(rule.cost, int) else 1
         if cost + rule.keep > limit.max_cost:
             raise ConfigError(
-                f"{given}: cost and keep together must be at most {limit.max_cost}, "
+                f"{written}: cost and keep together must be at most {limit.max_cost}, "
                 f"found {cost} and {rule.keep}"
             )
 

@@ -45,7 +45,7 @@ class CompiledLimit(AskedLimit):
         is_settled: Whether the response or the view tells what is spent.
         refunds_on_error: Whether it is refunded if the view raises.
         is_chosen: Whether `choose` returns the limit with the factor and keep of a request.
-        is_plain: Whether a request has to be read for its id only, and is decided at once.
+        is_plain: Whether the id is all that is read of a request, and nothing follows a denial.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class CompiledLimit(AskedLimit):
         self.kind: Final[TransactionKind] = (
             "spend_only" if self.is_shadow else "check" if self.is_deferred else "spend"
         )
-        # It neither decides nor is spent before the response, and a batch has no kind for that.
+        # Not part of the batch: it is checked before the view, and charged after it.
         self.is_shadow_deferred: Final = self.is_shadow and self.is_deferred
         self._adjusted: Final[dict[object, CompiledLimit]] = {}
         self.is_chosen: Final = not is_chosen and (callable(rule.factor) or callable(rule.keep))
@@ -110,18 +110,18 @@ class CompiledLimit(AskedLimit):
         """
         factor, keep = self.factor, self.keep
         if callable(self.rule.factor):
-            given = self.rule.factor(request)
-            factor = 1 if given is None else given
+            of_request = self.rule.factor(request)
+            factor = 1 if of_request is None else of_request
         if callable(self.rule.keep):
             keep = self.rule.keep(request)
             if not is_whole(keep, 0, MAX_COST):
                 raise TypeError(f"keep must return an integer from 0, found {keep!r}")
         # Equal numbers of different types are one key, and one factor.
-        found = self._adjusted.get((factor, keep))
-        if found is None:
+        adjusted = self._adjusted.get((factor, keep))
+        if adjusted is None:
             if len(self._adjusted) >= _MAX_ADJUSTED:
                 self._adjusted.clear()
-            found = self._adjusted[factor, keep] = CompiledLimit(
+            adjusted = self._adjusted[factor, keep] = CompiledLimit(
                 self.rule,
                 self.unadjusted,
                 self.id_of,
@@ -133,7 +133,7 @@ class CompiledLimit(AskedLimit):
                 holds=self.holds,
                 is_chosen=True,
             )
-        return found
+        return adjusted
 
     def applies_to_id(self, id: Id) -> bool:
         """Return whether the limit applies to an address."""
@@ -168,11 +168,13 @@ class PerRequestLimit:
         self._base: Final = base
         self._compile: Final = compiler
         self._limiter: Final = limiter
-        self._known: Final[dict[object, CompiledLimit | None]] = {}
+        self._compiled: Final[dict[object, CompiledLimit | None]] = {}
         self._lock: Final = fork_safe(Lock())
         # Compiled at startup, so that every process gives them the same names.
         for tier, limit in (rule.tiers or {}).items():
-            self._known[tier] = None if limit is None else compiler(limit, tier_name(scope, tier))
+            self._compiled[tier] = (
+                None if limit is None else compiler(limit, tier_name(scope, tier))
+            )
 
     def choose(self, request: Request) -> CompiledLimit | None:
         """Return the limit of a request; `None` if it is not limited.
@@ -181,51 +183,53 @@ class PerRequestLimit:
             ConfigError: The callable of the user returned something else.
         """
         choose = self.rule.choose
-        given = None if choose is None else choose(request)
+        choice = None if choose is None else choose(request)
         try:
-            return self._known[given]
+            return self._compiled[choice]
         except KeyError:
-            return self._find(given)
+            return self._find(choice)
         except TypeError as error:
-            raise ConfigError(f"{self.name}: {_EXPECTED}, found {given!r}") from error
+            raise ConfigError(f"{self.name}: {_EXPECTED}, found {choice!r}") from error
 
-    def _find(self, given: Any) -> CompiledLimit | None:
+    def _find(self, choice: Any) -> CompiledLimit | None:
         if self.rule.tiers is not None:
-            raise ConfigError(f"tier of {self.name}: {_unknown(given, self.rule.tiers)}")
+            raise ConfigError(f"tier of {self.name}: {_unknown(choice, self.rule.tiers)}")
         if self._base is not None:
-            return self._remember(given, self._tier_of_file(given))
-        if given is None:
+            return self._remember(choice, self._tier_of_file(choice))
+        if choice is None:
             return None
-        if not isinstance(given, str | Limit):
-            raise ConfigError(f"{self.name}: {_EXPECTED}, found {given!r}")
-        return self._remember(given, given)
+        if not isinstance(choice, str | Limit):
+            raise ConfigError(f"{self.name}: {_EXPECTED}, found {choice!r}")
+        return self._remember(choice, choice)
 
-    def _tier_of_file(self, given: object) -> str:
+    def _tier_of_file(self, choice: object) -> str:
         known = self._limiter.limits
-        name = tier_name(self.name, str(given))
-        if not isinstance(given, str) or name not in known:
-            raise ConfigError(f"tier of {self.name}: {_unknown(given, tiers_of(known, self.name))}")
+        name = tier_name(self.name, str(choice))
+        if not isinstance(choice, str) or name not in known:
+            raise ConfigError(
+                f"tier of {self.name}: {_unknown(choice, tiers_of(known, self.name))}"
+            )
         return name
 
-    def _remember(self, given: object, limit: str | Limit) -> CompiledLimit:
+    def _remember(self, choice: object, limit: str | Limit) -> CompiledLimit:
         with self._lock:
-            if len(self._known) >= _MAX_LIMITS:
+            if len(self._compiled) >= _MAX_LIMITS:
                 raise ConfigError(
                     f"{self.name}: the callable has returned {_MAX_LIMITS} different limits; "
                     f"use tiers, or overrides for single clients"
                 )
-            found = self._known[given] = self._compile(limit, None)
-        return found
+            compiled = self._compiled[choice] = self._compile(limit, None)
+        return compiled
 
     def names(self) -> list[str]:
         """Return the names of the tiers' limits, or those that were chosen so far."""
         if self._base is not None:
             base = self._base
             return [tier_name(base, tier) for tier in tiers_of(self._limiter.limits, base)]
-        return [limit.name for limit in [*self._known.values()] if limit is not None]
+        return [limit.name for limit in [*self._compiled.values()] if limit is not None]
 
 
-_EXPECTED: Final = "limit must return a name, a text such as '30/minute', a Limit or None"
+_EXPECTED: Final = "limit must return a name, a rate string such as '30/minute', a Limit or None"
 
 
 def tier_name(base: str, tier: str) -> str:
@@ -239,5 +243,5 @@ def tiers_of(known: Iterable[str], base: str) -> list[str]:
     return [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
 
 
-def _unknown(given: object, known: Iterable[str]) -> str:
-    return f"there is no {given!r}; {did_you_mean(str(given), known)}"
+def _unknown(choice: object, known: Iterable[str]) -> str:
+    return f"there is no {choice!r}; {did_you_mean(str(choice), known)}"

@@ -77,9 +77,9 @@ class RouteLimits:
 
     Attributes:
         limits: The limits.
-        known: The id under all of them by the address of a peer; `None` if the request has to be
-            read.
-        learn: Adds the id of a peer to `known`, and returns it.
+        ids_of_peers: The id under all of them by the address of a peer; `None` if the request has
+            to be read.
+        add_peer: Adds the id of a peer to `ids_of_peers`, and returns it.
         id_of: Reads that id; `None` if more of the request has to be read.
         spend: Decides all of them for that id; returns a reservation if one of them has slots.
         spend_now: Does the same if it has to wait for nothing; else returns `None`.
@@ -121,8 +121,8 @@ class RouteLimits:
             tuple(plain.values()) if all(limit.is_plain for limit in limits) else ()
         )
         peers = _peers(self._plain)
-        self.known: Final[Mapping[str | None, Id | None]] = peers.ids
-        self.learn: Final[Callable[[str | None], Id | None]] = peers.learn
+        self.ids_of_peers: Final[Mapping[str | None, Id | None]] = peers.ids
+        self.add_peer: Final[Callable[[str | None], Id | None]] = peers.add
         self.id_of: Final = self._plain[0].id_of if len(self._plain) == 1 else None
         self.holds: Final = any(limit.holds for limit in self._plain)
         self.spend: Final = self._spend_of(self._plain)
@@ -212,11 +212,11 @@ class RouteLimits:
         """Return what is asked of the store; the outcome of a request without an id or cost."""
         applied = {} if earlier is None else earlier.buckets()
         # By bucket: one that a default and a route both name counts once, as the route defines it.
-        found: dict[tuple[str, Id], Entry] = {}
-        for given in self.limits:
-            if not (given.is_plain or given.rule.applies_to(request)):
+        entries: dict[tuple[str, Id], Entry] = {}
+        for each in self.limits:
+            if not (each.is_plain or each.rule.applies_to(request)):
                 continue
-            limit = given if isinstance(given, CompiledLimit) else given.choose(request)
+            limit = each if isinstance(each, CompiledLimit) else each.choose(request)
             if limit is None:
                 continue
             if limit.is_chosen:
@@ -229,11 +229,11 @@ class RouteLimits:
                 # Not again if another rule applied it; this rule counts each call.
                 if applied.get(bucket, limit.rule) is limit.rule:
                     cost = limit.cost if limit.cost_of is None else _cost(limit.cost_of(request))
-                    found[bucket] = (limit, id, cost)
+                    entries[bucket] = (limit, id, cost)
             except (MissingId, MissingCost) as error:
                 if not limit.is_shadow:
                     return self._bad_request(request, limit, error)
-        return tuple(found.values())
+        return tuple(entries.values())
 
     def _ask(
         self,
@@ -305,7 +305,7 @@ class RouteLimits:
                 parts.append((yield "one", entry) if is_left_out else next(decided))
         except BaseException:
             if slots is not None:
-                slots.release(waits=False)
+                slots.release(may_block=False)
             raise
         denied = _blocked_parts(parts, [*zip(blocks, decided, strict=True)]) if blocks else {}
         return whole, slots, parts, denied
@@ -353,11 +353,13 @@ class RouteLimits:
     def _have_slots(self, entries: tuple[Entry, ...], *, is_ahead: bool) -> bool:
         """Return whether limits have slots since they were compiled, by a reload or an override."""
         limits = self.limiter.limits
-        found = [x for x, id, _ in entries if not x.holds and has_slots(limits.resolve(x.name, id))]
-        for limit in found:
+        changed = [
+            x for x, id, _ in entries if not x.holds and has_slots(limits.resolve(x.name, id))
+        ]
+        for limit in changed:
             limit.hold()
             self.needs_end = True
-        return bool(found) or (is_ahead and any(limit.holds for limit, _, _ in entries))
+        return bool(changed) or (is_ahead and any(limit.holds for limit, _, _ in entries))
 
     def _decide_without_store(
         self, request: Request, entries: tuple[Entry, ...], error: StoreError
@@ -400,10 +402,10 @@ class RouteLimits:
     def _distinct(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Return the entries without those whose bucket a later one names in another spelling."""
         limits = self.limiter.limits
-        found = {
+        by_bucket = {
             limits.explain(limit.name, id).bucket_key: (limit, id, c) for limit, id, c in entries
         }
-        return tuple(found.values())
+        return tuple(by_bucket.values())
 
     def _bad_request(
         self,
@@ -562,11 +564,11 @@ def _penalize(limiter: Limiter, outcome: Outcome) -> None:
     outcome.replace(parts, strictest([parts[index] for index in denied]))
 
 
-def _cost(found: object) -> int:
+def _cost(cost: object) -> int:
     """Return what a callable of the user returned if it is a cost; a client may have chosen it."""
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+    if not isinstance(cost, int) or isinstance(cost, bool) or cost < 0:
         # Not the value itself: text of a client could be long, or contain line breaks.
-        is_number = isinstance(found, int) and not isinstance(found, bool)
-        shown = "a negative number" if is_number else f"a {type(found).__name__}"
+        is_number = isinstance(cost, int) and not isinstance(cost, bool)
+        shown = "a negative number" if is_number else f"a {type(cost).__name__}"
         raise MissingCost(f"the cost callable must return an integer from 0, found {shown}")
-    return found
+    return cost

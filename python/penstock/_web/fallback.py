@@ -54,12 +54,12 @@ class LocalLimiter:
         held: list[Reservation] = []
         # Each limit has a limiter of its own here, so all are checked first, under one lock.
         with self._lock:
-            found = [self._find(*entry) for entry in entries]
-            parts = [_check(*adjusted) for adjusted in found]
+            calls = [self._find(*entry) for entry in entries]
+            parts = [_check(*call) for call in calls]
             if all(part or entry[0].is_shadow for part, entry in zip(parts, entries, strict=True)):
                 for index, (limit, _, _) in enumerate(entries):
                     if not limit.is_deferred:
-                        parts[index] = _take(*found[index], held)
+                        parts[index] = _take(*calls[index], held)
         return [_degraded(part) for part in parts], HeldSlots(held) if held else None
 
     def change(self, entry: Asked, taken: int, cost: int) -> Decision | None:

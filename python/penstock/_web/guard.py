@@ -43,7 +43,7 @@ class Guard:
     Args:
         limiter: A limiter, instead of `limits`, `overrides`, `names`, `store` and `clock`.
         limits: A limits file, a mapping of names to limits, or `Limits`. Without it, routes can
-            only use texts such as `"30/minute"`.
+            only use rate strings such as `"30/minute"`.
         overrides: An overrides file, together with a limits file.
         names: An `IntEnum` that numbers the limits, together with a limits file.
         store: The URL of the store. The default is `memory://`.
@@ -184,15 +184,15 @@ class Guard:
         Raises:
             ConfigError: No limit has a name, ids do not fit a limit, a cost exceeds its burst,
                 rules of one limit have different `block_for`, or a limit may not hold slots.
-            LimitError: A text is not a limit.
+            LimitError: A rate string is malformed.
         """
         self._compiler.check(rules, may_hold=may_hold)
 
     def route_limits(self, rules: Sequence[Rule]) -> RouteLimits:
         """Compile rules, which are then decided together.
 
-        A text becomes a limit of the limiter, named after the view of its rule; further ones get
-        the suffixes `-2`, `-3`.
+        A rate string becomes a limit of the limiter, named after the view of its rule; further ones
+        get the suffixes `-2`, `-3`.
 
         Raises:
             ConfigError: As `check`.
@@ -400,7 +400,7 @@ def make_limiter(
         ConfigError: Both are given, an option is wrong, or a file does not load.
     """
     if limiter is not None:
-        if any(given is not None for given in (limits, overrides, names, store, clock)):
+        if any(option is not None for option in (limits, overrides, names, store, clock)):
             raise ConfigError(
                 "pass limiter, or limits, overrides, names, store and clock; found both"
             )
@@ -441,7 +441,7 @@ def _load(
 
 def _no_file(limits: str | os.PathLike[str]) -> ConfigError:
     text = os.fspath(limits).replace(os.sep, "/")
-    hint = f"; for a text, write {{'PerAddress': {text!r}}}" if text[:1].isdigit() else ""
+    hint = f"; for a rate string, write {{'PerAddress': {text!r}}}" if text[:1].isdigit() else ""
     error = ConfigError(f"limits: there is no file {Path(limits).absolute()}{hint}")
     error.file, error.problems = str(limits), (ConfigProblem(error),)
     return error

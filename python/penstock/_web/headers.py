@@ -146,8 +146,8 @@ class _EncodedNames(dict[str, bytes]):
     """Field names as bytes, each encoded once."""
 
     def __missing__(self, name: str) -> bytes:
-        found = self[name] = name.lower().encode()
-        return found
+        encoded = self[name] = name.lower().encode()
+        return encoded
 
 
 _names: Final = _EncodedNames()
@@ -383,8 +383,8 @@ def compile_style(style: str | Sequence[str]) -> Writer:
     return writer
 
 
-def _is_sequence(given: object) -> bool:
-    return isinstance(given, Iterable)
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Iterable)
 
 
 def _check_styles(styles: tuple[str, ...]) -> None:

@@ -75,7 +75,7 @@ OnMissing: TypeAlias = "Literal['refuse'] | SharedId"
 """What an application does with requests without an id."""
 
 _SAMPLE_ADDRESS: Final = "192.0.2.1"
-# From this ratio on, a text is taken for a misspelled word.
+# From this ratio on, a string is taken for a misspelled word.
 _SIMILARITY: Final = 0.8
 # As long as the shortest digest of this module.
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
@@ -162,25 +162,25 @@ _MEANT: Final = {
 }
 
 
-def check_missing(option: str, given: object, known: Sequence[str]) -> Any:
+def check_missing(option: str, value: object, known: Sequence[str]) -> Any:
     """Return what to do without an id, as the user wrote it.
 
     Args:
         option: The name of the option, for the error message.
-        given: What the user wrote.
+        value: What the user wrote.
         known: The words that it may be.
 
     Raises:
         ConfigError: It is neither a known word nor a `SharedId`.
     """
-    if isinstance(given, SharedId) or (isinstance(given, str) and given in known):
-        return given
-    text = given if isinstance(given, str) else ""
+    if isinstance(value, SharedId) or (isinstance(value, str) and value in known):
+        return value
+    text = value if isinstance(value, str) else ""
     near = get_close_matches(_MEANT.get(text.lower(), text), known, 1)
     instead = repr(near[0]) if near else f"shared({text or 'visitors'!r}) of penstock.identity"
     listed = ", ".join(map(repr, known))
     raise ConfigError(
-        f"{option} must be {listed}, everyone or shared(...), found {given!r}; use {instead}"
+        f"{option} must be {listed}, everyone or shared(...), found {value!r}; use {instead}"
     )
 
 
@@ -222,12 +222,12 @@ class OptionalId(ReadyId):
 
         Args:
             address: Finds the client's address.
-            is_text: Whether the limit's ids are texts. Then an id that could be an address, or
+            is_text: Whether the limit's ids have any form. Then an id that could be an address, or
                 one of the ids of this module, is marked.
         """
         read, missing, find_address = self.read, self.missing, address.finder()
         bucket = self.shared_id
-        known, learn = address.marked_peers.ids, address.marked_peers.learn
+        ids, add_peer = address.marked_peers.ids, address.marked_peers.add
         marks = is_text and not isinstance(self, _ByApiKey)
         search = self.search(address)
 
@@ -239,7 +239,7 @@ class OptionalId(ReadyId):
                 return _marked(id) if marks and isinstance(id, str) else id
             if missing == "address":
                 peer = request.peer
-                marked = known[peer] if peer in known else learn(peer)
+                marked = ids[peer] if peer in ids else add_peer(peer)
                 return f"{ADDRESS_MARK}{find_address(request)}" if marked is None else marked
             if bucket is None:
                 message = f"{self!r} found none"
@@ -538,7 +538,7 @@ _INSTEAD: Final = {word: name for name, words in _WORDS.items() for word in word
 
 
 def _instead_of(text: str) -> str:
-    """Return what to write in place of a text as an id."""
+    """Return what to write in place of a string as an id."""
     kind, _, name = text.partition(":")
     if kind.lower() == "header" and name:
         return f"by_header({name.strip()!r})"
@@ -586,7 +586,7 @@ def compile_id(source: IdSource, address: ClientAddress) -> Callable[[Request], 
     return lambda request: found_id(read(request))
 
 
-def found_id(found: object) -> Id:
+def found_id(id: object) -> Id:
     """Return what a callable of the user returned, if it is an id.
 
     It may come from the client, such as a field of a form, so an invalid one is not a bug of the
@@ -595,15 +595,15 @@ def found_id(found: object) -> Id:
     Raises:
         MissingId: It is empty, or not an id.
     """
-    if type(found) is str and found:
-        return found
-    if found is None or found == "":
+    if type(id) is str and id:
+        return id
+    if id is None or id == "":
         message = "the id callable returned None"
         raise MissingId(message)
-    if not _is_id(found):
-        kind = type(found).__name__
+    if not _is_id(id):
+        kind = type(id).__name__
         raise MissingId(f"the id callable must return a str, int, bytes or address, found a {kind}")
-    return cast("Id", found)
+    return cast("Id", id)
 
 
 def compile_reader(

@@ -65,7 +65,7 @@ class Visit:
     # Of the last decision that was not taken step by step.
     _id: Any
     # Whether the thread may wait for the store; that of an event loop must not.
-    waits: ClassVar[bool] = True
+    may_block: ClassVar[bool] = True
 
     def __init__(self, native: Any, peer: str | None) -> None:
         self.native = native
@@ -140,9 +140,9 @@ class Visit:
         if self.is_decided:
             return limits.decide(self, self.outcome)
         try:
-            id = limits.known[self.peer]
+            id = limits.ids_of_peers[self.peer]
         except KeyError:
-            id = limits.learn(self.peer)
+            id = limits.add_peer(self.peer)
         answer = None
         try:
             if id is None:
@@ -242,15 +242,15 @@ class Visit:
         """Do the same as `failed` on an event loop."""
         await self._on_loop(self.failed, entered, head)
 
-    def finished(self, *, waits: bool | None = None) -> None:
+    def finished(self, *, may_block: bool | None = None) -> None:
         """End the request; what nothing has settled stays taken, and slots are given back.
 
         Args:
-            waits: As in `release`.
+            may_block: As in `release`.
         """
         if self.entered is not None and self.entered.needs_response:
             self.entered.keep()
-        self.release(waits=waits)
+        self.release(may_block=may_block)
 
     def hold_nothing(self) -> None:
         """Check that no slots are held, because no response will return them.
@@ -259,18 +259,18 @@ class Visit:
             ConfigError: Slots are held; they are returned.
         """
         if self.slots is not None and self.outcome is not None:
-            self.release(waits=False)
+            self.release(may_block=False)
             raise slots_error(next(x.name for x, _, _ in self.outcome.entries if x.holds))
 
-    def release(self, *, waits: bool | None = None) -> None:
+    def release(self, *, may_block: bool | None = None) -> None:
         """Return the slots, once: the response has been sent, or never will be.
 
         Args:
-            waits: Whether to wait for the store; `None` for the `waits` of the class.
+            may_block: Whether to wait for the store; `None` for that of the class.
         """
         slots, self.slots = self.slots, None
         if slots is not None:
-            slots.release(waits=self.waits if waits is None else waits)
+            slots.release(may_block=self.may_block if may_block is None else may_block)
 
     async def _on_loop(self, call: Any, *arguments: Any) -> None:
         if self.is_open and self.entered is not None and self.entered.is_remote:

@@ -34,8 +34,8 @@ def block_limits(block_for: Period | Sequence[Period]) -> tuple[Limit, ...]:
         ConfigError: The lengths do not ascend, or there is none.
         LimitError: One is not a whole number of milliseconds.
     """
-    given = block_for if isinstance(block_for, list | tuple) else (block_for,)
-    limits = tuple(Limit.fixed_window(count=1, period=each) for each in given)
+    times = block_for if isinstance(block_for, list | tuple) else (block_for,)
+    limits = tuple(Limit.fixed_window(count=1, period=each) for each in times)
     lengths = [limit.period_ns for limit in limits]
     if not lengths or lengths != sorted(set(lengths)):
         raise ConfigError(f"block_for must be one time or ascending times, found {block_for!r}")
@@ -51,10 +51,10 @@ def buckets_of_blocks(name: str, blocks: Sequence[Limit]) -> dict[str, Limit]:
     """Return the limits that keep the blocks of a limit, and the level of several, by name."""
     if len(blocks) < 2:  # noqa: PLR2004  with one block, there are no levels
         return {f"{name}_blocked": block for block in blocks}
-    found = {f"{name}_blocked_{level}": block for level, block in enumerate(blocks, 1)}
+    buckets = {f"{name}_blocked_{level}": block for level, block in enumerate(blocks, 1)}
     period = f"{_MEMORY * blocks[-1].period_ns}ns"
     levels = Limit.token_bucket(burst=len(blocks), count=1, period=period)
-    return {**found, f"{name}_blocks": levels}
+    return {**buckets, f"{name}_blocks": levels}
 
 
 def define_blocks(limiter: Limiter, name: str, blocks: tuple[Limit, ...]) -> list[BoundLimit]:

@@ -147,7 +147,7 @@ def quota_exceeded(
         decision: The strictest decision.
         parts: All decisions about the request.
         wait_ns: How long the client has to wait, in nanoseconds.
-        translator: Translates the texts.
+        translator: Translates the messages.
     """
     denials = [part for part in parts if not part]
     names = [part.name for part in denials if part.name is not None]

@@ -196,7 +196,7 @@ class EnvironRequest:
 def id_of_key(key: object) -> Id | None:
     """Return a user's key in the application's database as an id; `None` if it cannot be one.
 
-    Other objects become their text, such as a UUID. One without a text of its own is not an id: its
+    Other objects become strings, such as a UUID. One without a `str` of its own is not an id: its
     default text differs each time.
 
     Examples:

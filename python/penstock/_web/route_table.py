@@ -139,10 +139,10 @@ def never_counting(
     for rule, methods in known.values():
         if rule.methods is not None and rule.methods.isdisjoint(methods):
             limits = ", ".join(map(str, rule.limits)) or "the limit"
-            unknown, given = " or ".join(sorted(rule.methods)), ", ".join(sorted(methods))
+            absent, present = " or ".join(sorted(rule.methods)), ", ".join(sorted(methods))
             yield (
-                f"{limits} of {rule.scope} never counts, because no route with it has {unknown}",
-                f"write methods that it has, or leave them out: {given}",
+                f"{limits} of {rule.scope} never counts, because no route with it has {absent}",
+                f"write methods that it has, or leave them out: {present}",
             )
 
 
@@ -175,18 +175,18 @@ class Route(NamedTuple):
         return any(hasattr(function, LIMITS) for function in self.functions)
 
 
-class Known(NamedTuple):
-    """What is decided together.
+class PlaceLimits(NamedTuple):
+    """What is decided together at one place of a route.
 
     Attributes:
         limits: The compiled limits; `None` for none.
         covered: The limits that are part of them, and whose wrappers need not ask.
-        waits: Whether they wait until the framework has found the user.
+        needs_user: Whether they are decided when the framework has found the user.
     """
 
     limits: RouteLimits | None
     covered: tuple[ViewLimits, ...] = ()
-    waits: bool = False
+    needs_user: bool = False
 
 
 class RouteTable:
@@ -195,13 +195,13 @@ class RouteTable:
     Attributes:
         guard: The guard of the application.
         defaults: The rules of all routes.
-        known: What has been compiled, by a key of the adapter.
+        compiled: What has been compiled, by a key of the adapter.
     """
 
     def __init__(self, guard: Guard, defaults: tuple[Rule, ...] = ()) -> None:
         self.guard: Final = guard
         self.defaults = defaults
-        self.known: Final[dict[object, Known]] = {}
+        self.compiled: Final[dict[object, PlaceLimits]] = {}
         self._lock: Final = fork_safe(RLock())
         self._is_bound = False
         _tables.setdefault(guard.limiter, WeakKeyDictionary())[self] = None
@@ -266,7 +266,7 @@ class RouteTable:
         reached: ViewLimits | None = None,
         *covered: ViewLimits,
         rules: tuple[Rule, ...] = (),
-    ) -> Known:
+    ) -> PlaceLimits:
         """Compile what is decided together at one place of a route.
 
         Args:
@@ -280,12 +280,12 @@ class RouteTable:
             ConfigError: As `Guard.check`.
             LimitError: As `Guard.check`.
         """
-        for limits in covered if reached is None else (reached, *covered):
-            rules += limits.rules
-        make_room(self.known)
-        compiled = self.compile((*self.around(route, rules), *rules))
-        known = self.known[key] = Known(compiled, covered)
-        return known
+        for decorated in covered if reached is None else (reached, *covered):
+            rules += decorated.rules
+        make_room(self.compiled)
+        limits = self.compile((*self.around(route, rules), *rules))
+        place = self.compiled[key] = PlaceLimits(limits, covered)
+        return place
 
     def compile(self, rules: Sequence[Rule]) -> RouteLimits | None:
         """Return compiled limits; `None` if there are no rules.

@@ -186,9 +186,9 @@ def check_policy(policy: object) -> None:
 def _methods(_name: str, methods: str | Iterable[object] | None) -> frozenset[str] | None:
     if methods is None:
         return None
-    given = methods.replace(",", " ").split() if isinstance(methods, str) else list(methods)
-    names = [method.upper() for method in given if isinstance(method, str)]
-    if not names or len(names) != len(given):
+    listed = methods.replace(",", " ").split() if isinstance(methods, str) else list(methods)
+    names = [method.upper() for method in listed if isinstance(method, str)]
+    if not names or len(names) != len(listed):
         raise ConfigError(f"methods must name at least one, such as ['POST'], found {methods!r}")
     for name in names:
         if name not in METHODS:
@@ -321,10 +321,10 @@ class Rule:
                 return 0
         if self.cost_from_response is None:
             return cost
-        found = self.cost_from_response(response)
-        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-            raise TypeError(f"cost_from_response must return an integer from 0, found {found!r}")
-        return min(found, MAX_COST)
+        actual = self.cost_from_response(response)
+        if not isinstance(actual, int) or isinstance(actual, bool) or actual < 0:
+            raise TypeError(f"cost_from_response must return an integer from 0, found {actual!r}")
+        return min(actual, MAX_COST)
 
     def applies_to(self, request: Request) -> bool:
         """Whether a request counts."""
@@ -409,7 +409,8 @@ class _RouteOptions(LimitOptions[_More], total=False):
     """Keywords of a limit on a route.
 
     Attributes:
-        limit: Instead of limits: returns the limit of a request, which is a name, a text, a `Limit`
+        limit: Instead of limits: returns the limit of a request, which is a name, a rate string, a
+            `Limit`
             or `None` for no limit.
         override_defaults: Whether the default limits do not apply to a route that has this limit.
             `None`, the default, is what the guard says.
@@ -435,8 +436,8 @@ def make_rule(
     """Return a validated rule.
 
     Args:
-        limits: Names of limits, texts such as `"30/minute"`, or limits; decided together.
-        scope: What texts and limits without a name are named after: a name, or what
+        limits: Names of limits, rate strings such as `"30/minute"`, or limits; decided together.
+        scope: What limits without a name are named after: a name, or what
             `penstock._web.compile.view_scope` returns.
         options: See `RuleOptions`.
         is_shared: Whether an equal limit that is kept under the scope already is used again.
@@ -453,23 +454,25 @@ def make_rule(
                 "function that returns it"
             )
             raise ConfigError(
-                f"a limit is a name, a text such as '30/minute' or a Limit, found {limit!r}"
+                f"a limit is a name, a rate string such as '30/minute' or a Limit, found {limit!r}"
                 + (hint if hasattr(limit, "__name__") else "")
             )
-    given: dict[str, Any] = dict(options)
-    known = {
-        name: declared.read(written, given[written]) if written in given else declared.unset
+    as_written: dict[str, Any] = dict(options)
+    values = {
+        name: declared.read(written, as_written[written])
+        if written in as_written
+        else declared.unset
         for name, declared in OPTIONS.items()
         for written in (_WRITTEN.get(name, name),)
     }
-    by_response = [n for n in ("deduct_when", "cost_from_response") if known[n] is not None]
-    if not (known["reserve"] or by_response):
+    by_response = [n for n in ("deduct_when", "cost_from_response") if values[n] is not None]
+    if not (values["reserve"] or by_response):
         raise ConfigError("reserve=False needs deduct_when or cost_from_response")
-    if known["cost"] == 0 and not (known["settle"] or known["cost_from_response"]):
+    if values["cost"] == 0 and not (values["settle"] or values["cost_from_response"]):
         raise ConfigError(
             "cost=0 takes nothing, so the limit would never deny; leave it out, or use exempt_when"
         )
-    if known["settle"] and by_response:
+    if values["settle"] and by_response:
         raise ConfigError(
             f"a cost is settled by the view or from the response, found settle and {by_response[0]}"
         )
@@ -479,7 +482,7 @@ def make_rule(
         tiers=tiers,
         scope=scope,
         is_shared=is_shared,
-        **known,
+        **values,
     )
 
 
@@ -508,12 +511,12 @@ class WrittenLimits:
         return written if written.is_shared else make_rule(self._limits, scope, self._options)
 
 
-def _is_limit(given: object) -> bool:
-    return isinstance(given, str | Limit)
+def _is_limit(value: object) -> bool:
+    return isinstance(value, str | Limit)
 
 
 def _split(limits: Sequence[str | Limit]) -> Iterator[str | Limit]:
-    """Yield the limits, with the parts of texts such as `"10/second; 1000/hour"`."""
+    """Yield the limits, with the parts of rate strings such as `"10/second; 1000/hour"`."""
     for limit in limits:
         if isinstance(limit, str) and limit[:1].isdigit():
             # A part that begins with a word, such as `burst 20`, belongs to the one before.
@@ -527,7 +530,7 @@ def _choice(
 ) -> tuple[Callable[[Request], Any] | None, Mapping[str, str | Limit | None] | None]:
     """Return the reader of a request's limit or tier, and the limits of the tiers."""
     limit, tier, tiers = options.get("limit"), options.get("tier"), options.get("tiers")
-    given = [
+    sources = [
         name
         for name, is_given in (
             ("a limit", bool(limits)),
@@ -536,12 +539,12 @@ def _choice(
         )
         if is_given
     ]
-    if not given:
+    if not sources:
         raise ConfigError(
-            "a limit needs at least one name or text, such as '30/minute'; found none"
+            "a limit needs at least one name or rate string, such as '30/minute'; found none"
         )
-    if len(given) > 1:
-        raise ConfigError(f"a limit is given once, found {' and '.join(given)}")
+    if len(sources) > 1:
+        raise ConfigError(f"a limit is given once, found {' and '.join(sources)}")
     if limit is not None:
         if tier is not None:
             raise ConfigError("tier needs tiers, or a limit of the file with tiers; found limit=")
@@ -556,5 +559,5 @@ def _choice(
     return None if tier is None else compile_reader(tier, "tier"), tiers
 
 
-def _is_mapping(given: object) -> bool:
-    return isinstance(given, Mapping)
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping)

@@ -116,15 +116,16 @@ class HeldSlots:
         self._reservations = (*other._reservations, *self._reservations)
         other._reservations = ()
 
-    def release(self, *, waits: bool) -> None:
+    def release(self, *, may_block: bool) -> None:
         """Return the slots, once.
 
         Args:
-            waits: Whether to wait for the store, so that the client's next request finds them free.
+            may_block: Whether to wait for the store, so that the client's next request finds them
+                free.
         """
         reservations, self._reservations = self._reservations, ()
         for reservation in reservations:
-            if waits:
+            if may_block:
                 reservation.release()
             else:
                 reservation.release_nowait()

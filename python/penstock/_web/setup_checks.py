@@ -90,9 +90,9 @@ _FOREIGN: Final = "RATELIMIT_"
 
 def report_foreign_settings(names: Iterable[str]) -> None:
     """Log settings of another package among names, with what to write here."""
-    found = sorted(name for name in names if name.startswith(_FOREIGN))
-    if found:
-        hints = [f"{name} (here {_INSTEAD.get(name, 'not needed')})" for name in found]
+    foreign = sorted(name for name in names if name.startswith(_FOREIGN))
+    if foreign:
+        hints = [f"{name} (here {_INSTEAD.get(name, 'not needed')})" for name in foreign]
         report_finding(
             "P005",
             f"penstock does not read the settings of another package: {', '.join(hints)}",
@@ -190,12 +190,14 @@ class SetupChecks:
 
     def _look_at(self, request: Request) -> None:
         peer = request.peer or ""
-        found = next(((name, value) for name in _HEADERS if (value := request.header(name))), None)
-        if self._reads_headers and found is not None:
+        forwarded = next(
+            ((name, value) for name in _HEADERS if (value := request.header(name))), None
+        )
+        if self._reads_headers and forwarded is not None:
             return
         if peer in self._peers or len(self._peers) < _MAX_PEERS:
             self._peers[peer] = self._peers.get(peer, 0) + 1
-        if self._reads_headers or found is None or _is_address_from(peer, *found):
+        if self._reads_headers or forwarded is None or _is_address_from(peer, *forwarded):
             return
         private = _is_private(peer) or not peer
         kind = f"P001 {private}"
@@ -207,7 +209,7 @@ class SetupChecks:
             trusted = repr(peer[:64]) if peer else "'unix'"
             report_finding(
                 "P001",
-                f"{found[0]} came from {source}, so all clients behind it share one bucket",
+                f"{forwarded[0]} came from {source}, so all clients behind it share one bucket",
                 f"if it is your proxy, set trusted_proxies=[{trusted}]"
                 + ("" if private else "; a client may also have made the header up"),
             )

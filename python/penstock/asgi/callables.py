@@ -48,15 +48,15 @@ class AsyncLimits(WrittenLimits):
     def __init__(
         self, limits: Sequence[str | Limit], options: AsyncRuleOptions, scope: str | None = None
     ) -> None:
-        given = cast("dict[str, Any]", options)
+        values = cast("dict[str, Any]", options)
         callables = {
-            name: given[name]
+            name: values[name]
             # In this order, a request that does not count is not read further.
             for name in READ_OPTIONS
-            if callable(given.get(name)) and not isinstance(given[name], ReadyId)
+            if callable(values.get(name)) and not isinstance(values[name], ReadyId)
         }
         self.is_async: Final = any(is_coroutine_function(source) for source in callables.values())
-        replaced = dict(given)
+        replaced = dict(values)
         self._readers: Final[list[tuple[str, ResolvedValue, Callable[[Request], Any]]]] = []
         for name, source in callables.items() if self.is_async else ():
             value = replaced[name] = ResolvedValue()

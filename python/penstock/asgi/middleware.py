@@ -48,8 +48,8 @@ class PenstockMiddleware:
         app: The application.
         limiter: A limiter, instead of the options `limits`, `overrides`, `store` and `clock`; or a
             guard, instead of all options except those of the limit.
-        limit: The name of a limit, a text such as `"100/minute"`, or a list of them, which are
-            decided together; or a callable that returns the limit of a request. Without it, the
+        limit: The name of a limit, a rate string such as `"100/minute"`, or a list of them, which
+            are decided together; or a callable that returns the limit of a request. Without it, the
             middleware only writes the headers of limits that are decided further inside.
         options: The options of a guard (`limits`, `headers`, `trusted_proxies`, ...) and of a limit
             (`id`, `cost`, `methods`, ...), whose callables take the scope or nothing, and may be

@@ -43,7 +43,7 @@ class AsgiVisit(Visit):
     outer: AsgiVisit | None
     send_on: Send
 
-    waits: ClassVar[bool] = False
+    may_block: ClassVar[bool] = False
 
     def read(self) -> AsgiRequest:
         """Return the request."""

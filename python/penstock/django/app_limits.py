@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock._web.decide import RouteLimits
     from penstock._web.guard import Guard
     from penstock._web.outcome import Outcome
-    from penstock._web.route_table import Known, Mistake, Route, ViewLimits
+    from penstock._web.route_table import Mistake, PlaceLimits, Route, ViewLimits
     from penstock._web.rule import Rule
     from penstock.errors import RateLimited
 
@@ -100,17 +100,17 @@ class DjangoLimits(RouteTable):
         view, method = self.view_of(http) if needs_view else (None, "")
         owner = None if view_object is None else type(view_object)
         key = (limits, view, method, owner, is_first)
-        known = self.known.get(key)
-        if known is None:
+        place = self.compiled.get(key)
+        if place is None:
             within = directly_within(limits, owner, method) if is_first else ()
             route = None if view is None else route_of(view, method)
             # Limits of a method are reached after the authentication, and have no class here.
             is_class = owner is not None and getattr(limits.view, "__name__", "") == "dispatch"
             view_class = owner if is_class else class_of(limits.view)
-            known = self._add(key, route, view_class, limits, *within)
+            place = self._add(key, route, view_class, limits, *within)
         if is_first:
-            visit.covered = known.covered
-        return self._defer(known, visit) if known.waits else known.limits
+            visit.covered = place.covered
+        return self._defer(place, visit) if place.needs_user else place.limits
 
     def enter_route(
         self, http: HttpRequest, visit: DjangoVisit, *, after_view: bool = False
@@ -151,12 +151,12 @@ class DjangoLimits(RouteTable):
         if view is None:
             return None
         key = (view, method, after_view)
-        known = self.known.get(key)
-        if known is None:
+        place = self.compiled.get(key)
+        if place is None:
             route = route_of(view, method)
             by_view = not after_view and (route.is_limited or has_throttle(view))
-            known = self._add(key, None if by_view else route, None if after_view else route.owner)
-        return self._defer(known, visit) if known.waits else known.limits
+            place = self._add(key, None if by_view else route, None if after_view else route.owner)
+        return self._defer(place, visit) if place.needs_user else place.limits
 
     @staticmethod
     def view_of(http: HttpRequest) -> tuple[object, str]:
@@ -168,19 +168,21 @@ class DjangoLimits(RouteTable):
 
     def _add(
         self, key: object, route: Route | None, view_class: type | None, *own: ViewLimits
-    ) -> Known:
-        known = self.add(key, route, *own)
-        if known.limits is not None and view_class is not None:
-            rules = [limit.rule for limit in known.limits.limits]
-            known = self.known[key] = known._replace(waits=waits_for_user(view_class, rules))
-        return known
+    ) -> PlaceLimits:
+        place = self.add(key, route, *own)
+        if place.limits is not None and view_class is not None:
+            rules = [limit.rule for limit in place.limits.limits]
+            place = self.compiled[key] = place._replace(
+                needs_user=waits_for_user(view_class, rules)
+            )
+        return place
 
-    def _defer(self, known: Known, visit: DjangoVisit) -> RouteLimits | None:
+    def _defer(self, place: PlaceLimits, visit: DjangoVisit) -> RouteLimits | None:
         """Defer limits that wait for the user, and return `None`."""
-        if known.limits is not None:
+        if place.limits is not None:
             if visit.deferred is None:
                 visit.deferred = Deferred(self.evaluate)
-            visit.deferred.add(known.limits)
+            visit.deferred.add(place.limits)
         return None
 
     def finish_deferred(
@@ -357,10 +359,10 @@ def _is_reported(record: logging.LogRecord) -> bool:
 async def on_loop(
     call: Callable[[*_Arguments], _Answer],
     *arguments: *_Arguments,
-    waits: bool = False,
+    may_block: bool = False,
 ) -> _Answer:
-    """Make a call on an event loop; in a thread if it waits, or queries the database."""
-    if not waits:
+    """Make a call on an event loop; in a thread if it may block, or queries the database."""
+    if not may_block:
         try:
             return call(*arguments)
         except SynchronousOnlyOperation:

@@ -123,8 +123,8 @@ def has_middleware() -> bool:
     middleware = import_string(ours)
     for path in paths:
         with suppress(ImportError):
-            found = import_string(path)
-            if isinstance(found, type) and issubclass(found, middleware):
+            entry = import_string(path)
+            if isinstance(entry, type) and issubclass(entry, middleware):
                 return True
     return False
 
@@ -150,17 +150,17 @@ def read_options() -> dict[str, Any]:
     Raises:
         ConfigError: It is not a dictionary, or has an unknown key.
     """
-    given = getattr(settings, "PENSTOCK", {})
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"PENSTOCK must be a dict such as {{'LIMITS': ...}}, found {given!r}")
-    for key in given:
+    options = getattr(settings, "PENSTOCK", {})
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"PENSTOCK must be a dict such as {{'LIMITS': ...}}, found {options!r}")
+    for key in options:
         if key not in KEYS:
             raise ConfigError(f"PENSTOCK has no key {key!r}; {did_you_mean(str(key), KEYS)}")
     for name in dir(settings):
         if name.startswith(_PREFIX):
             key = name.removeprefix(_PREFIX)
             raise ConfigError(f"the setting {name} is not read; write PENSTOCK = {{{key!r}: ...}}")
-    return dict(given)
+    return dict(options)
 
 
 def make_guard(options: Mapping[str, Any]) -> Guard:
@@ -169,16 +169,16 @@ def make_guard(options: Mapping[str, Any]) -> Guard:
     Raises:
         ConfigError: An option is wrong, or a file does not load.
     """
-    found = {key: value for key, value in options.items() if key != "DEFAULT"}
+    of_guard = {key: value for key, value in options.items() if key != "DEFAULT"}
     for key in _DOTTED:
-        if isinstance(found.get(key), str):
-            found[key] = _import(key, found[key])
+        if isinstance(of_guard.get(key), str):
+            of_guard[key] = _import(key, of_guard[key])
     for key in ("LIMITS", "OVERRIDES"):
-        if isinstance(found.get(key), str | PathLike):
-            found[key] = find_file(found[key], getattr(settings, "BASE_DIR", None))
-    check_on_denied(found.get("ON_DENIED"), "ON_DENIED")
-    limiter = found.pop("LIMITER", None)
-    lowered = {key.lower(): value for key, value in found.items()}
+        if isinstance(of_guard.get(key), str | PathLike):
+            of_guard[key] = find_file(of_guard[key], getattr(settings, "BASE_DIR", None))
+    check_on_denied(of_guard.get("ON_DENIED"), "ON_DENIED")
+    limiter = of_guard.pop("LIMITER", None)
+    lowered = {key.lower(): value for key, value in of_guard.items()}
     return Guard(limiter, **cast("GuardOptions", lowered))
 
 
@@ -188,11 +188,11 @@ def default_rules(options: Mapping[str, Any]) -> Iterator[Rule]:
     Raises:
         ConfigError: `DEFAULT` is neither a limit nor a list of limits.
     """
-    given = options.get("DEFAULT")
-    if given is None:
-        given = ()
+    limits = options.get("DEFAULT")
+    if limits is None:
+        limits = ()
     plain: list[str | Limit] = []
-    for item in given if isinstance(given, list | tuple) else (given,):
+    for item in limits if isinstance(limits, list | tuple) else (limits,):
         if isinstance(item, str | Limit):
             plain.append(item)
         elif callable(make := getattr(item, "rule", None)):

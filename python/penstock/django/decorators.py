@@ -241,22 +241,24 @@ async def _serve_async(  # noqa: PLR0917  as above
                 if is_inner:
                     raise
                 respond, request = app_limits.respond_to_denial, AsyncDjangoRequest(native, http)
-                waits = bool(limit_denied.receivers)
-                response = await on_loop(respond, error, request, visit, waits=waits)
+                may_block = bool(limit_denied.receivers)
+                response = await on_loop(respond, error, request, visit, may_block=may_block)
             except Exception as error:
                 is_followed = visit.is_open or visit.slots is not None
-                waits = app_limits.may_wait and is_followed
-                await on_loop(partial(_fail, is_inner=is_inner), outcome, error, visit, waits=waits)
+                may_block = app_limits.may_wait and is_followed
+                await on_loop(
+                    partial(_fail, is_inner=is_inner), outcome, error, visit, may_block=may_block
+                )
                 raise
             if visit.deferred is not None and compiled is None:
-                finish, waits = app_limits.finish_deferred, app_limits.may_wait
-                response = await on_loop(finish, response, http, visit, waits=waits)
+                finish, may_block = app_limits.finish_deferred, app_limits.may_wait
+                response = await on_loop(finish, response, http, visit, may_block=may_block)
         if not is_inner and isinstance(response, HttpResponseBase):
-            waits = app_limits.may_wait and visit.is_open
+            may_block = app_limits.may_wait and visit.is_open
             apply = app_limits.apply_headers
-            response = await on_loop(apply, response, http, visit, waits=waits)
+            response = await on_loop(apply, response, http, visit, may_block=may_block)
     except BaseException as error:
-        visit.stopped(error, is_inner=is_inner, waits=False)
+        visit.stopped(error, is_inner=is_inner, may_block=False)
         raise
     finally:
         visit.has_writer = is_inner

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock._core import Limit
     from penstock._web.identity import IdSource
     from penstock._web.outcome import Outcome
-    from penstock._web.route_table import Known
+    from penstock._web.route_table import PlaceLimits
     from penstock.django.app_limits import DjangoLimits
     from penstock.types import Id
 
@@ -135,9 +135,9 @@ class PenstockThrottle(BaseThrottle):
             "get_id": cls.has_own_id(),
             "options['id']": "id" in options,
         }
-        given = [source for source, is_given in sources.items() if is_given]
-        if len(given) > 1:
-            raise ConfigError(f"the id is given once, found {' and '.join(given)}")
+        used = [source for source, is_used in sources.items() if is_used]
+        if len(used) > 1:
+            raise ConfigError(f"the id is given once, found {' and '.join(used)}")
         # If the view has the limit, any one shows whether the options are right.
         limits: Any = "1/minute" if cls.limit is None and CHOICES.isdisjoint(options) else cls.limit
         if not isinstance(limits, list | tuple):
@@ -175,7 +175,7 @@ class PenstockThrottle(BaseThrottle):
             needs_view = visit.has_middleware and not visit.is_decided
             served_by = app_limits.view_of(http) if needs_view else None
             place = keys, type(view), getattr(view, "throttle_scope", None), served_by
-            known = app_limits.known.get(place)
+            known = app_limits.compiled.get(place)
             limits = (_add(place, throttles, app_limits) if known is None else known).limits
             if limits is not None:
                 if limits.needs_end and not visit.has_writer:
@@ -199,24 +199,24 @@ class PenstockThrottle(BaseThrottle):
         Raises:
             ConfigError: An option or a limit is wrong.
         """
-        cls, given, owner = type(self), self.limit, type(self)
-        if given is None and not CHOICES.isdisjoint(self.options):
-            given = ()
-        if given is None:
+        cls, limit, owner = type(self), self.limit, type(self)
+        if limit is None and not CHOICES.isdisjoint(self.options):
+            limit = ()
+        if limit is None:
             if scope is None:
                 return None
-            given, owner = scope, view_class
-        rule = _rules.get((cls, given, owner))
+            limit, owner = scope, view_class
+        rule = _rules.get((cls, limit, owner))
         if rule is None:
             # Not of the instance, which would bind a function as a method.
             options: RuleOptions = {"id": cls.id or by_user, **self.options}
             if self.has_own_id():
                 key = cls, self.limit
                 options = {**options, "id": lambda request: _own_id(key, request)}
-            limits: Any = given if isinstance(given, tuple) else (given,)
+            limits: Any = limit if isinstance(limit, tuple) else (limit,)
             of = view_scope(owner.__module__, owner.__qualname__)
             rule = make_rule(limits, of, options)
-            _rules[cls, given, owner] = rule
+            _rules[cls, limit, owner] = rule
         return rule
 
     @classmethod
@@ -275,10 +275,10 @@ class PenstockMixin(_View):
         throttles, view = self.get_throttles(), cast("APIView", self)
         for are_ours in (False, True):
             called = [t for t in throttles if isinstance(t, PenstockThrottle) is are_ours]
-            waits = [t.wait() for t in called if not t.allow_request(request, view)]
-            if waits:
-                known = [wait for wait in waits if wait is not None]
-                self.throttled(request, cast("float", max(known, default=None)))
+            denied = [t.wait() for t in called if not t.allow_request(request, view)]
+            if denied:
+                waits = [wait for wait in denied if wait is not None]
+                self.throttled(request, cast("float", max(waits, default=None)))
 
     def handle_exception(self, exc: Exception) -> Response:
         """Respond to `RateLimited` as to a throttle; refund a view that failed."""
@@ -315,7 +315,9 @@ def _without(key: _Key, keys: tuple[_Key, ...]) -> tuple[_Key, ...]:
     return keys[:index] + keys[index + 1 :]
 
 
-def _add(place: _Place, throttles: Sequence[PenstockThrottle], app_limits: DjangoLimits) -> Known:
+def _add(
+    place: _Place, throttles: Sequence[PenstockThrottle], app_limits: DjangoLimits
+) -> PlaceLimits:
     """Compile the limits of throttles, with the default limits.
 
     Raises:
@@ -325,8 +327,8 @@ def _add(place: _Place, throttles: Sequence[PenstockThrottle], app_limits: Djang
     view, method = served_by or (None, "")
     try:
         check_view_class(view_class)
-        found = [throttle.penstock_rule(scope, view_class) for throttle in throttles]
-        rules = tuple({rule: None for rule in found if rule is not None})
+        each = (throttle.penstock_rule(scope, view_class) for throttle in throttles)
+        rules = tuple({rule: None for rule in each if rule is not None})
         return app_limits.add(place, None if view is None else route_of(view, method), rules=rules)
     except (ConfigError, LimitError) as error:
         raise ImproperlyConfigured(f"{view_class.__name__}: {error}") from error
@@ -349,9 +351,9 @@ def _own_id(key: _Key, request: Request) -> Id | None:
     """Return the id from a throttle's `get_id`, or the user or address if it returns `None`."""
     http = request._request  # noqa: SLF001  as above
     throttles, keys, view = visit_of(http).throttles
-    found: Id | None = throttles[keys.index(key)].get_id(request, view)
-    if found is not None:
-        return found
+    id: Id | None = throttles[keys.index(key)].get_id(request, view)
+    if id is not None:
+        return id
     read = compile_id(by_user, conf.current().guard.address)
     return read(DjangoRequest(request, http))
 

@@ -89,7 +89,7 @@ async def _nothing() -> None:
 
 def _end_all(visits: list[DjangoVisit], _: object) -> None:
     for visit in visits:
-        visit.finished(waits=False)
+        visit.finished(may_block=False)
 
 
 def _end_failed(visit: DjangoVisit, task: asyncio.Task[Any]) -> None:
@@ -99,7 +99,7 @@ def _end_failed(visit: DjangoVisit, task: asyncio.Task[Any]) -> None:
     else:
         has_failed = task.exception() is not None
     if has_failed:
-        visit.finished(waits=False)
+        visit.finished(may_block=False)
 
 
 # Django calls it in the server's task, and awaits what it returns in another one.
@@ -139,4 +139,4 @@ async def _async(body: AsyncIterator[bytes], visit: DjangoVisit) -> AsyncIterato
         raise
     finally:
         # Under ASGI, the response of a client that has left is not closed.
-        visit.release(waits=False)
+        visit.release(may_block=False)

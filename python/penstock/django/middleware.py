@@ -90,19 +90,21 @@ class PenstockMiddleware:
         except BaseException as error:
             # The client has left, for example: its tokens stay spent.
             if not (isinstance(error, CancelledError) and ends_with_thread(request)):
-                visit.finished(waits=False)
+                visit.finished(may_block=False)
             raise
         app_limits = conf.current()
         if visit.deferred is not None:
-            finish, waits = app_limits.finish_deferred, app_limits.may_wait
-            response = await on_loop(finish, response, request, visit, waits=waits)
+            finish, may_block = app_limits.finish_deferred, app_limits.may_wait
+            response = await on_loop(finish, response, request, visit, may_block=may_block)
         elif not visit.is_decided:
             refusal = await app_limits.enter_route_async(request, visit, after_view=True)
             if refusal is not None:
                 response.close()
                 response = refusal
-        waits = app_limits.may_wait and visit.is_open
-        return await on_loop(app_limits.apply_headers, response, request, visit, waits=waits)
+        may_block = app_limits.may_wait and visit.is_open
+        return await on_loop(
+            app_limits.apply_headers, response, request, visit, may_block=may_block
+        )
 
     def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         """Apply default limits to a view without limits of its own."""

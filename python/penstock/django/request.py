@@ -62,19 +62,19 @@ class DjangoVisit(Visit):
         kind = AsyncDjangoRequest if self.is_on_loop else DjangoRequest
         return kind(http, cast("HttpRequest", http))
 
-    def stopped(self, error: BaseException, *, is_inner: bool, waits: bool = True) -> None:
+    def stopped(self, error: BaseException, *, is_inner: bool, may_block: bool = True) -> None:
         """Return the slots of a view that raised, unless a response follows.
 
         Args:
             error: What was raised.
             is_inner: Whether the middleware or an outer decorator sees an `Exception`, too.
-            waits: As in `release`.
+            may_block: As in `release`.
         """
         if not isinstance(error, Exception):
             # Such as a timeout of gevent, or a client that has left: the tokens stay spent.
-            self.finished(waits=waits)
+            self.finished(may_block=may_block)
         elif not is_inner:
-            self.release(waits=waits)
+            self.release(may_block=may_block)
 
     def show(self, http: HttpRequest) -> None:
         """Show the decision to the view."""

@@ -123,6 +123,6 @@ def method_of(view: object, method: str) -> object:
     """Return the function of a class-based view for an HTTP method; `None` if there is none."""
     # A view set maps methods to its functions in `actions`.
     name = (getattr(view, "actions", None) or {}).get(method.lower(), method.lower())
-    found = getattr(class_of(view), name, None)
+    function = getattr(class_of(view), name, None)
     # As in Django, `get` answers HEAD.
-    return method_of(view, "GET") if found is None and method == "HEAD" else found
+    return method_of(view, "GET") if function is None and method == "HEAD" else function

@@ -280,11 +280,11 @@ class FastapiLimits(RouteTable):
 
     def _compile(self, limits: tuple[RouteLimit, ...], scope: str) -> RouteLimits:
         key = limits, scope
-        known = self.known.get(key)
-        if known is None:
+        place = self.compiled.get(key)
+        if place is None:
             rules = tuple([self._rule(limit, scope) for limit in limits])
-            known = self.add(key, None, rules=rules)
-        return cast("RouteLimits", known.limits)
+            place = self.add(key, None, rules=rules)
+        return cast("RouteLimits", place.limits)
 
     def _rule(self, limit: RouteLimit, scope: str) -> Rule:
         # One rule for each limit of a route, however often it is compiled.

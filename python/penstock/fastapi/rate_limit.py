@@ -28,9 +28,9 @@ class RateLimit(RouteLimit):
     or before the response starts if another dependency refuses the request.
 
     Args:
-        limits: Names of limits, texts such as `"30/minute"`, which belong to the route alone, or
-            limits.
-        scope: A name for texts that several routes share.
+        limits: Names of limits, rate strings such as `"30/minute"`, which belong to the route
+            alone, or limits.
+        scope: A name for rate strings that several routes share.
         options: Options of a limit; docs/options.md lists them. A callable takes the `Request` or
             `WebSocket`, or nothing, and may be `async def`. With `Depends(...)`, FastAPI resolves
             the value.

@@ -104,9 +104,9 @@ def mount_template(routes: Iterable[Any], path: str) -> str:
         path: A path below it at which another one is mounted.
     """
     for route in routes:
-        if not isinstance(route, Mount) or (found := route.path_regex.match(f"{path}/")) is None:
+        if not isinstance(route, Mount) or (match := route.path_regex.match(f"{path}/")) is None:
             continue
-        rest = found["path"].rstrip("/")
+        rest = match["path"].rstrip("/")
         if not rest:
             return route.path
         template = mount_template(route.routes, f"/{rest}")

@@ -85,14 +85,14 @@ class RouteLimit(AsyncLimits):
     def __init__(
         self, *limits: str | Limit, scope: str | None = None, **options: Unpack[AsyncRuleOptions]
     ) -> None:
-        given = cast("dict[str, Any]", options)
+        values = cast("dict[str, Any]", options)
         depends = {
-            name: value for name in READ_OPTIONS if isinstance(value := given.get(name), Depends)
+            name: value for name in READ_OPTIONS if isinstance(value := values.get(name), Depends)
         }
         for name in READ_OPTIONS:
-            _check_unwrapped(name, given.get(name))
+            _check_unwrapped(name, values.get(name))
         self._resolved: Final = {name: ResolvedValue() for name in depends}
-        super().__init__(limits, cast("AsyncRuleOptions", {**given, **self._resolved}), scope)
+        super().__init__(limits, cast("AsyncRuleOptions", {**values, **self._resolved}), scope)
         self.has_dependencies: Final = bool(depends)
         # FastAPI reads it to find out what to pass for each request.
         kind = inspect.Parameter.KEYWORD_ONLY

@@ -75,11 +75,11 @@ def check_parameters(routes: Iterable[Any]) -> None:
         if dependant is None:
             continue
         for parameter in _signature_of(dependant.call).parameters.values():
-            for given in (parameter.default, *getattr(parameter.annotation, "__metadata__", ())):
-                if isinstance(given, RouteLimit):
+            for declared in (parameter.default, *getattr(parameter.annotation, "__metadata__", ())):
+                if isinstance(declared, RouteLimit):
                     raise ConfigError(
-                        f"{route.path}: {given!r} of the parameter {parameter.name} needs Depends; "
-                        f"write Depends({given!r})"
+                        f"{route.path}: {declared!r} of the parameter {parameter.name} needs "
+                        f"Depends; write Depends({declared!r})"
                     )
         _check_factories(dependencies_of(route), route.path)
         is_http = getattr(route, "methods", None) is not None
@@ -116,9 +116,9 @@ def _check_factories(dependencies: Iterable[Dependant], path: str) -> None:
             )
 
 
-def _is_limit(found: object) -> bool:
-    return isinstance(found, RouteLimit) or (
-        isinstance(found, type) and issubclass(found, RouteLimit)
+def _is_limit(value: object) -> bool:
+    return isinstance(value, RouteLimit) or (
+        isinstance(value, type) and issubclass(value, RouteLimit)
     )
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from penstock._web.decide import RouteLimits
     from penstock._web.guard import Guard
     from penstock._web.outcome import Outcome
-    from penstock._web.route_table import Known, Mistake, ViewLimits
+    from penstock._web.route_table import Mistake, PlaceLimits, ViewLimits
     from penstock._web.rule import Rule
 
 _log: Final = logging.getLogger("penstock")
@@ -243,7 +243,7 @@ class FlaskLimits(RouteTable):
             visit.covered = ()
             return visit.entered
         else:
-            further = (self.known.get(limits) or self.add(limits, None, limits)).limits
+            further = (self.compiled.get(limits) or self.add(limits, None, limits)).limits
         return None if further is None else self._enter(further, visit)
 
     def _enter(self, limits: RouteLimits, visit: FlaskVisit) -> Outcome | None:
@@ -326,21 +326,21 @@ class FlaskLimits(RouteTable):
         if VISIT_KEY in native.environ:
             native.environ[VISIT_KEY] = visit
 
-    def _limits_for_request(self, limits: ViewLimits | None, native: Request) -> Known:
+    def _limits_for_request(self, limits: ViewLimits | None, native: Request) -> PlaceLimits:
         """Return what is decided first: limits of a view, of the route, and directly within."""
         url_rule, method = native.url_rule, native.method
         endpoint = None if url_rule is None else url_rule.endpoint
         key = (limits, endpoint, method if method in METHODS else "")
-        known = self.known.get(key)
-        if known is None:
+        place = self.compiled.get(key)
+        if place is None:
             route = None if endpoint is None else self._route(endpoint, key[2])
             if limits is None:
                 return self.add(key, route)
             # A method whose class is limited, too, with nothing in between.
             inner = None if route is None else outermost_limits(route.functions[-1])
             within = () if inner is None or inner is limits else (inner,)
-            known = self.add(key, route, limits, *within)
-        return known
+            place = self.add(key, route, limits, *within)
+        return place
 
     def _is_decorated(self, native: Request) -> bool:
         """Whether the view of a request is known to have a decorator."""
@@ -350,7 +350,7 @@ class FlaskLimits(RouteTable):
     def add_default(self, rule: Rule) -> None:
         """Add a limit of all routes; `limit_routes` has been called."""
         self.defaults = (*self.defaults, rule)
-        self.known.clear()
+        self.compiled.clear()
 
     def registered_rules(self) -> Iterator[Rule]:
         """Yield the rules of all routes, in the order in which the routes were registered."""

@@ -31,23 +31,23 @@ def merge_config(
     names = {f"{_PREFIX}{name.upper()}": name for name in GuardOptions.__optional_keys__}
     known = {*names, _LIMITER_KEY, _DEFAULT_KEY}
     # In any case, because Flask would not read another one either.
-    given = {key: value for key, value in app.config.items() if key.upper().startswith(_PREFIX)}
-    for key in given.keys() - known:
+    settings = {key: value for key, value in app.config.items() if key.upper().startswith(_PREFIX)}
+    for key in settings.keys() - known:
         raise ConfigError(f"the config has no key {key}; {did_you_mean(key.upper(), known)}")
     if "PENSTOCK" in app.config:
         raise ConfigError(
             "the config has no key PENSTOCK; write a key for each option, such as PENSTOCK_DEFAULT"
         )
-    default = given.pop(_DEFAULT_KEY, None)
+    default = settings.pop(_DEFAULT_KEY, None)
     if default is None:
         default = ()
-    configured = {names[key]: value for key, value in given.items() if key in names}
-    if _LIMITER_KEY in given:
-        limiter = given[_LIMITER_KEY]
+    configured = {names[key]: value for key, value in settings.items() if key in names}
+    if _LIMITER_KEY in settings:
+        limiter = settings[_LIMITER_KEY]
     elif "limits" in configured:
         limiter = None
     merged: dict[str, Any] = {**options, **configured}
-    if limiter is not None and limiter is given.get(_LIMITER_KEY):
+    if limiter is not None and limiter is settings.get(_LIMITER_KEY):
         # The limiter of the config replaces the one that the constructor's options describe.
         merged = {
             key: value

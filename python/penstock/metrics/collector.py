@@ -400,7 +400,7 @@ class Reader:
 
     def __init__(
         self,
-        given: Source | Mapping[str, Source],
+        sources: Source | Mapping[str, Source],
         max_limits: int,
         top_denied: int,
         refreshers: Iterable[LoadsOverrides],
@@ -409,9 +409,9 @@ class Reader:
             if not is_whole(number, 0, 2**63 - 1):
                 raise ConfigError(f"{option} must be a whole number from 0, found {number!r}")
         self._sources: Final[dict[Labels, Source]] = (
-            {(name,): _checked(source) for name, source in given.items()}
-            if isinstance(given, Mapping)
-            else {(): _checked(given)}
+            {(name,): _checked(source) for name, source in sources.items()}
+            if isinstance(sources, Mapping)
+            else {(): _checked(sources)}
         )
         self._max_limits: Final = max_limits
         self._top_denied: Final = top_denied
@@ -427,7 +427,7 @@ class Reader:
         self._named: Final[set[Labels]] = set()
         self._lock: Final = fork_safe(Lock())
         self.metrics: Final = (*_METRICS, *([TOP_DENIED] if top_denied else []))
-        self._first_labels: Final = ("limiter",) if isinstance(given, Mapping) else ()
+        self._first_labels: Final = ("limiter",) if isinstance(sources, Mapping) else ()
 
     def labels(self, metric: Metric | Histogram) -> Labels:
         """Return the names of a metric's labels."""

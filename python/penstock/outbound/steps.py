@@ -46,7 +46,7 @@ class PaceOptions(TypedDict, total=False):
             of the request.
         cost: Tokens of a rate, or a callable of the request that returns them. The default is 1.
         timeout: The longest that a request may wait before it is sent, retries included: seconds,
-            a text such as `"30s"` or a `timedelta`; 0 never waits, `None` waits as long as
+            a string such as `"30s"` or a `timedelta`; 0 never waits, `None` waits as long as
             necessary. The default is 30 seconds.
         retries: How often an idempotent request is sent again that was answered with 429 or 503,
             if its body can be. The default is 0.

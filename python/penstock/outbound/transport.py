@@ -152,14 +152,14 @@ class PacedInThread(Paced):
         )
         steps = self.pace.steps(request)
         try:
-            verb, *given = next(steps)
+            verb, *arguments = next(steps)
             while True:
                 try:
-                    answer = calls[verb](*given)
+                    answer = calls[verb](*arguments)
                 except Exception as error:  # noqa: BLE001  the steps decide about it
-                    verb, *given = steps.throw(error)
+                    verb, *arguments = steps.throw(error)
                 else:
-                    verb, *given = steps.send(answer)
+                    verb, *arguments = steps.send(answer)
         except StopIteration as done:
             return done.value
         except RateLimited as error:
@@ -191,14 +191,14 @@ class PacedInTask(Paced):
         )
         steps = self.pace.steps(request)
         try:
-            verb, *given = next(steps)
+            verb, *arguments = next(steps)
             while True:
                 try:
-                    answer = await calls[verb](*given)
+                    answer = await calls[verb](*arguments)
                 except Exception as error:  # noqa: BLE001  the steps decide about it
-                    verb, *given = steps.throw(error)
+                    verb, *arguments = steps.throw(error)
                 else:
-                    verb, *given = steps.send(answer)
+                    verb, *arguments = steps.send(answer)
         except StopIteration as done:
             return done.value
         except RateLimited as error:

@@ -65,12 +65,12 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
     def _check(self, *, as_json: bool) -> None:
-        found = [
+        messages = [
             message
             for message in checks.run_checks(tags=["penstock"])
             if (message.id or "").startswith("penstock.") and not message.is_silenced()
         ]
-        faults = [f"{m.msg}\n  {m.hint} ({m.id})" for m in found if m.is_serious()]
+        faults = [f"{m.msg}\n  {m.hint} ({m.id})" for m in messages if m.is_serious()]
         if as_json:
             problems = [
                 {
@@ -79,12 +79,12 @@ class Command(BaseCommand):
                     "hint": m.hint,
                     "serious": m.is_serious(),
                 }
-                for m in found
+                for m in messages
             ]
             limits = [] if faults else list(conf.current().guard.limiter.limits)
             self._print_json({"problems": problems, "limits": limits})
         else:
-            for message in found:
+            for message in messages:
                 if not message.is_serious():
                     self.stderr.write(f"{message.msg}\n  {message.hint} ({message.id})")
         if faults:
@@ -123,17 +123,17 @@ class Command(BaseCommand):
         known = guard.limiter.limits
         # Without those that keep the blocks of others.
         defaults = {n: known.default(n) for n in known if n in names or n in guard.loaded_names}
-        texts = {
+        shown = {
             name: "by override only" if limit is None else describe_limit(limit)
             for name, limit in defaults.items()
         }
-        unused = [name for name in texts if name not in names]
+        unused = [name for name in shown if name not in names]
         if options["json"]:
-            self._print_json({"limits": texts, "views": facts, "unused": unused})
+            self._print_json({"limits": shown, "views": facts, "unused": unused})
             return
-        width = max(map(len, texts), default=0)
-        for name, text in texts.items():
-            self.stdout.write(f"{name:<{width}}  {text}")
+        width = max(map(len, shown), default=0)
+        for name, description in shown.items():
+            self.stdout.write(f"{name:<{width}}  {description}")
         for route, listed in facts.items():
             self.stdout.write(f"\n{route}")
             for limit in listed:
