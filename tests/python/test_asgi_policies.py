@@ -98,18 +98,6 @@ def test_id_is_read_once_if_other_processes_share_the_store(
         assert left(limiter) == tokens
 
 
-@pytest.mark.parametrize("store", ["memory://", "shm"])
-def test_factor_applies_on_an_event_loop(
-    store: str, clock: penstock.ManualClock, tmp_path: Path
-) -> None:
-    limits = {"Notes": penstock.Limit.leaky_bucket(size=4, drip_rate="1m")}
-    url = f"shm://{tmp_path}/table" if store == "shm" else store
-    limiter = penstock.Limiter(limits, url, clock)
-    app = PenstockMiddleware(answering(200), limiter, limit="Notes", factor=2)
-    assert [ask(app)[0]["status"] for _ in range(3)] == [200, 200, 429]
-    limiter.close()
-
-
 # Deductions
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
-import weakref
 from contextlib import suppress
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +13,7 @@ import flask
 import pytest
 from flask.views import MethodView
 from sites import ADDRESS, get, limit_fields, remaining
-from werkzeug.test import Client, create_environ
+from werkzeug.test import Client
 from werkzeug.wrappers import Response
 
 import penstock
@@ -88,35 +86,6 @@ def test_fields_are_written_once_however_the_application_is_called(
         response = Client(serve).get("/", environ_base={"REMOTE_ADDR": ADDRESS})
         assert response.headers.getlist("RateLimit") == [f'"Large";r={100 - number};t=1']
         assert len(response.headers.getlist("RateLimit-Policy")) == 1
-
-
-def test_request_leaves_nothing_for_the_garbage_collector(
-    app: flask.Flask, limits: Penstock
-) -> None:
-    class Environ(dict[str, Any]):
-        pass
-
-    app.get("/")(limits.limit("Large")(hello))
-    app.get("/user", endpoint="user")(limits.limit("Large", id=by_user)(hello))
-    parts: list[bytes] = []
-
-    def serve(path: str) -> weakref.ref[Environ]:
-        environ = Environ(create_environ(path, environ_base={"REMOTE_ADDR": ADDRESS}))
-
-        def start(status: str, *_: object) -> Callable[[bytes], object]:
-            # As in some servers, it refers to the environ.
-            environ["status"] = status
-            return parts.append
-
-        parts.extend(app.wsgi_app(environ, start))
-        return weakref.ref(environ)
-
-    gc.disable()
-    try:
-        assert [serve(path)() for path in ("/", "/user")] == [None, None]
-    finally:
-        gc.enable()
-    assert parts == [b"hello", b"hello"]
 
 
 def test_id_callable_may_take_no_argument(app: flask.Flask, limits: Penstock) -> None:

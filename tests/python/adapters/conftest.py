@@ -54,6 +54,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("store", ["memory", *server], indirect=True)
 
 
+SAME_ADAPTER: Final = {"starlette", "litestar", "quart", "tiny"}
+"""Drivers whose adapter another driver has, too. To the adapter, they differ in no store."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out stores that would be tried twice with one adapter."""
+
+    def is_repeated(item: pytest.Item) -> bool:
+        parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+        driver = getattr(parameters.get("driver"), "name", None)
+        is_in_memory = {"redis", "server", "shared memory"}.isdisjoint(
+            [parameters.get("store"), parameters.get("limiter")]
+        )
+        return driver in SAME_ADAPTER and not is_in_memory
+
+    items[:] = [item for item in items if not is_repeated(item)]
+
+
 @pytest.fixture(scope="session")
 def adapters_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("redis"))

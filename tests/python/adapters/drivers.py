@@ -68,6 +68,21 @@ def raised(send: Callable[[], Answer]) -> Answer:
         return Answer(500, (), repr(error).encode())
 
 
+def send_to_asgi(
+    app: Any, method: str, url: str, headers: Mapping[str, str], peer: str | None
+) -> Answer:
+    """Send a request to an ASGI application; an exception of it is a 500."""
+    client: Any = None if peer is None else (peer, 50000)
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app, client=client, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as session:
+            return await session.request(method, url, headers=dict(headers))
+
+    response = asyncio.run(ask())
+    return Answer(response.status_code, response.headers.multi_items(), response.content)
+
+
 def starlette_response(reply: Reply) -> StarletteResponse:
     """Return the response of a view as one of Starlette."""
     body, status, headers = reply
@@ -181,16 +196,7 @@ class Asgi(Driver):
         ]
 
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
-        app = self._apps[url.partition("?")[0]]
-        client: Any = None if peer is None else (peer, 50000)
-
-        async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(app, client=client, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://x") as session:
-                return await session.request(method, url, headers=dict(headers))
-
-        response = asyncio.run(ask())
-        return Answer(response.status_code, response.headers.multi_items(), response.content)
+        return send_to_asgi(self._apps[url.partition("?")[0]], method, url, headers, peer)
 
     @staticmethod
     def request(native: Any) -> Request:
@@ -256,7 +262,7 @@ class InLitestar(Asgi):
         handler = litestar.route(route.path, http_method=["GET", "HEAD", "POST"], middleware=stack)(
             serve
         )
-        return litestar.Litestar([handler])
+        return litestar.Litestar([handler], openapi_config=None, logging_config=None)
 
 
 class InQuart(Asgi):
@@ -476,13 +482,7 @@ class InFastapi(Driver):
         return serve
 
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
-        client = starlette.testclient.TestClient(
-            self._app,
-            client=(peer or "", 50000),
-            raise_server_exceptions=False,
-        )
-        response = client.request(method, url, headers=dict(headers))
-        return Answer(response.status_code, response.headers.multi_items(), response.content)
+        return send_to_asgi(self._app, method, url, headers, peer)
 
     def application(self) -> Any:
         return self._app
@@ -665,6 +665,10 @@ class InAsyncDjango(InDjango):
     name = "django-async"
     is_wsgi = False
 
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._handler = ASGIHandler()
+
     def view(self, route: Route, number: int) -> Any:
         async def serve(request: Any, **_: object) -> Any:
             return self.reply(route, request)
@@ -673,23 +677,7 @@ class InAsyncDjango(InDjango):
         return serve
 
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
-        class Client(django.test.AsyncClient):
-            def _base_scope(self, **request: Any) -> Any:
-                # The only way to set the peer of this client.
-                client = {} if peer is None else {"client": [peer, 0]}
-                return {**super()._base_scope(**request), "client": None, **client}  # type: ignore[misc]
-
-        client = Client(raise_request_exception=False)
-
-        async def ask() -> Answer:
-            response: Any = await client.generic(method, url, headers=dict(headers))
-            if response.streaming:
-                body = b"".join([part async for part in response.streaming_content])
-            else:
-                body = response.content
-            return Answer(response.status_code, [*response.headers.items()], body)
-
-        return raised(lambda: asyncio.run(ask()))
+        return send_to_asgi(self._handler, method, url, headers, peer)
 
     def stream(self, body: Any, **options: Any) -> Any:
         async def parts() -> AsyncIterator[str]:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import glob
-import tracemalloc
-from pathlib import Path
-from tracemalloc import Filter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from adapters.case import Reply, Request, Route, hello, limited
-from adapters.drivers import InLitestar, InRestFramework, only, with_routes
+from adapters.drivers import InRestFramework, only, with_routes
 from guards import left
 
 import penstock
@@ -22,7 +17,6 @@ if TYPE_CHECKING:
     from adapters.conftest import Serve
 
 with_defaults = only(lambda driver: driver.has_routes and driver.starts)
-PACKAGE = glob.escape(str(Path(penstock.__file__).parent))
 POLICY = {"ratelimit-policy": '"PerAddress";q=2;w=60'}
 
 
@@ -179,32 +173,6 @@ def test_method_in_small_letters_counts(serve: Serve) -> None:
     app = serve(Route("/", (limited("PerAddress", methods=["POST"]),)))
     app.environ["REQUEST_METHOD"] = "post"
     assert app.statuses(3) == [200, 200, 429]
-
-
-@with_routes
-def test_client_cannot_fill_the_memory_with_methods(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = serve(Route("/", (limited("1000/minute"),)), default=limited("2000/minute"))
-    # Records of a log keep the requests of Django.
-    caplog.set_level("CRITICAL", "django.request")
-
-    def ask(number: int) -> None:
-        for path in ("/", "/nowhere"):
-            app.ask(path, method=f"M{number}")
-
-    ask(0)
-    kept = Filter(inclusive=True, filename_pattern=f"{PACKAGE}/*")
-    tracemalloc.start()
-    try:
-        for number in range(1, 151):
-            ask(number)
-        gc.collect()
-        taken = tracemalloc.take_snapshot().filter_traces([kept]).statistics("filename")
-    finally:
-        tracemalloc.stop()
-    # A cached entry takes a hundred bytes or more, and there would be two for each method.
-    assert sum(each.size for each in taken) < 10_000
 
 
 def test_exempt_request_does_not_count(serve: Serve, limiter: penstock.Limiter) -> None:
@@ -365,7 +333,6 @@ def test_reload_changes_the_limits_of_a_running_app(
 def test_reload_without_a_limit_of_a_route_keeps_the_old_one(
     serve: Serve,
     limiter: penstock.Limiter,
-    driver: type[Driver],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A limit must neither vanish nor answer each request of the route with an error."""
@@ -380,9 +347,7 @@ def test_reload_without_a_limit_of_a_route_keeps_the_old_one(
     assert app.ask("/both").header("RateLimit") == '"Large";r=89;t=1, "PerUser";r=4;t=720'
     assert app.statuses(6, "/later") == [200] * 5 + [429]
     errors = [record.message for record in caplog.records if record.levelname == "ERROR"]
-    # Litestar sets up logging itself.
-    if driver is not InLitestar:
-        assert ["PerAddress" in message for message in errors] == [True, False]
+    assert ["PerAddress" in message for message in errors] == [True, False]
     # A later reload that has the limit applies.
     limiter.reload(penstock.Limits({"Large": "90/minute", "PerAddress": "9/minute"}))
     assert app.ask(peer="198.51.100.7").header("RateLimit") == '"PerAddress";r=8;t=7'

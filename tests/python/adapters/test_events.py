@@ -6,7 +6,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from adapters.case import Route, limited
-from adapters.drivers import only
 from guards import PEER
 
 from penstock.identity import by_header, everyone
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from adapters.conftest import Serve
 
     import penstock
-
-# Litestar configures the loggers of the process itself.
-with_log = only(lambda driver: driver.name != "litestar")
 
 
 def test_each_decision_is_reported_with_the_request_of_the_framework(
@@ -41,7 +37,6 @@ def test_each_decision_is_reported_with_the_request_of_the_framework(
     ]
 
 
-@with_log
 def test_observer_that_raises_does_not_fail_the_request(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -59,7 +54,6 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[Any]:
     return [each for each in caplog.records if each.name == "penstock.refusals"]
 
 
-@with_log
 def test_refusals_are_logged_with_their_facts(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -74,7 +68,6 @@ def test_refusals_are_logged_with_their_facts(
     assert (refusals(caplog)[1].status, refusals(caplog)[1].reason) == (400, "request")
 
 
-@with_log
 def test_log_of_refusals_is_limited_itself(
     serve: Serve, caplog: pytest.LogCaptureFixture, clock: penstock.ManualClock
 ) -> None:
@@ -88,7 +81,6 @@ def test_log_of_refusals_is_limited_itself(
     assert refusals(caplog)[-1].suppressed == 3
 
 
-@with_log
 def test_client_input_is_truncated_in_logs(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "penstock.refusals")
     app = serve(Route("/", (limited("PerAddress", id=by_header("X-Account")),)))

@@ -17,7 +17,6 @@ from adapters.drivers import (
     InDjangoWithoutMiddleware,
     InFastapi,
     InFlask,
-    InLitestar,
     Wsgi,
     only,
 )
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 PACKAGE = str(Path(penstock.__file__).parent)
 PROXY = "10.0.0.1"
-# Litestar replaces the handlers of all loggers when an application is created.
-logged = only(lambda driver: driver is not InLitestar)
 LARGE = Route("/", (limited("Large"),))
 
 
@@ -51,7 +48,6 @@ def codes(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text.partition(":")[0] for text in found]
 
 
-@logged
 @pytest.mark.parametrize(
     ("header", "value"), [("X-Forwarded-For", "203.0.113.9"), ("Forwarded", "for=203.0.113.9")]
 )
@@ -64,7 +60,6 @@ def test_forwarded_header_without_a_trusted_proxy_is_reported_once(
     assert PROXY in caplog.text
 
 
-@logged
 def test_forwarded_header_of_a_trusted_proxy_is_not_reported(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -74,7 +69,6 @@ def test_forwarded_header_of_a_trusted_proxy_is_not_reported(
     assert codes(caplog) == []
 
 
-@logged
 def test_forged_header_does_not_hide_the_proxy(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
