@@ -140,8 +140,7 @@ def test_the_interpreter_ends_while_threads_are_in_calls(any_store: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_the_interpreter_ends_while_threads_are_in_a_call(call: str) -> None:
-    for _ in range(3):
-        run(PROGRAM, "memory://", *[CALLS[call]] * 3)
+    run(PROGRAM, "memory://", *[CALLS[call]] * 9)
 
 
 # Functions of the interpreter that run no Python code, and those in which PyO3 stops the thread.
@@ -165,8 +164,8 @@ Py_IsInitialized Py_NewRef _Py_IncRef
     reason="only the C library of GNU unwinds threads, and CPython 3.14 stops them itself",
 )
 def test_each_function_that_may_run_python_code_is_guarded() -> None:
-    names = Path(_core.__file__).read_bytes().split(b"\0")
-    found = {name.decode() for name in names if re.fullmatch(rb"(__wrap_)?_?Py_?[A-Z]\w+", name)}
+    names = re.findall(rb"\0((?:__wrap_)?_?Py_?[A-Z]\w+)(?=\0)", Path(_core.__file__).read_bytes())
+    found = {name.decode() for name in names}
     guarded = {name.removeprefix("__wrap_") for name in found if name.startswith("__wrap_")}
     called = {
         name

@@ -443,7 +443,7 @@ def served_in_history(callers: Callers, chance: random.Random) -> list[tuple[int
 
 def test_random_histories_never_exceed_a_limit(limiter: Limiter) -> None:
     """Replay the served calls, at the instants at which they were served, on new buckets."""
-    for seed in range(3 if limiter.may_wait else 40):
+    for seed in range(3 if limiter.may_wait else 12):
         callers = Callers(limiter)
         served = served_in_history(callers, random.Random(seed))  # noqa: S311  one that can be repeated
         callers.end()
