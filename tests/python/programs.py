@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def run(program: str, *arguments: str, python: tuple[str, ...] = (sys.executable,)) -> str:
@@ -17,3 +22,15 @@ def run(program: str, *arguments: str, python: tuple[str, ...] = (sys.executable
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def is_so_in_a_child(check: Callable[[], bool]) -> bool:
+    """Return the result of a function in a forked child process."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if check() else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from loops import interrupted_after
-from programs import run
+from programs import is_so_in_a_child, run
 from waiters import SECOND, Crowd
 
 import penstock
@@ -739,18 +739,17 @@ def test_control_c_ends_the_wait_and_returns_the_charge() -> None:
 def test_after_a_fork_the_waiters_are_in_the_parent(crowd: Line) -> None:
     limiter = crowd.limiter
     crowd.queue_up("01234")
-    child = os.fork()
-    if child == 0:
+
+    def in_child() -> bool:
         # Three charges came along with the memory; the two waiters behind them did not.
         crowd.clock.advance(3)
         is_right = not limiter.spend("Tokens", "ada")
         crowd.clock.advance(1)
         is_right = is_right and limiter.spend("Tokens", "ada").allowed
         crowd.clock.advance(1)
-        with contextlib.suppress(penstock.RateLimited):
-            os._exit(0 if is_right and limiter.acquire("Tokens", "ada", timeout=0) else 1)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return is_right and limiter.acquire("Tokens", "ada", timeout=0).allowed
+
+    assert is_so_in_a_child(in_child)
     crowd.advance(1)
     assert crowd.taken() == [("0", 1.0)]
 

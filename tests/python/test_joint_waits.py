@@ -4,7 +4,7 @@ Properties: at no instant are more calls served than every limit allows; a call 
 cancelled or fails leaves nothing taken; a call that waits for its own limit does not stop others at
 a limit that they share; no call waits forever.
 
-`test_in_flight.py` has the calls that wait for a slot together with a token.
+`test_in_flight_waits.py` has the calls that wait for a slot together with a token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from loops import interrupted_after, turn_over
-from waiters import Crowd
+from waiters import Crowd, left
 
 import penstock
 from penstock import AsyncReservation, Limit, Limiter, ManualClock, Transaction
@@ -74,10 +74,6 @@ def callers(limiter: Limiter) -> Iterator[Callers]:
     callers = Callers(limiter)
     yield callers
     callers.end()
-
-
-def left(limiter: Limiter, *names: str) -> list[int]:
-    return [limiter.peek(name, "ada").remaining for name in names]
 
 
 def test_a_call_is_served_when_all_limits_allow_it(callers: Callers, limiter: Limiter) -> None:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 
 
+def left(limiter: penstock.Limiter, *names: str) -> list[int]:
+    """Return what is left of the limits of `ada`."""
+    return [limiter.peek(name, "ada").remaining for name in names]
+
+
 class Crowd:
     """Tasks that wait, and what became of them.
 

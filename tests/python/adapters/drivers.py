@@ -652,7 +652,7 @@ class InRestFramework(InDjango):
         """Return a class of throttles with limits."""
         # Without one, an authenticated user is the client.
         given = {"id": by_address, **self.options(options)}
-        attributes = {"limit": names or None, "options": given}
+        attributes = {"limit": [*names] or None, "options": given}
         return type(f"Throttle{number}", (PenstockThrottle,), attributes)
 
     def limited(self, view: Any, _: Route) -> Any:
