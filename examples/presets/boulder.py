@@ -45,7 +45,7 @@ class LimitName(enum.IntEnum):
     """The names of the limits, and the numbers at the start of their bucket keys.
 
     Attributes:
-        id_format: The format of the limit's ids, as for `id:` in a limits file.
+        id_format: The format of the limit's ids, as in a limits file.
     """
 
     id_format: str

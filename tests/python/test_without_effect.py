@@ -20,12 +20,14 @@ from flask.views import MethodView
 from rest_framework.response import Response
 from rest_framework.throttling import ScopedRateThrottle
 from rest_framework.views import APIView
+from starlette.responses import PlainTextResponse
+from starlette.staticfiles import StaticFiles
 
 import penstock
 import penstock.asgi
 import penstock.wsgi
 from penstock.adapter import EnvironRequest, Guard, admit, make_rule
-from penstock.django import exempt, limit
+from penstock.django import exempt, get_limiter, limit
 from penstock.django.conf import current
 from penstock.django.drf import PenstockThrottle
 from penstock.fastapi import RateLimit, install
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import DjangoSite
+
+    from penstock.adapter import Rule, RuleOptions
 
 LIMITS = {"A": "5000/minute", "Slots": "5 in flight"}
 PEER = {"REMOTE_ADDR": "203.0.113.7"}
@@ -100,6 +104,7 @@ def flask_app(**config: Any) -> flask.Flask:
         (lambda: flask_app(penstock_default="A"), "PENSTOCK_DEFAULT"),
         (lambda: flask_app(Penstock_Limit="A"), "PENSTOCK_LIMITS"),
         (lambda: flask_app(PENSTOCK_DEFAULT=""), "'30/minute'"),
+        (lambda: flask_app(PENSTOCK_DEFAULT=[]), "write None"),
     ],
 )
 def test_set_up_without_effect_is_an_error(make: Callable[[], object], instead: str) -> None:
@@ -114,6 +119,7 @@ def test_set_up_without_effect_is_an_error(make: Callable[[], object], instead: 
         ({"PENSTOCK_DEFAULT": "A"}, "PENSTOCK = {'DEFAULT': ...}"),
         ({"PENSTOCK_ENABLED": False, "PENSTOCK": {}}, "PENSTOCK = {'ENABLED': ...}"),
         ({"PENSTOCK": {"DEFAULT": ""}}, "'30/minute'"),
+        ({"PENSTOCK": {"DEFAULT": []}}, "write None"),
     ],
 )
 def test_django_setting_without_effect_is_an_error(
@@ -146,11 +152,32 @@ def limit_by_plan(plan: str = "free"):  # type: ignore[no-untyped-def]  # noqa: 
     return RateLimit("A")
 
 
+def limit_of_request(request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN201  as above
+    return RateLimit("A")
+
+
+async def limit_made_late(request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    return RateLimit("A")
+
+
 ORDERS = RateLimit("A")
 
 
+def call_limit(request: Request) -> None:
+    ORDERS(request)  # type: ignore[unused-coroutine]  # the mistake
+
+
 @pytest.mark.parametrize(
-    "factory", [limit_of, limit_by_plan, lambda: RateLimit("A"), lambda: ORDERS]
+    "factory",
+    [
+        limit_of,
+        limit_by_plan,
+        limit_of_request,
+        limit_made_late,
+        call_limit,
+        lambda: RateLimit("A"),
+        lambda: ORDERS,
+    ],
 )
 def test_dependency_that_returns_a_limit_is_an_error(factory: Callable[..., object]) -> None:
     app = FastAPI()
@@ -186,6 +213,85 @@ def test_methods_that_no_route_of_fastapi_has_are_an_error(
     install(app, limits=LIMITS)
 
 
+def add_late_to_app(app: FastAPI) -> None:
+    app.get("/")(lambda: "")
+    app.router.dependencies.append(Depends(RateLimit("A")))
+
+
+def add_late_to_route(app: FastAPI) -> None:
+    app.get("/")(lambda: "")
+    route: Any = app.routes[-1]
+    route.dependencies.append(Depends(RateLimit("A")))
+
+
+def add_in_time(app: FastAPI) -> None:
+    app.router.dependencies.append(Depends(RateLimit("A")))
+    app.get("/", dependencies=[Depends(ORDERS)])(lambda: "")
+
+
+@pytest.mark.parametrize(
+    ("set_up", "is_wrong"),
+    [(add_late_to_app, True), (add_late_to_route, True), (add_in_time, False)],
+)
+def test_limit_that_is_added_after_the_route_is_an_error(
+    set_up: Callable[[FastAPI], None], *, is_wrong: bool
+) -> None:
+    app = FastAPI()
+    set_up(app)
+    if is_wrong:
+        with pytest.raises(penstock.ConfigError, match="before"):
+            install(app, limits=LIMITS)
+    else:
+        install(app, limits=LIMITS)
+
+
+def plain_page(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("")
+
+
+def with_a_route_of_starlette(app: FastAPI) -> None:
+    app.add_route("/", plain_page)
+
+
+def with_an_application_within(app: FastAPI) -> None:
+    within = FastAPI()
+    within.get("/")(lambda: "")
+    app.mount("/shop", within)
+
+
+def with_an_application_that_has_limits(app: FastAPI) -> None:
+    within = FastAPI()
+    within.get("/", dependencies=[Depends(ORDERS)])(lambda: "")
+    app.mount("/shop", within)
+
+
+def with_files(app: FastAPI) -> None:
+    app.mount("/files", StaticFiles(directory="."))
+    app.get("/", dependencies=[Depends(ORDERS)])(lambda: "")
+
+
+@pytest.mark.parametrize(
+    ("set_up", "expected"),
+    [
+        (with_a_route_of_starlette, "/"),
+        (with_an_application_within, "/shop"),
+        (with_an_application_that_has_limits, None),
+        (with_files, None),
+    ],
+)
+def test_fastapi_tells_which_routes_its_dependencies_do_not_reach(
+    caplog: pytest.LogCaptureFixture, set_up: Callable[[FastAPI], None], expected: str | None
+) -> None:
+    app = FastAPI(dependencies=[Depends(RateLimit("A"))])
+    install(app, limits=LIMITS)
+    set_up(app)
+    with TestClient(app, client=("203.0.113.7", 50000)):
+        pass
+    found = findings(caplog)
+    assert [text[:4] for text in found] == ([] if expected is None else ["P008"])
+    assert expected is None or f" {expected} " in found[0]
+
+
 def above_the_route(app: flask.Flask, limits: Penstock) -> None:
     limits.limit("A")(app.get("/")(lambda: ""))
 
@@ -211,6 +317,33 @@ def with_a_hidden_exemption(app: flask.Flask, limits: Penstock) -> None:
         return ""
 
     app.get("/")(unwrapped(unwrapped(health)))
+
+
+def with_no_limit(app: flask.Flask, limits: Penstock) -> None:
+    app.get("/")(lambda: "")
+
+
+def with_a_config_that_is_late(app: flask.Flask, limits: Penstock) -> None:
+    app.get("/")(limits.limit("A")(lambda: ""))
+    app.config["PENSTOCK_DEFAULT"] = "A"
+
+
+def with_a_misspelled_attribute(app: flask.Flask, limits: Penstock) -> None:
+    class Orders(MethodView):
+        decorator: ClassVar[list[object]] = [limits.limit("A")]
+
+        def get(self) -> str:
+            return ""
+
+    app.add_url_rule("/", view_func=Orders.as_view("orders"))
+    app.get("/mails")(limits.limit("A")(lambda: ""))
+
+
+def with_calls_of_its_own(app: flask.Flask, limits: Penstock) -> None:
+    def home() -> str:
+        return str(limits.limiter.spend("A", "ada").remaining)
+
+    app.get("/")(home)
 
 
 def with_all_right(app: flask.Flask, limits: Penstock) -> None:
@@ -239,6 +372,8 @@ def with_all_right(app: flask.Flask, limits: Penstock) -> None:
         (after_as_view, "put the decorator above the class"),
         (with_another_method, "leave them out: GET"),
         (with_a_hidden_exemption, "functools.wraps"),
+        (with_a_config_that_is_late, "before init_app"),
+        (with_a_misspelled_attribute, "decorators"),
         (with_all_right, None),
     ],
 )
@@ -256,6 +391,22 @@ def test_flask_tells_what_has_no_effect(
     done = CliRunner().invoke(commands, ["check"], obj=ScriptInfo(create_app=lambda: app))
     assert done.exit_code == (0 if expected is None else 1)
     assert expected is None or (expected in found[0] and expected in done.output)
+
+
+@pytest.mark.parametrize(
+    ("set_up", "expected"),
+    [(with_no_limit, ["P008"]), (with_calls_of_its_own, []), (with_all_right, [])],
+)
+def test_flask_tells_that_nothing_is_limited(
+    caplog: pytest.LogCaptureFixture,
+    set_up: Callable[[flask.Flask, Penstock], None],
+    expected: list[str],
+) -> None:
+    app = flask.Flask("shop")
+    set_up(app, Penstock(app, limits=LIMITS))
+    for _ in range(2):
+        app.test_client().get("/", environ_base=PEER)
+    assert [text[:4] for text in findings(caplog)] == expected
 
 
 def hello(request: HttpRequest) -> HttpResponse:
@@ -302,6 +453,8 @@ def of_class(base: type[View], **attributes: Any) -> Any:
         (of_class(Mails, throttle_scope="another"), None),
         (of_class(Mails, scope="A", throttle_classes=[PenstockThrottle]), "throttle_scope"),
         (of_class(Mails, limit="A", throttle_classes=[PenstockThrottle]), "throttle_scope"),
+        (of_class(Mails, throttle_classes=[PenstockThrottle]), "throttle_scope"),
+        (of_class(Mails, throttle_classes=[PenstockThrottle], throttle_scope="A"), None),
     ],
 )
 def test_django_tells_what_has_no_effect(
@@ -324,6 +477,83 @@ def test_scope_is_reported_although_nothing_else_is_limited(
     site.set(PENSTOCK={"LIMITS": LIMITS})
     site.route("orders", of_class(Mails, throttle_scope="A"))
     site.get("/orders")
+    assert [text[:4] for text in findings(caplog)] == ["P008"]
+
+
+def route_another(site: DjangoSite) -> None:
+    limit("A")(hello)
+    site.route("orders", hello)
+
+
+def route_both(site: DjangoSite) -> None:
+    site.route("orders", hello)
+    site.route("mails", limit("A")(hello))
+
+
+@pytest.mark.parametrize(("set_up", "expected"), [(route_another, ["P008"]), (route_both, [])])
+def test_limited_view_that_the_urlconf_does_not_have_is_reported(
+    site: DjangoSite,
+    caplog: pytest.LogCaptureFixture,
+    set_up: Callable[[DjangoSite], None],
+    expected: list[str],
+) -> None:
+    site.set(PENSTOCK={"LIMITS": LIMITS, "DEFAULT": "A"})
+    set_up(site)
+    site.get("/orders")
+    assert [text[:4] for text in findings(caplog)] == expected
+
+
+def page(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+def spend_in_view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(str(get_limiter().spend("A", "ada").remaining))
+
+
+@pytest.mark.parametrize(
+    ("view", "settings", "expected"),
+    [
+        (page, {}, ["P008"]),
+        (page, {"DEFAULT": None}, ["P008"]),
+        (page, {"ENABLED": False}, []),
+        (spend_in_view, {}, []),
+        (limit("A")(Orders.as_view()), {}, []),
+    ],
+)
+def test_django_tells_that_nothing_is_limited(
+    site: DjangoSite,
+    caplog: pytest.LogCaptureFixture,
+    view: Any,
+    settings: dict[str, Any],
+    expected: list[str],
+) -> None:
+    site.set(PENSTOCK={"LIMITS": LIMITS, **settings})
+    site.route("orders", view)
+    for _ in range(2):
+        site.get("/orders")
+    assert [text[:4] for text in findings(caplog)] == expected
+
+
+@pytest.mark.parametrize(("dependencies", "expected"), [([], ["P008"]), ([Depends(ORDERS)], [])])
+def test_fastapi_tells_that_nothing_is_limited(
+    caplog: pytest.LogCaptureFixture, dependencies: list[Any], expected: list[str]
+) -> None:
+    app = FastAPI()
+    app.get("/", dependencies=dependencies)(lambda: "")
+    install(app, limits=LIMITS)
+    with TestClient(app, client=("203.0.113.7", 50000)) as client:
+        client.get("/")
+    assert [text[:4] for text in findings(caplog)] == expected
+
+
+@pytest.mark.parametrize("make", [Penstock(flask.Flask("shop")).limit, limit, RateLimit])
+def test_limit_that_is_dropped_unused_is_reported_once(
+    caplog: pytest.LogCaptureFixture, make: Callable[..., object]
+) -> None:
+    rate = f"{id(make)}/minute"
+    for _ in range(2):
+        make(rate)
     assert [text[:4] for text in findings(caplog)] == ["P008"]
 
 
@@ -355,3 +585,76 @@ def test_one_id_of_many_addresses_is_reported(
     for number in range(1001):
         admit(plan, EnvironRequest({"REMOTE_ADDR": f"203.0.113.{number % addresses}"}))
     assert [text[:4] for text in findings(caplog)] == expected
+
+
+def admitted(rule: Rule, number: int, addresses: int) -> None:
+    """Admit a number of requests of some addresses."""
+    guard = Guard(limits=LIMITS)
+    plan = guard.route_limits([rule])
+    for index in range(number):
+        environ = {"REMOTE_ADDR": f"203.0.113.{index % addresses}", "number": index}
+        admit(plan, EnvironRequest(environ))
+
+
+@pytest.mark.parametrize(
+    ("id", "addresses", "expected"),
+    [
+        (lambda environ: f"request {environ['number']}", 20, ["P009"]),
+        (lambda environ: f"user {environ['number'] // 2}", 20, []),
+        (lambda environ: environ["REMOTE_ADDR"], 200, []),
+    ],
+)
+def test_id_that_no_two_requests_share_is_reported(
+    caplog: pytest.LogCaptureFixture, id: Any, addresses: int, expected: list[str]
+) -> None:
+    admitted(make_rule(["A"], "orders", {"id": id}), 1001, addresses)
+    assert [text[:4] for text in findings(caplog)] == expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "expected"),
+    [
+        (["A"], {"exempt_when": lambda _: True}, ["P008"]),
+        (["A"], {"exempt_when": lambda environ: environ["number"] != 700}, []),
+        (["A"], {"cost": lambda _: 0}, ["P008"]),
+        (["A"], {"methods": ["POST"], "exempt_when": lambda _: True}, []),
+        ([], {"limit": lambda: None}, ["P008"]),
+        ([], {"limit": lambda: "A"}, []),
+        ([], {"tiers": {"free": None, "pro": "A"}, "tier": lambda: "free"}, ["P008"]),
+        (["A"], {"cost": 0, "settle": True}, []),
+    ],
+)
+def test_limit_that_counts_no_request_is_reported(
+    caplog: pytest.LogCaptureFixture,
+    limits: list[str],
+    options: RuleOptions,
+    expected: list[str],
+) -> None:
+    admitted(make_rule(limits, "orders", options), 1001, 20)
+    assert [text[:4] for text in findings(caplog)] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"deduct_when": lambda status: status == "200"}, ["P008"]),
+        ({"deduct_when": lambda status: status == 401}, []),
+        ({"cost_from_response": lambda _: 0}, ["P008"]),
+    ],
+)
+def test_limit_that_counts_no_response_is_reported(
+    caplog: pytest.LogCaptureFixture, options: RuleOptions, expected: list[str]
+) -> None:
+    plan = Guard(limits=LIMITS).route_limits([make_rule(["A"], "orders", options)])
+    for number in range(1001):
+        admit(plan, EnvironRequest(PEER)).settle(401 if number == 500 else 200)
+    assert [text[:4] for text in findings(caplog)] == expected
+
+
+@pytest.mark.parametrize("answer", [None, "no", 0, 1, [], object()])
+@pytest.mark.parametrize("option", ["exempt_when", "deduct_when"])
+def test_answer_that_is_not_a_bool_is_an_error(option: Any, answer: object) -> None:
+    rule = make_rule(["A"], "orders", {option: lambda _: answer})  # type: ignore[misc]
+    plan = Guard(limits=LIMITS).route_limits([rule])
+    with pytest.raises(TypeError, match=f"{option} must return True or False"):
+        admit(plan, EnvironRequest(PEER)).settle(200)

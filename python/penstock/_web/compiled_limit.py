@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock._core import Limit
 from penstock._locks import fork_safe
-from penstock._validation import did_you_mean, is_whole
+from penstock._validation import OBSERVED, did_you_mean, is_whole, report_finding
 from penstock._web.rule import MAX_COST, Phase
 from penstock._web.settle import AskedLimit
 from penstock.errors import ConfigError
@@ -90,6 +90,8 @@ class CompiledLimit(AskedLimit):
         # Not part of the batch: it is checked before the view, and charged after it.
         self.is_shadow_deferred: Final = self.is_shadow and self.is_deferred
         self._adjusted: Final[dict[object, CompiledLimit]] = {}
+        # How many responses were looked at until one of them counted.
+        self._responses = 0
         self.is_chosen: Final = not is_chosen and (callable(rule.factor) or callable(rule.keep))
         # Slots are reserved in any case.
         acts = {acts for name, acts in rule.acting.items() if not (holds and name == "reserve")}
@@ -134,6 +136,24 @@ class CompiledLimit(AskedLimit):
                 is_chosen=True,
             )
         return adjusted
+
+    def cost_of_response(self, response: Any, cost: int) -> int:
+        """Return what a request costs by its response; see `Rule.cost_of_response`."""
+        actual = self.rule.cost_of_response(response, cost)
+        if actual:
+            self._responses = OBSERVED
+        elif self._responses < OBSERVED:
+            self._responses += 1
+            if self._responses == OBSERVED:
+                option = "deduct_when" if self.rule.deduct_when else "cost_from_response"
+                report_finding(
+                    "P008",
+                    f"{self.name} has counted none of the first {OBSERVED} responses, because of "
+                    f"{option}",
+                    "see that it compares numbers with numbers; if no response was to count so "
+                    "far, nothing is wrong",
+                )
+        return actual
 
     def applies_to_id(self, id: Id) -> bool:
         """Return whether the limit applies to an address."""

@@ -191,7 +191,8 @@ class RouteLimits:
             if isinstance(step, Outcome):
                 step = self._conclude(step).merge_earlier(earlier)
         if self.watch.is_awake and earlier is None:
-            self.watch.look(visit.request, step.entries)
+            is_refused = isinstance(step, Outcome) and (step.refusal or step.is_degraded)
+            self.watch.look(visit.request, step.entries, () if is_refused else self.limits)
         if isinstance(step, Outcome) and step is not earlier:
             self._report(step)
         return step

@@ -361,7 +361,7 @@ class Outcome:
                 if used is not None and rule.settle:
                     costs[index] = used
                 else:
-                    costs[index] = rule.cost_of_response(response, cost)
+                    costs[index] = limit.cost_of_response(response, cost)
         # Closed after the callables of the user, which may raise, and be called again.
         is_open = self._close()
         changes = []

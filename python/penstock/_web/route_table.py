@@ -7,6 +7,7 @@ as a `Route`; `RouteTable` finds the rules that are decided together there, and 
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import chain
 from threading import RLock
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -196,6 +197,7 @@ class RouteTable:
         guard: The guard of the application.
         defaults: The rules of all routes.
         compiled: What has been compiled, by a key of the adapter.
+        may_be_idle: Whether `report_if_idle` has something to look at.
     """
 
     def __init__(self, guard: Guard, defaults: tuple[Rule, ...] = ()) -> None:
@@ -204,6 +206,7 @@ class RouteTable:
         self.compiled: Final[dict[object, PlaceLimits]] = {}
         self._lock: Final = fork_safe(RLock())
         self._is_bound = False
+        self.may_be_idle = True
         _tables.setdefault(guard.limiter, WeakKeyDictionary())[self] = None
 
     def registered_rules(self) -> Iterable[Rule]:
@@ -221,7 +224,27 @@ class RouteTable:
     def report_mistakes(self) -> None:
         """Log what has no effect."""
         for sentence, fix in self.mistakes():
+            self.may_be_idle = False
             report_finding("P008", sentence, fix)
+
+    def report_if_idle(self) -> None:
+        """Log, once, that nothing is limited, after a request that no limit has decided."""
+        if not self.may_be_idle:
+            return
+        self.may_be_idle = False
+        rules = chain(self.registered_rules(), self.further_rules())
+        counted = [
+            (counts["spends"], counts["checks"]) for counts in self.guard.limiter.counts().values()
+        ]
+        is_called = any(number for both in counted for each in both for number in each.values())
+        if is_called or not self.guard.enabled or any(True for _ in rules):
+            return
+        report_finding(
+            "P008",
+            "no route has a limit, and there is no default limit, so no request is limited",
+            "add one to a route, or to all; if only your own code calls the limiter, nothing is "
+            "wrong",
+        )
 
     def check(self) -> None:
         """Check all rules that are known, so that mistakes are reported at start.

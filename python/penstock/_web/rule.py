@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import re
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -27,6 +27,7 @@ from penstock._validation import (
     is_coroutine_function,
     is_name,
     is_whole,
+    report_finding,
     takes,
 )
 from penstock._web.identity import (
@@ -53,6 +54,10 @@ Cost: TypeAlias = int | Callable[[], int] | Callable[[Any], int]
 
 CHOICES: Final = frozenset({"limit", "tiers"})
 """Options that choose the limit of a request, in place of the name of a limit."""
+
+# The limits that have been reported as unused: a view may write one for each request.
+_reported: Final[set[str]] = set()
+_MAX_REPORTED: Final = 100
 
 STORE_POLICIES: Final = ("allow", "deny", "local", "raise")
 MAX_COST: Final = 2**63 - 1
@@ -146,11 +151,14 @@ def _is_counted(methods: frozenset[str], request: Request) -> bool:
 
 
 def _is_not_exempt(exempt_when: Callable[[Request], Any], request: Request) -> bool:
-    answer = exempt_when(request)
-    if inspect.isawaitable(answer):
-        # An awaitable is true, so every request would be exempt.
-        raise TypeError(f"exempt_when must return a value, found {answer!r} to await")
-    return not answer
+    return not _predicate("exempt_when", exempt_when(request))
+
+
+def _predicate(option: str, answer: object) -> bool:
+    # Strings and awaitables are true, and what a function without `return` returns is false.
+    if not isinstance(answer, bool):
+        raise TypeError(f"{option} must return True or False, found {answer!r}")
+    return answer
 
 
 def _reader(name: str, source: Any) -> Callable[[Request], Any] | None:
@@ -310,15 +318,12 @@ class Rule:
 
         Raises:
             TypeError: `cost_from_response` returned something else than a cost, or `deduct_when`
-                something to await.
+                something else than a `bool`.
         """
-        if self.deduct_when is not None:
-            counts = self.deduct_when(response)
-            if inspect.isawaitable(counts):
-                # An awaitable is true, so every response would count.
-                raise TypeError(f"deduct_when must return a value, found {counts!r} to await")
-            if not counts:
-                return 0
+        if self.deduct_when is not None and not _predicate(
+            "deduct_when", self.deduct_when(response)
+        ):
+            return 0
         if self.cost_from_response is None:
             return cost
         actual = self.cost_from_response(response)
@@ -370,9 +375,9 @@ class LimitOptions(TypedDict, Generic[_More], total=False):
             it. The default is 0.
         methods: The HTTP methods that count, in any case; `GET` includes `HEAD`. The default is
             all.
-        exempt_when: Returns whether a request does not count.
-        deduct_when: Returns whether a response counts. The tokens are taken before the view, and
-            returned if it does not.
+        exempt_when: Returns `True` if a request does not count, else `False`.
+        deduct_when: Returns `True` if a response counts, else `False`. The tokens are taken before
+            the view, and returned if it does not.
         cost_from_response: Returns the cost from the response. `cost` is taken before the view, and
             the difference is returned or charged.
         reserve: Whether the tokens of a limit with `deduct_when` or `cost_from_response` are taken
@@ -496,6 +501,9 @@ class WrittenLimits:
 
     Raises:
         ConfigError: An option is invalid, which is reported here, not where the limits are used.
+
+    Attributes:
+        is_used: Whether they are on a view, or were reported as without effect.
     """
 
     def __init__(
@@ -504,9 +512,27 @@ class WrittenLimits:
         self._limits: Final = tuple(limits)
         self._options: Final = options
         self._written: Final = make_rule(limits, scope or "", options, is_shared=scope is not None)
+        self.is_used = False
+
+    # Of one that could not be made, there is nothing to report.
+    is_used = True
+
+    def __del__(self) -> None:
+        """Report limits that are dropped unused, such as those of a decorator without its `@`."""
+        if self.is_used or sys.is_finalizing():
+            return
+        text = f"{', '.join(map(repr, self._limits)) or 'a limit by request'}"
+        if text not in _reported and len(_reported) < _MAX_REPORTED:
+            _reported.add(text)
+            report_finding(
+                "P008",
+                f"{text} was written as a limit, and limits nothing",
+                "write it as a decorator, with @, or in FastAPI as Depends(RateLimit(...))",
+            )
 
     def rule(self, scope: str) -> Rule:
         """Return the rule on a view, whose unnamed limits are kept under `scope` unless shared."""
+        self.is_used = True
         written = self._written
         return written if written.is_shared else make_rule(self._limits, scope, self._options)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock._core import Limiter
     from penstock._web.address import ClientAddress
-    from penstock._web.compiled_limit import CompiledLimit, Entry
+    from penstock._web.compiled_limit import CompiledLimit, Entry, PerRequestLimit
     from penstock._web.fallback import StoreAccess
     from penstock._web.request import Request
     from penstock.types import Id
@@ -33,6 +33,8 @@ _NEARLY_ALL: Final = 0.95
 _MAX_PEERS: Final = 64
 # More than one client has.
 _MANY_CLIENTS: Final = 100
+# So many requests are not all exempt, and not all of clients that come once.
+_MANY_REQUESTS: Final = 100
 _HEADERS: Final = ("X-Forwarded-For", "Forwarded")
 _PRIVATE: Final = tuple(
     map(
@@ -117,12 +119,34 @@ class Watch:
         """Look at the next requests, because the store fails."""
         self.is_awake = True
 
-    def look(self, request: Request, entries: Sequence[Entry]) -> None:
-        """Look at a request that has been decided, or allowed because the store fails."""
+    def look(
+        self,
+        request: Request,
+        entries: Sequence[Entry],
+        limits: Sequence[CompiledLimit | PerRequestLimit],
+    ) -> None:
+        """Look at a request that has been decided, or allowed because the store fails.
+
+        Args:
+            request: The request.
+            entries: What has been asked of the store.
+            limits: The limits that could count the request, unless it is refused.
+        """
         checks = self._checks
         if checks.is_open:
-            checks.observe(request, entries)
+            checks.observe(request, entries, limits)
         self.is_awake = checks.is_open or self._store.is_failing
+
+
+class _Clients:
+    """The clients of a limit: the hashes of their ids, and their addresses."""
+
+    __slots__ = ("addresses", "ids", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.ids: Final[set[int]] = set()
+        self.addresses: Final[set[Id]] = set()
 
 
 class SetupChecks:
@@ -148,8 +172,9 @@ class SetupChecks:
         self._limiter: Final = limiter
         self._find_address: Final = address.finder()
         self._shared_id: Final = shared_id
-        # By limit: the only id so far, and the addresses that had it; `None` after a second id.
-        self._clients: Final[dict[str, tuple[Id, set[Id]] | None]] = {}
+        self._clients: Final[dict[str, _Clients]] = {}
+        # By limit: how many requests it could count until it has counted one; then `None`.
+        self._uncounted: Final[dict[str, int | None]] = {}
         self._reads_headers: Final = reads_headers
         # With a number declared, the operator knows that counts are per process.
         self._may_be_multiprocess = expected_processes == 1 and not limiter.is_shared
@@ -162,8 +187,13 @@ class SetupChecks:
         """Whether more requests are to be observed."""
         return self._count < OBSERVED
 
-    def observe(self, request: Request, entries: Sequence[Entry]) -> None:
-        """Look at a request that has been decided, and at its limits with their ids."""
+    def observe(
+        self,
+        request: Request,
+        entries: Sequence[Entry],
+        limits: Sequence[CompiledLimit | PerRequestLimit],
+    ) -> None:
+        """Look at a request that has been decided; see `Watch.look`."""
         self._count += 1
         # Later again, because the other workers may start after the first request.
         if self._may_be_multiprocess and self._count in {1, OBSERVED // 10}:
@@ -171,9 +201,12 @@ class SetupChecks:
         self._look_at(request)
         for limit, id, _ in entries:
             self._look_at_id(request, limit, id)
+        for each in limits:
+            self._look_at_limit(request, each, entries)
         if self._count == OBSERVED:
             self._check_peers()
             self._check_ids()
+            self._check_uncounted()
 
     def _check_processes(self, request: Request) -> None:
         """Warn, once, if the server seems to have several processes, each with its own counts."""
@@ -220,24 +253,56 @@ class SetupChecks:
         if id in (asked_for, self._shared_id):
             # The application asked for one bucket.
             return
-        seen = self._clients.setdefault(limit.name, (id, set()))
-        if seen is None:
-            return
-        if seen[0] != id:
-            self._clients[limit.name] = None
-            return
+        clients = self._clients.setdefault(limit.name, _Clients())
+        clients.requests += 1
+        clients.ids.add(hash(id))
         with suppress(MissingId):
-            seen[1].add(self._find_address(request))
+            clients.addresses.add(self._find_address(request))
+
+    def _look_at_limit(
+        self, request: Request, limit: CompiledLimit | PerRequestLimit, entries: Sequence[Entry]
+    ) -> None:
+        rule = limit.rule
+        could_count = rule.methods is None or request.method in rule.methods
+        if not could_count or getattr(limit, "is_ipv6_only", False):
+            return
+        if any(
+            (x.rule is rule or x.name == limit.name) and (cost or rule.is_settled)
+            for x, _, cost in entries
+        ):
+            self._uncounted[limit.name] = None
+        else:
+            before = self._uncounted.get(limit.name, 0)
+            self._uncounted[limit.name] = None if before is None else before + 1
 
     def _check_ids(self) -> None:
-        for name, seen in [*self._clients.items()]:
-            if seen is not None and len(seen[1]) >= _MANY_CLIENTS:
+        for name, clients in [*self._clients.items()]:
+            ids, addresses = len(clients.ids), len(clients.addresses)
+            if ids == 1 and addresses >= _MANY_CLIENTS:
                 report_finding(
                     "P007",
-                    f"all {len(seen[1])} addresses whose requests {name} has counted had one id, "
+                    f"all {addresses} addresses whose requests {name} has counted had one id, "
                     f"so they share one bucket",
                     "if they are different clients, correct the function that is the id; if they "
                     "are to share it, write id=everyone or shared('NAME')",
+                )
+            elif ids == clients.requests >= max(_MANY_REQUESTS, 2 * addresses):
+                report_finding(
+                    "P009",
+                    f"each of {ids} requests of {addresses} addresses had an id of its own under "
+                    f"{name}, so none is ever denied",
+                    "the id must be the same for all requests of a client",
+                )
+
+    def _check_uncounted(self) -> None:
+        for name, number in [*self._uncounted.items()]:
+            if number is not None and number >= _MANY_REQUESTS:
+                report_finding(
+                    "P008",
+                    f"{name} has counted none of {number} requests, because of exempt_when, a cost "
+                    f"of 0, or a limit or tier that is None",
+                    "correct what the function returns; if no request was to count so far, "
+                    "nothing is wrong",
                 )
 
     def _check_peers(self) -> None:

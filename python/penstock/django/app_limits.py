@@ -12,7 +12,13 @@ from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 
 from penstock._web.headers import strictest
-from penstock._web.route_table import RouteTable, hides_exemption, never_counting
+from penstock._web.route_table import (
+    RouteTable,
+    functions_within,
+    hides_exemption,
+    nested_limits,
+    never_counting,
+)
 from penstock._web.rule import METHODS
 from penstock.django.deferred import waits_for_user
 from penstock.django.ends import watch_request, watch_response
@@ -27,11 +33,13 @@ from penstock.django.signals import limit_denied
 from penstock.django.urls import (
     all_routes,
     all_views,
+    has_own_throttles,
     has_throttle,
     throttles_of,
     unread_scopes,
 )
 from penstock.django.view_limits import (
+    DECORATED,
     all_rules,
     class_of,
     directly_within,
@@ -288,6 +296,8 @@ class DjangoLimits(RouteTable):
             for name in self.guard.field_names:
                 del response.headers[name]
         if not visit.is_decided:
+            if self.may_be_idle:
+                self.report_if_idle()
             return response
         if visit.entered is not None or visit.slots is not None:
             if visit.is_open:
@@ -311,8 +321,14 @@ class DjangoLimits(RouteTable):
             super().bind_all()
 
     def mistakes(self) -> Iterator[Mistake]:
-        """Yield exemptions and scopes without effect, and methods without a view."""
+        """Yield limits, exemptions and scopes without effect, and methods without a view."""
         known = self.guard.limiter.limits
+        reads_another_name: set[type | None] = set()
+        for route in _undecorated_routes():
+            yield (
+                f"{route}: the limit of the view has no effect: its function has no decorator there",
+                "write @limit(...) above the function",
+            )
         for route, view in all_routes():
             if self.defaults and hides_exemption(view):
                 yield (
@@ -321,10 +337,17 @@ class DjangoLimits(RouteTable):
                 )
             for name, value in unread_scopes(view):
                 if value in known:
+                    reads_another_name.add(class_of(view))
                     yield (
                         f"{route}: {name} = {value!r} has no effect, because no throttle reads it",
                         "add PenstockThrottle to throttle_classes, and write throttle_scope",
                     )
+        for view_class, route in _unlimited_throttles().items():
+            if view_class not in reads_another_name:
+                yield (
+                    f"{route}: PenstockThrottle of {view_class.__name__} has no limit",
+                    "write throttle_scope, or a subclass with a limit",
+                )
         yield from never_counting(
             (rule, rule, (method,))
             for view in all_views()
@@ -343,6 +366,31 @@ class DjangoLimits(RouteTable):
                     throttle_rule = throttle.penstock_rule(scope, view_class)
                     if throttle_rule is not None:
                         yield throttle_rule
+
+
+def _undecorated_routes() -> Iterator[str]:
+    """Yield the routes of functions that were decorated, where no route has the decorator."""
+    routes = [*all_routes()]
+    functions = (each for _, view in routes for each in functions_within(view))
+    reached = {limits.view for limits in nested_limits(functions)}
+    unreached = {limits.view for limits in [*DECORATED]} - reached
+    yield from (route for route, view in routes if view in unreached)
+
+
+def _unlimited_throttles() -> dict[type, str]:
+    """Return the classes of views with a throttle of their own that has no limit, with a route."""
+    unlimited: dict[type, str] = {}
+    limited: set[type] = set()
+    for route, view in all_routes():
+        for throttle, scope, view_class in throttles_of(view):
+            with suppress(Error):
+                if throttle.penstock_rule(scope, view_class) is not None:
+                    limited.add(view_class)
+                elif has_own_throttles(view_class):
+                    unlimited.setdefault(view_class, route)
+    return {
+        view_class: route for view_class, route in unlimited.items() if view_class not in limited
+    }
 
 
 def _is_reported(record: logging.LogRecord) -> bool:

@@ -43,7 +43,7 @@ def check_settings(app_configs: object, **_: Any) -> list[CheckMessage]:
     messages = list(_forwarding(options))
     guard, faults = _guard(options)
     messages += faults
-    if options.get("DEFAULT") not in (None, [], ()):
+    if options.get("DEFAULT") is not None:
         if not has_middleware():
             messages.append(_error("E009", NO_MIDDLEWARE, _ADD))
         try:

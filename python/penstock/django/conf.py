@@ -186,11 +186,13 @@ def default_rules(options: Mapping[str, Any]) -> Iterator[Rule]:
     """Yield the rules of all views.
 
     Raises:
-        ConfigError: `DEFAULT` is neither a limit nor a list of limits.
+        ConfigError: `DEFAULT` is neither a limit nor a list of limits, or the list is empty.
     """
     limits = options.get("DEFAULT")
     if limits is None:
-        limits = ()
+        return
+    if isinstance(limits, list | tuple) and not limits:
+        raise ConfigError("DEFAULT has no limit; write None for no default limit")
     plain: list[str | Limit] = []
     for item in limits if isinstance(limits, list | tuple) else (limits,):
         if isinstance(item, str | Limit):

@@ -32,6 +32,7 @@ from penstock.django.app_limits import on_loop
 from penstock.django.request import AsyncDjangoRequest, DjangoRequest, find_request, visit_of
 from penstock.django.signals import limit_denied
 from penstock.django.view_limits import (
+    DECORATED,
     METHOD_MARK,
     METHOD_SCOPE,
     class_of,
@@ -110,6 +111,7 @@ class LimitDecorator(WrittenLimits):
 
     def _wrap(self, view: Callable[..., Any], target: object) -> Callable[..., Any]:
         limits = ViewLimits.stacked(view, self.rule(_scope_of(target)))
+        DECORATED.add(limits)
         inner = limits.view
         if iscoroutinefunction(inner):
 

@@ -42,6 +42,13 @@ def has_throttle(view: Any) -> bool:
     return any(hasattr(throttle, THROTTLE) for throttle in _throttle_classes(view))
 
 
+def has_own_throttles(view_class: type) -> bool:
+    """Return whether a class of views has throttles of its own, not those of the settings."""
+    bases = (each for each in view_class.__mro__ if each.__module__ == "rest_framework.views")
+    of_settings = getattr(next(bases, None), "throttle_classes", None)
+    return getattr(view_class, "throttle_classes", None) is not of_settings
+
+
 def throttles_of(view: Any) -> Iterator[tuple[Any, Any, type]]:
     """Yield our throttles of a view, each with the view's scope and class."""
     view_class = class_of(view)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from django.views.generic import View
 
 from penstock._web.compile import view_scope
-from penstock._web.route_table import Route, nested_limits, outermost_limits
+from penstock._web.route_table import Route, ViewLimits, nested_limits, outermost_limits
 from penstock._web.rule import METHODS
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock._web.route_table import ViewLimits
     from penstock._web.rule import Rule
 
 THROTTLE: Final = "__penstock_throttle__"
@@ -28,6 +28,8 @@ _ATTRIBUTES: Final = ("throttle_classes", "throttle_scope")
 METHOD_SCOPE: Final = "django.utils.decorators:"
 METHOD_MARK: Final = "__penstock_method__"
 """How the attributes of a method begin by which its class shows such decorators."""
+DECORATED: Final[WeakSet[ViewLimits]] = WeakSet()
+"""The limits of all functions that were decorated."""
 _checked: Final[set[type]] = set()
 _METHODS: Final = ("get", "post", "put", "patch", "delete", "head", "options", "trace")
 

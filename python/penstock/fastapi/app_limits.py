@@ -11,10 +11,12 @@ from penstock.fastapi.around import put_around
 from penstock.fastapi.request import FastapiRequest, RequestRefused, mount_template, route_of
 from penstock.fastapi.routes import (
     check_parameters,
+    has_limit,
     limited_routes,
     limits_in,
     limits_of_app,
     per_request,
+    unreached_paths,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from penstock._web.decide import RouteLimits
     from penstock._web.guard import Guard
     from penstock._web.outcome import Outcome
+    from penstock._web.route_table import Mistake
     from penstock._web.rule import Rule
     from penstock.asgi.request import Receive, Scope
     from penstock.errors import RateLimited
@@ -129,7 +132,7 @@ class FastapiLimits(RouteTable):
             LimitError: As `Guard.check`.
         """
         super().check()
-        check_parameters(self._app.routes)
+        check_parameters(self._app)
         for sentence, fix in never_counting(self._counted()):
             raise ConfigError(f"{sentence}; {fix}")
         self.guard.check(
@@ -149,6 +152,15 @@ class FastapiLimits(RouteTable):
             for limit in route.limits:
                 yield limit, self._rule(limit, _scope_of(route.dependant.call, route.path)), methods
 
+    def mistakes(self) -> Iterator[Mistake]:
+        """Yield the routes that the limits of the application do not reach."""
+        if limits_of_app(self._app):
+            for path in unreached_paths(self._app.routes):
+                yield (
+                    f"the limits of the application do not apply to {path} and below",
+                    "use PenstockMiddleware, limit the routes in it, or mark it with exempt",
+                )
+
     def start(self) -> None:
         """Check all routes before the first request, name their limits, and put them around.
 
@@ -159,6 +171,9 @@ class FastapiLimits(RouteTable):
         if not self.is_started:
             self.check()
             self.bind_all()
+            self.report_mistakes()
+            if not any(has_limit(each) for each in self._app.user_middleware):
+                self.report_if_idle()
             for limited in limited_routes(self._app.routes):
                 put_around(limited.route, per_request(limited.limits))
             self.is_started = True

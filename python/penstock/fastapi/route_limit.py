@@ -94,9 +94,8 @@ class RouteLimit(AsyncLimits):
         self._resolved: Final = {name: ResolvedValue() for name in depends}
         super().__init__(limits, cast("AsyncRuleOptions", {**values, **self._resolved}), scope)
         self.has_dependencies: Final = bool(depends)
-        # FastAPI reads it to find out what to pass for each request.
         kind = inspect.Parameter.KEYWORD_ONLY
-        self.__signature__ = inspect.Signature(
+        self._signature: Final = inspect.Signature(
             [
                 inspect.Parameter("connection", kind, annotation=HTTPConnection),
                 *(
@@ -105,6 +104,13 @@ class RouteLimit(AsyncLimits):
                 ),
             ]
         )
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the signature, by which FastAPI finds out what to pass for each request."""
+        if name != "__signature__":
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        self.is_used = True
+        return self._signature
 
     @property
     def dependency(self) -> NoReturn:

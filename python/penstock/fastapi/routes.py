@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastapi import routing
+from starlette.routing import Mount, Route, WebSocketRoute
 
 from penstock._web.route_table import EXEMPT
+from penstock._web.rule import CHOICES
+from penstock.asgi.middleware import PenstockMiddleware
 from penstock.errors import ConfigError
 from penstock.fastapi.around import dependencies_of
 from penstock.fastapi.route_limit import RouteLimit
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from fastapi.dependencies.models import Dependant
-
+    from starlette.middleware import Middleware
 
 _Endpoint = TypeVar("_Endpoint", bound="Callable[..., Any]")
 
@@ -63,17 +67,48 @@ def limited_routes(routes: Iterable[Any], mounted_at: str = "") -> Iterator[Limi
             yield from limited_routes(inside, f"{mounted_at}{getattr(route, 'path', None) or ''}")
 
 
-def check_parameters(routes: Iterable[Any]) -> None:
+def unreached_paths(routes: Iterable[Any]) -> Iterator[str]:
+    """Yield where the dependencies of an application do not apply, unless there are limits."""
+    for context in getattr(routing, "iter_route_contexts", iter)(routes):
+        route = getattr(context, "original_route", context)
+        if getattr(route, "dependant", None) is not None:
+            continue
+        within = getattr(route, "app", None)
+        # Not the pages of the documentation, and not static files.
+        is_page = isinstance(route, Route | WebSocketRoute) and vars(route).get(
+            "include_in_schema", True
+        )
+        is_application = isinstance(route, Mount) and bool(getattr(within, "routes", None))
+        is_exempt = any(hasattr(x, EXEMPT) for x in (within, getattr(route, "endpoint", None)))
+        has_limits = hasattr(getattr(within, "state", None), "penstock")
+        if (is_page or is_application) and not (
+            is_exempt or has_limits or any(limited_routes([route]))
+        ):
+            yield context.path
+
+
+def has_limit(middleware: Middleware) -> bool:
+    """Return whether a middleware of an application is one of ours that has a limit."""
+    of_class: object = middleware.cls
+    return of_class is PenstockMiddleware and not middleware.kwargs.keys().isdisjoint(CHOICES)
+
+
+def check_parameters(app: Any) -> None:
     """Check that no endpoint has a limit where FastAPI does not look for one.
 
     Raises:
-        ConfigError: A parameter has a limit without `Depends`, a dependency returns a limit, or a
-            route has a limit of messages.
+        ConfigError: A parameter has a limit without `Depends`, a dependency returns a limit, a
+            limit was added after the route, or a route has a limit of messages.
     """
-    for route in getattr(routing, "iter_route_contexts", iter)(routes):
+    of_app = limits_of_app(app)
+    for limit in of_app:
+        # What is wrong with them is reported here.
+        limit.is_used = True
+    for route in getattr(routing, "iter_route_contexts", iter)(app.routes):
         dependant: Dependant | None = getattr(route, "dependant", None)
         if dependant is None:
             continue
+        _check_late(route, of_app)
         for parameter in _signature_of(dependant.call).parameters.values():
             for declared in (parameter.default, *getattr(parameter.annotation, "__metadata__", ())):
                 if isinstance(declared, RouteLimit):
@@ -90,11 +125,27 @@ def check_parameters(routes: Iterable[Any]) -> None:
                 )
 
 
+def _check_late(route: Any, of_app: Iterable[RouteLimit]) -> None:
+    """Check that FastAPI has read the limits of a route and of its application.
+
+    Raises:
+        ConfigError: One was added after the route.
+    """
+    reached = set(limits_in(route))
+    own = (getattr(each, "dependency", None) for each in getattr(route, "dependencies", ()))
+    for limit in (*of_app, *own):
+        if isinstance(limit, RouteLimit) and limit not in reached:
+            limit.is_used = True
+            raise ConfigError(
+                f"{route.path}: {limit!r} was added after the route, and is not read; add it before"
+            )
+
+
 def _check_factories(dependencies: Iterable[Dependant], path: str) -> None:
     """Check that no dependency returns a limit, which nothing would decide.
 
     Raises:
-        ConfigError: One does by its annotation; or it uses a limit, and has no request to decide.
+        ConfigError: One does by its annotation; or it uses a limit, and does not decide a request.
     """
     for dependency in dependencies:
         call: Any = dependency.call
@@ -106,14 +157,18 @@ def _check_factories(dependencies: Iterable[Dependant], path: str) -> None:
             or dependency.websocket_param_name
             or dependency.http_connection_param_name
         )
-        used = [] if has_request else inspect.getclosurevars(call)[:2]
+        used = [] if has_request and _awaits(call) else inspect.getclosurevars(call)[:2]
         returned = _signature_of(call).return_annotation
         if any(map(_is_limit, (returned, *(each for names in used for each in names.values())))):
             raise ConfigError(
-                f"{path}: the dependency {call.__name__} returns a limit, which nothing would "
-                f"decide; write Depends(RateLimit(...)), whose limit= or tier= may depend on the "
-                f"request"
+                f"{path}: the dependency {call.__name__} returns a limit, or does not await one, "
+                f"so nothing would decide it; write Depends(RateLimit(...)), whose limit= or tier= "
+                f"may depend on the request"
             )
+
+
+def _awaits(call: FunctionType) -> bool:
+    return any(step.opname == "GET_AWAITABLE" for step in dis.get_instructions(call))
 
 
 def _is_limit(value: object) -> bool:

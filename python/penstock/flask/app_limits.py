@@ -24,6 +24,7 @@ from penstock._web.route_table import (
 from penstock._web.rule import METHODS
 from penstock._web.wsgi_visit import MIDDLEWARE_KEY, VISIT_KEY, limit_responses
 from penstock.errors import ConfigError, RateLimited, StoreError
+from penstock.flask.config import settings_of
 from penstock.flask.decorator import RULE, LimitDecorator, scope_of
 from penstock.flask.request import (
     REFUSALS,
@@ -79,6 +80,7 @@ class FlaskLimits(RouteTable):
         self._routes: Final = routes
         self._decorated: Final = decorated
         self._registered_undecorated: Final[list[object]] = []
+        self._settings: Final = settings_of(app)
         self._are_mistakes_reported = False
         self._limits_routes = False
         self._is_failure_logged = False
@@ -193,7 +195,13 @@ class FlaskLimits(RouteTable):
             self._registered_undecorated.append(view)
 
     def mistakes(self) -> Iterator[Mistake]:
-        """Yield limits and exemptions that Flask does not reach, and methods without a route."""
+        """Yield limits, exemptions and settings without effect, and methods without a route."""
+        for key, value in settings_of(self._app).items():
+            if key not in self._settings or self._settings[key] != value:
+                yield (
+                    f"{key} was set after init_app, and is not read",
+                    "set it before init_app(app)",
+                )
         limited = [limits.view for limits in self._decorated] + self._registered_undecorated
         views = self._app.view_functions
         effective = [limits.view for limits in nested_limits(views.values())]
@@ -209,6 +217,11 @@ class FlaskLimits(RouteTable):
                 yield (
                     f"the limit of {endpoint} has no effect after as_view() has been called",
                     "put the decorator above the class",
+                )
+            for name in _misspelled_decorators(view):
+                yield (
+                    f"{name} of the class of {endpoint} is not read",
+                    "write decorators = [limits.limit(...)]",
                 )
             if self.defaults and hides_exemption(view):
                 yield (
@@ -293,6 +306,7 @@ class FlaskLimits(RouteTable):
         if not self._are_mistakes_reported:
             self._are_mistakes_reported = True
             self.report_mistakes()
+            self.report_if_idle()
         visit: FlaskVisit | None = getattr(native, "_penstock_visit", None)
         if visit is None:
             return
@@ -403,6 +417,18 @@ def _rules_of_class(view: object) -> set[Rule]:
     """Return the rules of the decorators of a view's class, of which `as_view` has called some."""
     decorators = getattr(getattr(view, "view_class", None), "decorators", ())
     return {rule for each in decorators if (rule := getattr(each, RULE, None)) is not None}
+
+
+def _misspelled_decorators(view: object) -> Iterator[str]:
+    """Yield the attributes of a view's class that have limits, and that Flask does not read."""
+    for name, value in vars(getattr(view, "view_class", object)).items():
+        values = value if isinstance(value, list | tuple) else (value,)
+        limits = [each for each in values if isinstance(each, LimitDecorator)]
+        if limits and name != "decorators":
+            for each in limits:
+                # Reported once.
+                each.is_used = True
+            yield name
 
 
 def _rules_of_method_decorators(view: object, method: str) -> Iterator[Rule]:

@@ -20,27 +20,30 @@ _LIMITER_KEY: Final = "PENSTOCK_LIMITER"
 _DEFAULT_KEY: Final = "PENSTOCK_DEFAULT"
 
 
+def settings_of(app: Flask) -> dict[str, Any]:
+    """Return what the config of an application says about limits."""
+    # In any case, because Flask would not read another one either.
+    return {key: value for key, value in app.config.items() if key.upper().startswith(_PREFIX)}
+
+
 def merge_config(
     app: Flask, limiter: Limiter | None, options: GuardOptions
 ) -> tuple[Limiter | None, GuardOptions, tuple[str | Limit, ...]]:
     """Return the limiter, the options and the default limits; the config has precedence.
 
     Raises:
-        ConfigError: A key is unknown.
+        ConfigError: A key is unknown, or the default is an empty list.
     """
     names = {f"{_PREFIX}{name.upper()}": name for name in GuardOptions.__optional_keys__}
     known = {*names, _LIMITER_KEY, _DEFAULT_KEY}
-    # In any case, because Flask would not read another one either.
-    settings = {key: value for key, value in app.config.items() if key.upper().startswith(_PREFIX)}
+    settings = settings_of(app)
     for key in settings.keys() - known:
         raise ConfigError(f"the config has no key {key}; {did_you_mean(key.upper(), known)}")
     if "PENSTOCK" in app.config:
         raise ConfigError(
             "the config has no key PENSTOCK; write a key for each option, such as PENSTOCK_DEFAULT"
         )
-    default = settings.pop(_DEFAULT_KEY, None)
-    if default is None:
-        default = ()
+    default = _default_limits(settings.pop(_DEFAULT_KEY, None))
     configured = {names[key]: value for key, value in settings.items() if key in names}
     if _LIMITER_KEY in settings:
         limiter = settings[_LIMITER_KEY]
@@ -57,6 +60,15 @@ def merge_config(
     for key in ("limits", "overrides"):
         if isinstance(merged.get(key), str | PathLike):
             merged[key] = find_file(merged[key], app.root_path)
+    return limiter, cast("GuardOptions", merged), default
+
+
+def _default_limits(default: Any) -> tuple[str | Limit, ...]:
+    if default is None:
+        return ()
     if isinstance(default, str) or not isinstance(default, Iterable):
-        default = (default,)
-    return limiter, cast("GuardOptions", merged), tuple(default)
+        return (default,)
+    limits = tuple(default)
+    if not limits:
+        raise ConfigError(f"{_DEFAULT_KEY} has no limit; write None for no default limit")
+    return limits
