@@ -611,7 +611,7 @@ def test_closing_wakes_a_thread() -> None:
 
 def test_on_the_system_clock_no_waiter_is_early() -> None:
     limiter = Limiter({"Tokens": Limit.token_bucket(burst=1, count=1, period="50ms")})
-    decisions = [limiter.acquire("Tokens", "ada", timeout=5) for _ in range(3)]
+    decisions = [limiter.acquire("Tokens", "ada", timeout=60) for _ in range(3)]
     start_ns = limiter.clock.now_ns()
     assert decisions[2].now_ns - decisions[0].now_ns >= 100_000_000
     assert start_ns - decisions[0].now_ns < 30 * SECOND
@@ -704,7 +704,7 @@ def test_interrupts_at_any_point_block_no_waiter() -> None:
             limiter.acquire("Tokens", "ada")
         crowd.run_until_done(crowd.calls.acquire("Tokens", "ada"))
         assert [who for who, _ in crowd.taken()] == ["before"], after
-        assert limiter.acquire("Tokens", "ada", timeout=5), after
+        assert limiter.acquire("Tokens", "ada", timeout=60), after
         crowd.close()
         return not interrupted
 

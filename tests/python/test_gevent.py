@@ -51,7 +51,7 @@ result = [wait.get().allowed for wait in waits]
     )
     assert result == [True, True]
     assert seconds >= 0.6
-    assert ticks > 20
+    assert ticks > 3
 
 
 @pytest.mark.parametrize("release", ["gevent.spawn", "gevent.get_hub().threadpool.spawn"])
@@ -70,8 +70,8 @@ joint.get().release()
 """
     )
     assert result == [True, True]
-    assert 0.2 <= seconds < 30
-    assert ticks > 10
+    assert 0.2 <= seconds < 60
+    assert ticks > 3
 
 
 def test_a_wait_ends_with_its_timeout_and_with_its_greenlet() -> None:
@@ -106,4 +106,4 @@ result = waiting.get().allowed
 """
     )
     assert result
-    assert seconds < 30
+    assert seconds < 60

@@ -442,7 +442,7 @@ def renewal_threads() -> int:
 def has_renewal_threads(number: int) -> bool:
     """Return whether there are as many soon: a thread takes a moment to start and to end."""
     never = threading.Event()
-    return any(renewal_threads() == number or never.wait(0.001) for _ in range(5000))
+    return any(renewal_threads() == number or never.wait(0.001) for _ in range(60_000))
 
 
 LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")

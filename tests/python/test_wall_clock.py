@@ -282,7 +282,7 @@ def test_every_store_of_a_machine_counts_the_time_since_boot(local_store: str) -
             decision = limiter.spend(name, "ada")
             assert earliest - 0.01 <= decision.now_ns / SECOND <= machine_time() + 0.01
             assert decision.reset_at == decision.reset_at
-            assert decision.reset_at == pytest.approx(machine_time() + decision.reset_after, abs=5)
+            assert decision.reset_at == pytest.approx(machine_time() + decision.reset_after, abs=60)
 
 
 @pytest.mark.parametrize(
