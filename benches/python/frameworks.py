@@ -626,7 +626,7 @@ def check_slots(
 ) -> None:
     """Compare what a rate with a slot adds to a request with what two rates add."""
     one, other = f"{prefix}rate and slot", f"{prefix}two rates"
-    ratio = harness.over(took, one, "bare") / harness.over(took, other, "bare")
+    ratio = harness.times_added(took, one, other, "bare")
     sides = harness.sides(took, one, floor="bare", unit="us")
     table.at_most(
         "17", f"{adapter}, a rate and a slot against two rates", 1.5, ratio, " x", sides=sides
@@ -637,9 +637,8 @@ def check_peer(
     table: harness.Table, what: str, took: dict[str, list[float]], peer: str, minimum: float
 ) -> None:
     """Compare the time that another package adds with the time that penstock adds."""
-    ours = harness.over(took, "penstock", "bare")
     sides = harness.sides(took, "penstock", floor="bare", peers=[peer], unit="us")
-    ratio = harness.over(took, peer, "bare") / ours
+    ratio = harness.times_added(took, peer, "penstock", "bare")
     table.at_least("2", f"{what}, adds", minimum, ratio, " x", sides=sides)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import random
 import statistics
@@ -141,6 +142,13 @@ def over(took: Mapping[str, Sequence[float]], one: str, other: str) -> float:
     return statistics.median(mine - yours for mine, yours in pairs)
 
 
+def times_added(took: Mapping[str, Sequence[float]], one: str, other: str, floor: str) -> float:
+    """Return by how much more time `one` adds to `floor` than `other` does, as a factor."""
+    added, by_other = over(took, one, floor), over(took, other, floor)
+    # A short run on a busy machine may find that nothing is added.
+    return added / by_other if by_other else math.inf
+
+
 def median(took: Mapping[str, Sequence[float]], one: str) -> float:
     """Return the median time of `one`, in nanoseconds per operation."""
     return statistics.median(took[one])
@@ -149,7 +157,8 @@ def median(took: Mapping[str, Sequence[float]], one: str) -> float:
 def spread(values: Sequence[float]) -> float:
     """Return the distance of the 10th and the 90th percentile, as a share of the median."""
     low, *_, high = statistics.quantiles(values, n=10, method="inclusive")
-    return (high - low) / statistics.median(values)
+    middle = abs(statistics.median(values))
+    return (high - low) / middle if middle else math.inf
 
 
 def uneven(values: Sequence[float]) -> str:

@@ -166,7 +166,7 @@ def spaced(table: harness.Table, rounds: int) -> None:
         what = f"{peer}, 1,000 buckets, other work between calls, over a call that does nothing"
         table.seen("8", what, f"{ns:.0f} ns")
     what = "times as fast as limits, fixed window, other work between calls"
-    ratio = added["limits, fixed window"] / added["penstock"]
+    ratio = harness.times_added(took, "limits, fixed window", "penstock", FLOOR)
     table.at_least("8", what, SPACED_TARGET, ratio, " x")
     others = ", ".join(f"{harness.shown_time(added[peer])} ({PEERS[peer][0]})" for peer in TARGETS)
     what = "a decision in memory, 1,000 clients, between other work"
