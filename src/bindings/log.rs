@@ -7,9 +7,8 @@ use pyo3::prelude::*;
 use crate::bindings::arguments::Items;
 use crate::bindings::arrays::{Column, column};
 use crate::log::{
-    Classes, Condition, Envelope, EpochUnit, FieldKind, FieldNames, Format, LineField, LineFormat,
-    MAX_ID_FIELDS, MAX_PATTERNS, MAX_SLOTS, ParseOptions, ParsedEvents, Parser, RequestPart,
-    TimeZone, matches,
+    Condition, Envelope, FieldKind, FieldNames, Format, LineField, LineFormat, MAX_ID_FIELDS,
+    MAX_SLOTS, ParseOptions, ParsedEvents, Parser, RequestPart, TimeZone, matches,
 };
 use crate::sync::Mutex;
 
@@ -27,7 +26,6 @@ struct LogOptions {
     duration_unit: Option<i64>,
     id_fields: usize,
     zone: String,
-    time_unit: Option<String>,
     window: Option<i64>,
     ipv6_prefix: u8,
     client: Option<usize>,
@@ -36,13 +34,12 @@ struct LogOptions {
     prefix_words: usize,
     directive: Option<Vec<u8>>,
     parts: Items<(usize, String)>,
-    classes: Items<(usize, Vec<String>)>,
     conditions: Items<(usize, bool, Vec<String>)>,
 }
 /// The columns of one step and its counts.
 type Taken<'py> = (Column<'py>, Column<'py>, Column<'py>, Column<'py>, TakenCounts);
-/// `(lines_read, skipped, without_id, late, filtered, units, [(line, reason, text)], other_directive)`.
-type TakenCounts = (u64, u64, u64, u64, u64, u8, Vec<(u64, String, String)>, Option<String>);
+/// `(lines_read, skipped, without_id, late, filtered, [(line, reason, text)], other_directive)`.
+type TakenCounts = (u64, u64, u64, u64, u64, Vec<(u64, String, String)>, Option<String>);
 
 impl LogParser {
     fn new(format: Format, options: LogOptions) -> PyResult<LogParser> {
@@ -67,13 +64,6 @@ impl LogParser {
                 return Err(PyValueError::new_err(message));
             }
         }
-        for (index, patterns) in &options.classes.0 {
-            if *index >= id_fields || patterns.len() > MAX_PATTERNS {
-                let count = patterns.len();
-                let message = format!("found {count} patterns for the field {index} of an id");
-                return Err(PyValueError::new_err(message));
-            }
-        }
         let parts =
             options.parts.0.iter().map(|(slot, part)| Ok((slot_of(*slot)?, part_of(part)?)));
         let conditions = options.conditions.0.into_iter();
@@ -87,7 +77,6 @@ impl LogParser {
             duration_unit,
             id_fields,
             zone: zone_of(&options.zone)?,
-            unit: options.time_unit.as_deref().map(unit_of).transpose()?,
             window,
             envelope: Envelope { is_json: options.is_json_wrapped, words: options.prefix_words },
             ipv6_prefix,
@@ -95,7 +84,6 @@ impl LogParser {
             is_address: options.is_address,
             directive,
             parts: parts.collect::<PyResult<_>>()?,
-            classes: Classes::new(options.classes.0),
             conditions: conditions.collect(),
         };
         Ok(LogParser { parser: Mutex::new(Parser::new(format, options, None)) })
@@ -118,11 +106,6 @@ fn named<T: Copy, const N: usize>(name: &str, known: [(&str, T); N]) -> PyResult
         let names = known.map(|(name, _)| name).join(", ");
         PyValueError::new_err(format!("expected one of {names}, found {name:?}"))
     })
-}
-
-fn unit_of(unit: &str) -> PyResult<EpochUnit> {
-    use EpochUnit::{Micros, Millis, Nanos, Seconds};
-    named(unit, [("s", Seconds), ("ms", Millis), ("us", Micros), ("ns", Nanos)])
 }
 
 fn part_of(part: &str) -> PyResult<RequestPart> {
@@ -168,12 +151,6 @@ impl LogParser {
         LogParser::new(Format::LineFormat(format), options)
     }
 
-    #[doc = doc!(LogParser.of_pairs)]
-    #[staticmethod]
-    fn of_pairs(wanted: Items<(String, usize)>, options: LogOptions) -> PyResult<LogParser> {
-        LogParser::new(Format::Logfmt(names_of(wanted.0)?), options)
-    }
-
     #[doc = doc!(LogParser.of_objects)]
     #[staticmethod]
     fn of_objects(wanted: Items<(String, usize)>, options: LogOptions) -> PyResult<LogParser> {
@@ -205,7 +182,6 @@ impl LogParser {
             events.without_id,
             events.late,
             events.filtered,
-            events.units,
             examples.collect(),
             events.other_directive,
         );

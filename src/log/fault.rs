@@ -18,7 +18,7 @@ pub enum LineFault {
         found: Vec<u8>,
     },
     /// The duration is not a number, or is longer than a hundred days.
-    #[error("duration must be a number below a hundred days, found {}; is duration_unit right?", Quoted(.found))]
+    #[error("duration must be a number below a hundred days, found {}; is its unit right?", Quoted(.found))]
     Duration {
         /// The text.
         found: Vec<u8>,

@@ -6,12 +6,11 @@ use jiff::tz::TimeZone;
 use memchr::memchr;
 use serde::Deserialize;
 
-use crate::log::classes::{Classes, Condition};
+use crate::log::condition::Condition;
 use crate::log::fault::LineFault;
 use crate::log::json::FieldNames;
 use crate::log::line_format::LineFormat;
 use crate::log::record::RequestPart;
-use crate::log::time::EpochUnit;
 
 /// The format of a log.
 #[derive(Clone, Debug)]
@@ -20,8 +19,6 @@ pub enum Format {
     LineFormat(LineFormat),
     /// A JSON object on each line.
     Json(FieldNames),
-    /// Pairs such as `name=value` on each line.
-    Logfmt(FieldNames),
 }
 
 /// The options of a parser.
@@ -40,8 +37,6 @@ pub struct ParseOptions {
     pub is_address: bool,
     /// The zone of times without a zone.
     pub zone: TimeZone,
-    /// The unit of epochs; `None` to detect it for each.
-    pub unit: Option<EpochUnit>,
     /// The maximum time by which a line may be earlier than a previous one, in nanoseconds; `None` for no
     /// maximum.
     pub window: Option<i64>,
@@ -54,8 +49,6 @@ pub struct ParseOptions {
     pub directive: Option<Vec<u8>>,
     /// Slots of which only a part of the request is used.
     pub parts: Vec<(usize, RequestPart)>,
-    /// The fields of the id of which only the matching patterns matter.
-    pub classes: Classes,
     /// The conditions of which all must hold; other events are only counted.
     pub conditions: Vec<Condition>,
 }

@@ -3,21 +3,20 @@
 //! LAW: bytes in, columns out. No file, no clock, no Python. The caller passes bytes in blocks of any
 //! size, and block boundaries do not affect the result.
 
-mod classes;
+mod condition;
 mod duration;
 mod fault;
 mod format;
 mod id;
 mod json;
 mod line_format;
-mod logfmt;
 mod parser;
 mod record;
 mod skipped;
 mod time;
 mod worker;
 
-pub use classes::{Classes, Condition, MAX_PATTERNS, matches};
+pub use condition::{Condition, matches};
 pub use duration::duration;
 pub use fault::LineFault;
 pub use format::{Envelope, Format, ParseOptions};
@@ -28,7 +27,7 @@ pub use line_format::{FieldKind, LineField, LineFormat};
 pub use parser::Parser;
 pub use record::{MAX_ID_FIELDS, MAX_SLOTS, RequestPart};
 pub use skipped::{Example, ParsedEvents};
-pub use time::{EpochUnit, timestamp};
+pub use time::timestamp;
 
 /// The maximum length of a line, in bytes: 1 MiB. A line without an end must not fill the memory.
 pub const MAX_LINE: usize = 1 << 20;

@@ -6,7 +6,6 @@ use std::thread;
 use memchr::{memchr, memrchr};
 
 use crate::log::MAX_LINE;
-use crate::log::classes::Classes;
 use crate::log::fault::LineFault;
 use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
@@ -31,7 +30,6 @@ pub struct Parser {
     options: ParseOptions,
     workers: Vec<Worker>,
     ids: Ids,
-    classes: Classes,
     events: ParsedEvents,
     /// The incomplete last line of the blocks so far.
     carry: Vec<u8>,
@@ -46,7 +44,6 @@ impl Parser {
         let threads = threads.or_else(|| thread::available_parallelism().ok());
         let threads = threads.map_or(1, NonZero::get).min(MAX_THREADS);
         Parser {
-            classes: options.classes.clone(),
             format,
             options,
             workers: (0..threads).map(|_| Worker::default()).collect(),
@@ -164,11 +161,11 @@ impl Parser {
 
     /// Appends the events of a worker, with the parser's id numbers.
     fn merge(&mut self, index: usize) {
-        let Parser { workers, ids, events, options, latest, classes, .. } = self;
+        let Parser { workers, ids, events, options, latest, .. } = self;
         let worker = &mut workers[index];
         for text in texts(&worker.ids, worker.codes.len()) {
             // 2^32 ids would exhaust the memory before their numbers overflow.
-            let number = ids.number(canonical_id(text, options, classes).as_bytes());
+            let number = ids.number(canonical_id(text, options).as_bytes());
             worker.codes.push(number.unwrap_or(u32::MAX));
         }
         let found = &worker.events;
@@ -210,7 +207,6 @@ impl Parser {
         events.lines_read += found.lines_read;
         events.skipped += found.skipped;
         events.without_id += found.without_id;
-        events.units |= found.units;
         if events.other_directive.is_none() {
             events.other_directive.clone_from(&found.other_directive);
         }
@@ -241,21 +237,14 @@ fn shares(lines: &[u8], max: usize) -> Vec<&[u8]> {
     shares
 }
 
-/// Returns an id with all addresses in canonical form, and the first value of each class.
-fn canonical_id(text: &str, options: &ParseOptions, classes: &mut Classes) -> String {
+/// Returns an id with all addresses in canonical form.
+fn canonical_id(text: &str, options: &ParseOptions) -> String {
     let mut id = String::with_capacity(text.len());
     for (index, part) in text.split(ID_SEPARATOR).enumerate() {
         if index > 0 {
             id.push(ID_SEPARATOR);
         }
-        let part = id::canonical(part, options.ipv6_prefix);
-        if classes.has(index) {
-            // A tab in a value is escaped in an id, but not in the values that patterns match.
-            let value = part.replace("\\t", "\t");
-            id.push_str(&classes.representative(index, &value).replace(ID_SEPARATOR, "\\t"));
-        } else {
-            id.push_str(&part);
-        }
+        id.push_str(&id::canonical(part, options.ipv6_prefix));
     }
     id
 }

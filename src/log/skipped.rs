@@ -30,8 +30,6 @@ pub struct ParsedEvents {
     pub filtered: u64,
     /// The first lines that cannot be parsed or are late.
     pub examples: Vec<Example>,
-    /// The detected units of epochs, as a bit set: s, ms, µs, ns.
-    pub units: u8,
     /// The first directive that names other fields than the options.
     pub other_directive: Option<String>,
 }
@@ -84,7 +82,6 @@ impl ParsedEvents {
         self.examples.clear();
         (self.lines_read, self.skipped, self.without_id, self.late) = (0, 0, 0, 0);
         self.filtered = 0;
-        self.units = 0;
         self.other_directive = None;
     }
 }

@@ -9,51 +9,21 @@ use crate::log::fault::LineFault;
 
 const SECOND: i64 = 1_000_000_000;
 
-/// The unit of an epoch timestamp.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum EpochUnit {
-    /// 10^9 ns.
-    Seconds,
-    /// 10^6 ns.
-    Millis,
-    /// 1000 ns.
-    Micros,
-    /// 1 ns.
-    Nanos,
-}
-
-impl EpochUnit {
-    fn nanos(self) -> i64 {
-        match self {
-            EpochUnit::Seconds => SECOND,
-            EpochUnit::Millis => 1_000_000,
-            EpochUnit::Micros => 1000,
-            EpochUnit::Nanos => 1,
-        }
-    }
-
-    /// Returns the unit in which a number is a plausible time: seconds below 10^11, and so on.
-    fn of(number: i64) -> EpochUnit {
-        match number {
-            ..100_000_000_000 => EpochUnit::Seconds,
-            100_000_000_000..100_000_000_000_000 => EpochUnit::Millis,
-            100_000_000_000_000..100_000_000_000_000_000 => EpochUnit::Micros,
-            100_000_000_000_000_000.. => EpochUnit::Nanos,
-        }
-    }
-
-    /// Returns the bit of this unit in a set of units.
-    #[must_use]
-    pub fn bit(self) -> u8 {
-        1 << self as u8
+/// Returns the nanoseconds of the unit in which an epoch is a plausible time: seconds below 10^11, and so on.
+fn unit_of(epoch: i64) -> i64 {
+    match epoch {
+        ..100_000_000_000 => SECOND,
+        100_000_000_000..100_000_000_000_000 => 1_000_000,
+        100_000_000_000_000..100_000_000_000_000_000 => 1000,
+        100_000_000_000_000_000.. => 1,
     }
 }
 
-/// Parses a time. Returns nanoseconds since 1970 and, for an epoch timestamp, its unit.
+/// Parses a time. Returns nanoseconds since 1970.
 ///
 /// Accepts `10/Oct/2000:13:55:36 -0700`, `2000-10-10T13:55:36.123Z` with its usual variants, and epoch
-/// timestamps with or without a fraction. Times without a zone are in `zone`. Epochs are in `unit`, or in
-/// the unit in which they are plausible. Digits beyond nanoseconds are truncated. A leap second is
+/// timestamps with or without a fraction, in the unit in which they are plausible. Times without a zone
+/// are in `zone`. Digits beyond nanoseconds are truncated. A leap second is
 /// treated as the second before it.
 ///
 /// # Errors
@@ -62,24 +32,17 @@ impl EpochUnit {
 ///
 /// # Source
 /// Log formats of Apache and nginx; ISO 8601 in the profile of RFC 3339, section 5.6.
-pub fn timestamp(
-    text: &[u8],
-    zone: &TimeZone,
-    unit: Option<EpochUnit>,
-) -> Result<(i64, Option<EpochUnit>), LineFault> {
+pub fn timestamp(text: &[u8], zone: &TimeZone) -> Result<i64, LineFault> {
     let bare = text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")).unwrap_or(text);
     let invalid = || LineFault::Time { found: text.to_vec() };
     let utf8 = std::str::from_utf8(bare).map_err(|_| invalid())?;
-    let (nanos, unit) = match bare {
-        [_, _, b'/', ..] => (server_time(utf8, zone).ok_or_else(invalid)?, None),
-        [_, _, _, _, b'-' | b'/', ..] => (iso(utf8, zone).ok_or_else(invalid)?, None),
-        _ => {
-            let (nanos, unit) = epoch(bare, unit).ok_or_else(invalid)?;
-            (nanos, Some(unit))
-        }
+    let nanos = match bare {
+        [_, _, b'/', ..] => server_time(utf8, zone),
+        [_, _, _, _, b'-' | b'/', ..] => iso(utf8, zone),
+        _ => epoch(bare),
     };
-    match i64::try_from(nanos) {
-        Ok(nanos) if nanos >= 0 => Ok((nanos, unit)),
+    match i64::try_from(nanos.ok_or_else(invalid)?) {
+        Ok(nanos) if nanos >= 0 => Ok(nanos),
         _ => Err(LineFault::Beyond { found: text.to_vec() }),
     }
 }
@@ -129,8 +92,8 @@ fn instant(local: DateTime, offset: Option<Offset>, zone: &TimeZone) -> Option<i
     found.ok().map(|found| found.as_nanosecond())
 }
 
-/// Parses a number of units since 1970. Returns nanoseconds and the unit.
-fn epoch(text: &[u8], unit: Option<EpochUnit>) -> Option<(i128, EpochUnit)> {
+/// Parses a number of units since 1970. Returns nanoseconds.
+fn epoch(text: &[u8]) -> Option<i128> {
     let length = text.iter().take_while(|digit| digit.is_ascii_digit()).count();
     let (whole, rest) = text.split_at(length);
     if length == 0 || length > 19 {
@@ -140,19 +103,17 @@ fn epoch(text: &[u8], unit: Option<EpochUnit>) -> Option<(i128, EpochUnit)> {
         [] => &[][..],
         [b'.', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => digits,
         // Exponent notation of a float. Parsing as a float is exact enough, because it was a float before.
-        _ => return float(text, unit),
+        _ => return float(text),
     };
     let whole: i64 = std::str::from_utf8(whole).ok()?.parse().ok()?;
-    let unit = unit.unwrap_or_else(|| EpochUnit::of(whole));
+    let unit = i128::from(unit_of(whole));
     // Digits beyond nanoseconds are truncated.
     let digits = fraction.iter().chain(std::iter::repeat(&b'0')).take(9);
     let billionths = digits.fold(0, |sum, digit| 10 * sum + i64::from(digit - b'0'));
-    let nanos = i128::from(whole) * i128::from(unit.nanos());
-    Some((nanos + i128::from(billionths) * i128::from(unit.nanos()) / i128::from(SECOND), unit))
+    Some(i128::from(whole) * unit + i128::from(billionths) * unit / i128::from(SECOND))
 }
 
-fn float(text: &[u8], unit: Option<EpochUnit>) -> Option<(i128, EpochUnit)> {
+fn float(text: &[u8]) -> Option<i128> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    let unit = unit.unwrap_or_else(|| EpochUnit::of(number as i64));
-    number.is_finite().then(|| ((number * unit.nanos() as f64).round() as i128, unit))
+    number.is_finite().then(|| (number * unit_of(number as i64) as f64).round() as i128)
 }

@@ -6,12 +6,10 @@ use std::mem;
 use memchr::memchr_iter;
 
 use crate::log::MAX_LINE;
-use crate::log::classes::Classes;
 use crate::log::duration::duration;
 use crate::log::fault::LineFault;
 use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
-use crate::log::logfmt;
 use crate::log::record::{COST, DURATION, ID, Record, TIME};
 use crate::log::skipped::ParsedEvents;
 use crate::log::time::timestamp;
@@ -34,8 +32,6 @@ pub(super) struct Worker {
     /// The number of each id in the main parser.
     pub codes: Vec<u32>,
     id: String,
-    /// A copy of the options' own, with the values that this worker has seen.
-    classes: Option<Classes>,
     /// The previous time and its text, because consecutive lines often have the same time.
     last: (Vec<u8>, i64),
 }
@@ -88,7 +84,6 @@ impl Worker {
             match format {
                 Format::LineFormat(line_format) => line_format.read(&inner, &mut record)?,
                 Format::Json(names) => names.read(&inner, &mut record)?,
-                Format::Logfmt(names) => logfmt::read(names, &inner, &mut record)?,
             }
             self.record(record, options)
         });
@@ -140,16 +135,10 @@ impl Worker {
         if self.last.0 == text && !text.is_empty() {
             return Ok(self.last.1);
         }
-        let (time, unit) = timestamp(text, &options.zone, options.unit)?;
-        match unit {
-            Some(unit) => self.events.units |= unit.bit(),
-            // Epochs are not cached, because their units are recorded each time.
-            None => {
-                self.last.0.clear();
-                self.last.0.extend_from_slice(text);
-                self.last.1 = time;
-            }
-        }
+        let time = timestamp(text, &options.zone)?;
+        self.last.0.clear();
+        self.last.0.extend_from_slice(text);
+        self.last.1 = time;
         Ok(time)
     }
 
@@ -160,9 +149,7 @@ impl Worker {
         options: &ParseOptions,
     ) -> Result<Option<u32>, LineFault> {
         let fields = &record.slots[ID..DURATION.min(ID + options.id_fields)];
-        if let [only] = fields
-            && !options.classes.has(0)
-        {
+        if let [only] = fields {
             let Some(bytes) = only.as_deref().filter(|bytes| is_present(bytes)) else {
                 return Ok(None);
             };
@@ -174,20 +161,12 @@ impl Worker {
             return Ok(None);
         }
         let mut id = mem::take(&mut self.id);
-        let classes = self.classes.get_or_insert_with(|| options.classes.clone());
         id.clear();
         for (index, field) in fields.iter().enumerate() {
             if index > 0 {
                 id.push(ID_SEPARATOR);
             }
             let text = record.text(field.as_deref().unwrap_or(b"-"));
-            let text = if classes.has(index) {
-                // Patterns are compared with addresses in canonical form.
-                let value = id::canonical(&text, options.ipv6_prefix);
-                Cow::Owned(classes.representative(index, &value).to_owned())
-            } else {
-                text
-            };
             if text.contains(ID_SEPARATOR) {
                 id.push_str(&text.replace(ID_SEPARATOR, "\\t"));
             } else {

@@ -192,7 +192,6 @@ def test_invalid_formats_are_refused(log: Any, given: str, message: str) -> None
         ({"cost": -1}, "cost must be"),
         ({"cost": True}, "cost must be"),
         ({"time": "tme"}, "did you mean 'time'"),
-        ({"time_unit": "minutes"}, "time_unit"),
         ({"tz": "Mars/Olympus"}, "tz must be"),
         ({"max_bad": 2}, "max_bad"),
         ({"ipv6_prefix": 0}, "ipv6_prefix"),
@@ -211,33 +210,21 @@ def test_invalid_options_are_refused_before_reading(
 
 
 @pytest.mark.parametrize(
-    ("value", "units"),
+    "value",
     [
-        (TIME, ("seconds",)),
-        (f"{TIME}", ("seconds",)),
-        (TIME * 1000, ("milliseconds",)),
-        (TIME * 10**6, ("microseconds",)),
-        (TIME * 10**9, ("nanoseconds",)),
-        ("2026-10-18T16:04:49+05:30", ()),
-        ("18/Oct/2026:07:04:49 -0330", ()),
+        TIME, f"{TIME}", TIME * 1000, TIME * 10**6, TIME * 10**9, "2026-10-18T16:04:49+05:30",
+        "18/Oct/2026:07:04:49 -0330",
     ],
-)
-def test_unit_of_epochs_is_detected_and_reported(
-    log: Any, value: object, units: tuple[str, ...]
-) -> None:
+)  # fmt: skip
+def test_unit_of_epochs_is_detected(log: Any, value: object) -> None:
     trace = Trace.from_log(log(json.dumps({"@timestamp": value, "client": {"ip": "a"}})))
     assert trace.times.tolist() == [TIME * 10**9]
-    assert trace.skipped.units == units
     assert trace.skipped.fields == {"time": "@timestamp", "id": "client.ip"}
-    assert all(unit in str(trace.skipped) for unit in units)
 
 
-def test_epochs_of_two_units_are_refused_unless_one_is_asked_for(log: Any) -> None:
-    path = log('{"t": 5000000000, "ip": "a"}', '{"t": 500000000000, "ip": "a"}')
-    with pytest.raises(LogError, match=r"seconds and milliseconds.*time_unit="):
-        Trace.from_log(path)
-    times = Trace.from_log(path, time_unit="ms").times
-    assert times.tolist() == [5000000000 * 10**6, 500000000000 * 10**6]
+def test_epochs_of_two_units_are_read_each_in_its_own(log: Any) -> None:
+    path = log(f'{{"t": {TIME}, "ip": "a"}}', f'{{"t": {TIME + 1}000, "ip": "a"}}')
+    assert Trace.from_log(path).times.tolist() == [TIME * 10**9, (TIME + 1) * 10**9]
 
 
 @pytest.mark.parametrize(
@@ -296,7 +283,7 @@ def test_unknown_format_reports_the_formats_tried_and_the_first_lines(log: Any) 
         Trace.from_log(path, format="jsonl")
 
 
-ONE, TWO = ["192.0.2.1"], ["192.0.2.1", "192.0.2.2"]
+ONE = ["192.0.2.1"]
 
 
 @pytest.mark.parametrize(
@@ -304,13 +291,9 @@ ONE, TWO = ["192.0.2.1"], ["192.0.2.1", "192.0.2.2"]
     [
         # Columns of equal width, and a quote that a client sent.
         ("w3c.log", "w3c", ["192.0.2.1", "192.0.2.20", "192.0.2.1"], ["/a", "/b", "/c"]),
-        # A value may have another pair in it.
-        ("logfmt.log", "logfmt", TWO, ["/a", "/a b"]),
-        ("heroku.log", "logfmt", TWO, ["/a", "/"]),
         ("traefik.log", "traefik", ONE, ["/a"]),
         ("werkzeug.log", "common", ONE, ["/a"]),
         ("nginx.jsonl", "jsonl", ONE, ["/a"]),
-        ("npm.log", "npm", ONE * 3, ["/a"] * 3),
         ("google.jsonl", "jsonl", ONE, ["/a"]),
         ("alb.log", "alb", ONE, ["/a"]),
         ("elb.log", "elb", ONE, ["/a"]),

@@ -234,7 +234,7 @@ def test_costs_and_ids_stay_with_their_events_when_sorted(write: Write) -> None:
     order = [3, 1, 2, 0, 5, 4]
     rows = (f'{{"t": {at}, "who": "h{at}", "n": {at * 10}}}\n' for at in order)
     path = write("a.log", "".join(rows))
-    choices: list[dict[str, Any]] = [{}, {"time": "t", "time_unit": "s"}]
+    choices: list[dict[str, Any]] = [{}, {"time": "t"}]
     for options in choices:
         trace = Trace.from_log(path, id="who", cost="n", **options)
         assert trace.ids is not None

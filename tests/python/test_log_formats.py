@@ -143,19 +143,6 @@ def haproxy(event: Event) -> str:
     )
 
 
-def aiohttp(event: Event) -> str:
-    head = f'{event.client} [{event.server_time}] "{event.request}" {event.status} {event.size}'
-    return f'INFO:aiohttp {head} "-" "{event.agent}"'
-
-
-def npm(event: Event) -> str:
-    status = f"- {event.status} {event.status} - {event.method} https shop.example"
-    return (
-        f'[{event.server_time}] {status} "{event.target}" [Client {event.client}] '
-        f"[Length {event.size}] [Gzip -] [Sent-to app]"
-    )
-
-
 def iis(event: Event) -> str:
     when = event.time.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
     query, agent = event.query.lstrip("?") or "-", event.agent.replace(" ", "+")
@@ -173,14 +160,6 @@ def cloudfront(event: Event) -> str:
         event.seconds,
     )  # fmt: skip
     return "\t".join(map(str, cells))
-
-
-def heroku(event: Event) -> str:
-    return (
-        f'{event.iso} heroku[router]: at=info method={event.method} path="{event.target}" '
-        f'host=shop.example fwd="{event.client}" dyno=web.1 connect=0ms service={event.millis}ms '
-        f"status={event.status} bytes={event.size}"
-    )
 
 
 def of_json(make: Callable[[Event], dict[str, Any]]) -> Callable[[Event], str]:
@@ -279,11 +258,8 @@ FORMATS: Final[dict[str, tuple[str, Callable[[Event], str], str]]] = {
     "elb": ("elb", elb, ""),
     "s3": ("s3", s3, ""),
     "haproxy": ("haproxy, after 5 words", haproxy, ""),
-    "aiohttp": ("aiohttp, after 1 word", aiohttp, ""),
-    "npm": ("npm", npm, ""),
     "iis": ("w3c", iis, IIS),
     "cloudfront": ("w3c", cloudfront, CLOUDFRONT),
-    "heroku": ("logfmt", heroku, ""),
     "caddy": ("jsonl", of_json(caddy), ""),
     "traefik_json": ("jsonl", of_json(traefik_json), ""),
     "envoy": ("jsonl", of_json(envoy), ""),
@@ -296,7 +272,7 @@ FORMATS: Final[dict[str, tuple[str, Callable[[Event], str], str]]] = {
     "kubernetes": ("ingress, after 3 words", kubernetes, ""),
     "compose": ("combined, after 2 words", lambda event: f"web-1  | {combined(event)}", ""),
 }  # fmt: skip
-WITHOUT_DURATION = {"combined", "common", "vhost", "main", "aiohttp", "npm", "syslog", "compose"}
+WITHOUT_DURATION = {"combined", "common", "vhost", "main", "syslog", "compose"}
 
 
 @pytest.mark.parametrize("name", FORMATS)

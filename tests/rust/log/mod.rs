@@ -20,7 +20,6 @@ fn options() -> ParseOptions {
         id_fields: 1,
         zone: TimeZone::UTC,
         envelope: Envelope::default(),
-        unit: None,
         window: None,
         ipv6_prefix: 64,
         client: None,
@@ -28,7 +27,6 @@ fn options() -> ParseOptions {
         directive: None,
         conditions: Vec::new(),
         parts: Vec::new(),
-        classes: penstock::log::Classes::default(),
     }
 }
 

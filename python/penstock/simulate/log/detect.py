@@ -29,9 +29,6 @@ _MAX_LINE: Final = 8192
 _EXAMPLES: Final = 3
 _MAX_PREFIX: Final = 8
 _SERVER_TIME: Final = re.compile(r"\[\d\d?/[^\]/]+/\d{4}:\d\d:\d\d:\d\d")
-# A pair of logfmt.
-_PAIR: Final = re.compile(r'(?:^|\s)([^\s="]+)=("(?:[^"\\]|\\.)*"|[^\s"]\S*|)')
-_MIN_PAIRS: Final = 3
 # The fields of Docker's json-file.
 _DOCKER: Final = {"attrs", "log", "stream", "time"}
 _W3C: Final = "#Fields:"
@@ -150,8 +147,6 @@ def _auto(lines: list[str], name: str, likely: str) -> _Shape:
             break
     if best is not None:
         return best
-    if (shape := _logfmt(lines)) is not None and _size(shape) * 2 > len(lines):
-        return shape
     if any(map(_SERVER_TIME.search, lines)):
         raise _error(
             f"{name} is similar to a log of nginx or Apache, but its fields are in another order; "
@@ -160,7 +155,7 @@ def _auto(lines: list[str], name: str, likely: str) -> _Shape:
             name,
         )
     raise _error(
-        f"{name} has no known format; tried {', '.join(FORMATS)}, W3C, JSON lines and logfmt; for "
+        f"{name} has no known format; tried {', '.join(FORMATS)}, W3C and JSON lines; for "
         f"another format pass format='$remote_addr … [$time_local] …', with $time_iso8601 or $msec "
         f"for other times; a table is read with a library for tables. {RECIPES}",
         lines,
@@ -267,26 +262,7 @@ def _dotted(found: dict[str, Any], before: str = "", depth: int = 0) -> Iterator
             yield from _dotted(value, f"{before}{key}.", depth + 1)
 
 
-def _logfmt(lines: list[str]) -> _Shape | None:
-    """Return the shape of pairs `name=value`; the time may be the first word of a line instead."""
-    found = [dict(_PAIR.findall(line)) for line in lines]
-    rows = [{name: value.strip('"') for name, value in row.items()} for row in found]
-    rows = [row for row in rows if len(row) >= _MIN_PAIRS]
-    known = [key for row in rows for key in row]
-    if not rows:
-        return None
-    first = {"=" in line.partition(" ")[0] for line in lines}
-    has_time = "time" not in known and True not in first
-
-    def parser(slots: list[tuple[str, int]], options: Options) -> LogParser:
-        # The core knows a first word that is not part of a pair by an empty name.
-        renamed = [("" if has_time and name == "time" else name, slot) for name, slot in slots]
-        return LogParser.of_pairs(renamed, options)
-
-    return _Shape("logfmt", ["time", *known] if has_time else known, rows, parser)
-
-
-_SHAPES: Final = {"w3c": _w3c, "jsonl": _json, "logfmt": _logfmt}
+_SHAPES: Final = {"w3c": _w3c, "jsonl": _json}
 
 
 def _lines(head: bytes) -> list[str]:

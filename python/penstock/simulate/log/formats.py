@@ -201,7 +201,7 @@ def line_format(text: str) -> LineFormat:
     )
 
 
-_OTHERS: Final = ("auto", "jsonl", "logfmt", "w3c")
+_OTHERS: Final = ("auto", "jsonl", "w3c")
 
 
 def _line_format(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> LineFormat:
@@ -274,13 +274,6 @@ _HAPROXY: Final = (
     "$remote_addr [$time_local] $frontend $backend $tr/$tw/$tc/$tt/$duration_ms $status "
     '$bytes_sent $captured "$request"'
 )
-# Source: aiohttp, `AccessLogger.LOG_FORMAT`.
-_AIOHTTP: Final = '%a %t "%r" %s %b "%{Referer}i" "%{User-Agent}i"'
-# Source: Nginx Proxy Manager, its proxy and its standard format.
-_NPM: Final = (
-    '[$time_local] $statuses - $request_method $scheme $host "$request_uri" '
-    "[Client $remote_addr] [Length $bytes_sent]"
-)
 # Source: Traefik, access logs in the common format.
 _TRAEFIK: Final = (
     '$remote_addr $ident $remote_user [$time_local] "$request" $status $bytes_sent "$http_referer" '
@@ -306,9 +299,7 @@ FORMATS: Final = {
         "alb": _nginx(_ALB),
         "elb": _nginx(_ELB),
         "s3": _nginx(_S3),
-        "aiohttp": _apache(_AIOHTTP),
         "haproxy": _nginx(_HAPROXY),
-        "npm": _nginx(_NPM),
     }.items()
 }
 """Formats by name. Their lines may have more fields at the end."""

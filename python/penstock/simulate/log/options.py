@@ -28,14 +28,12 @@ class Options(NamedTuple):
         client: The field of the id with the client, by index; a line without it has no id.
         is_address: Whether the client must be an address.
         zone: The zone of times without one.
-        time_unit: The unit of epochs; None to detect it.
         window: How late a line may be, in nanoseconds; None for any time.
         ipv6_prefix: Leading bits of an IPv6 address that identify a client.
         is_json_wrapped: Whether a line is the field `log` of a JSON object.
         prefix_words: The number of words before a line.
         directive: The directive that names the fields of a W3C log; None for other logs.
         parts: The slots of requests of which only a part is used, each with the part.
-        classes: The fields of the id, by index, of which only the matching patterns matter.
         conditions: For each condition the index of its field after those of the id, whether no
             pattern may match, and the patterns.
     """
@@ -46,14 +44,12 @@ class Options(NamedTuple):
     client: int | None = None
     is_address: bool = False
     zone: str = "UTC"
-    time_unit: str | None = None
     window: int | None = None
     ipv6_prefix: int = IPV6_PREFIX
     is_json_wrapped: bool = False
     prefix_words: int = 0
     directive: bytes | None = None
     parts: Sequence[tuple[int, str]] = ()
-    classes: Sequence[tuple[int, Sequence[str]]] = ()
     conditions: Sequence[tuple[int, bool, Sequence[str]]] = ()
 
 

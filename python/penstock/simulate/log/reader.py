@@ -18,7 +18,7 @@ from penstock.simulate.ids import EVERYONE
 from penstock.simulate.log.detect import Detected, detect_format
 from penstock.simulate.log.options import UNITS, Options, parse_zone
 from penstock.simulate.log.progress import Progress, progress_bar
-from penstock.simulate.log.report import MAX_EXAMPLES, LogError, LogReport, SkippedLine, unit_names
+from penstock.simulate.log.report import MAX_EXAMPLES, LogError, LogReport, SkippedLine
 from penstock.simulate.log.selection import (
     CLIENT,
     MAX_ID_FIELDS,
@@ -30,7 +30,7 @@ from penstock.simulate.log.where import Where
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 # The code of an id that is missing.
 _WITHOUT_ID: Final = -1
-# The core's maximum; values of a field with more are kept as they are.
-_MAX_PATTERNS: Final = 64
 # A log with no event in this many lines has the wrong format, and the rest is not read.
 _MAX_LINES_WITHOUT_EVENT: Final = 10_000
 
@@ -53,7 +51,6 @@ class Chunk(NamedTuple):
         codes: The index of each event's id in `clients`.
         costs: The cost of each event in tokens; None if it is 1 each.
         clients: The ids, each once. All chunks of a reader share this list, which grows.
-        fields: The fields of an id, which tabs separate in it.
         durations: How long each request took; None if it was not read.
     """
 
@@ -61,7 +58,6 @@ class Chunk(NamedTuple):
     codes: NDArray[np.uint32]
     costs: NDArray[np.int64] | None
     clients: list[str]
-    fields: tuple[str, ...] = ()
     durations: NDArray[np.timedelta64] | None = None
 
     def take(self, indices: Any) -> Chunk:
@@ -181,7 +177,7 @@ class _Stream:
         """Take the parsed events, and update the report."""
         reader, report = self._reader, self._reader.report
         times, codes, costs, durations, counts = self._parser.take()
-        lines, skipped, without_id, late, filtered, units, examples, directive = counts
+        lines, skipped, without_id, late, filtered, examples, directive = counts
         if directive is not None:
             raise LogError(
                 f"the fields of {self.source.name} change at {printable(directive, 200)!r}; "
@@ -194,7 +190,6 @@ class _Stream:
             np.asarray(codes),
             np.asarray(costs) if reader.fields.cost is not None else None,
             reader.clients,
-            reader.fields.ids,
             np.asarray(durations).view("m8[ns]") if reader.fields.duration is not None else None,
         )
         if reader.ended and chunk.durations is not None:
@@ -209,7 +204,6 @@ class _Stream:
         report.without_id += without_id
         report.late += late
         report.filtered += filtered
-        reader.add_units(units)
         more = (SkippedLine(self.source.name, *example) for example in examples)
         report.examples = (*report.examples, *more)[:MAX_EXAMPLES]
 
@@ -291,7 +285,6 @@ class LogReader:
             format=streams[0].detected.name,
             fields=streams[0].detected.fields,
         )
-        self._units = 0
         self._chunks: Final = self._read()
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -325,11 +318,6 @@ class LogReader:
             chunk = chunk._replace(costs=np.full(len(chunk.times), constant, np.int64))
         return chunk
 
-    def add_units(self, units: int) -> None:
-        """Add detected units of time, as the core's bits."""
-        self._units |= units
-        self.report.units = unit_names(self._units)
-
     def _read(self) -> Generator[Chunk]:
         sources = [stream.source for stream in self._streams]
         with progress_bar(self._progress, sources) as advance:
@@ -349,14 +337,8 @@ class LogReader:
             self._check()
 
     def _check(self) -> None:
-        """Raise LogError if the units are ambiguous or too many lines were left out."""
+        """Raise LogError if too many lines were left out."""
         report, file = self.report, self.report.files[0]
-        if len(report.units) > 1:
-            raise LogError(
-                f"timestamps in {file} look like both {' and '.join(report.units)}; "
-                "pass time_unit='s', 'ms', 'us' or 'ns'",
-                file=file,
-            )
         if report.events == 0 and report.without_id:
             raise LogError(
                 f"no line of {file} has an id: {report.fields.get('id', 'id')} is missing or '-' "
@@ -406,7 +388,6 @@ def read_log(
     duration_unit: str | None = None,
     ended: bool = False,
     time: str | None = None,
-    time_unit: str | None = None,
     tz: str | datetime.tzinfo = "UTC",
     ipv6_prefix: int = IPV6_PREFIX,
     where: str | Iterable[str] = (),
@@ -414,7 +395,6 @@ def read_log(
     window: float | None = 60.0,
     chunk_events: int = 1_000_000,
     progress: Progress = None,
-    patterns: Mapping[str, Sequence[str]] | None = None,
     trusted_proxies: str | Sequence[str] = (),
     hops: int = 0,
 ) -> LogReader:
@@ -426,8 +406,8 @@ def read_log(
         path: A file, several files, a pattern such as `access.log*`, or `-` for standard input.
             Several files are merged by time, whether they are rotated or of several servers. Files
             may be compressed by gzip, bzip2, xz or zstd; this is detected from their content.
-        format: `"auto"`, a name in `FORMATS`, `"jsonl"`, `"logfmt"`, `"w3c"`, or a format string
-            of nginx (`$remote_addr …`) or Apache (`%h …`), also as the whole directive.
+        format: `"auto"`, a name in `FORMATS`, `"jsonl"`, `"w3c"`, or a format string of nginx
+            (`$remote_addr …`) or Apache (`%h …`), also as the whole directive.
         id: The field of the client id, or several fields. None: all events are one client's.
         cost: The field of the cost, or one integer for all events. None: 1 each.
         duration: The field of the time that a request took, such as `"duration"`; if it is absent
@@ -436,9 +416,8 @@ def read_log(
             the name of the field (`elapsed_ms`) or the value (`42ms`) states.
         ended: Whether the time of a line is the end of its request, as in the logs of nginx, and
             not its start, as in those of Apache. With a duration, events are then at the start.
-        time: The field of the time. None: detected.
-        time_unit: The unit of epoch timestamps: `"s"`, `"ms"`, `"us"` or `"ns"`. None: detected
-            from their size.
+        time: The field of the time; the unit of numbers is detected from their size. None:
+            detected.
         tz: The time zone of times without one.
         where: Conditions on the events to read, all of which must hold: `"path=/api/*,/v2/*"`,
             `"status!=4xx"`, `"client=192.0.2.*"`, `"time>=2026-11-20T10:00"`, or of another field.
@@ -450,8 +429,6 @@ def read_log(
         chunk_events: The largest number of events in a chunk.
         progress: None shows a progress bar on a terminal, False does not; a function is called
             with the bytes read so far and the total.
-        patterns: For fields of the id, patterns with `*` and `?`: values that match the same ones
-            count as the first of them, so that the number of ids does not grow with the values.
         trusted_proxies: As in production: the networks of your proxies. The client is then found
             from the address and the field with `X-Forwarded-For`. IPv6 networks of at most
             `ipv6_prefix` bits.
@@ -479,9 +456,8 @@ def read_log(
         raise LogError(f"max_bad must be a share from 0 to 1, found {max_bad!r}")
     if window is not None and not 0 <= window <= 1e9:  # noqa: PLR2004  some thirty years
         raise LogError(f"window must be seconds from 0 to 1e9, or None, found {window!r}")
-    for option, unit in (("time_unit", time_unit), ("duration_unit", duration_unit)):
-        if unit is not None and unit not in UNITS:
-            raise LogError(f"{option} must be one of {', '.join(UNITS)}, found {unit!r}")
+    if duration_unit is not None and duration_unit not in UNITS:
+        raise LogError(f"duration_unit must be one of {', '.join(UNITS)}, found {duration_unit!r}")
     if ended and duration is None:
         raise LogError("ended= needs duration=, the field of the time that a request took")
     zone = parse_zone(tz)
@@ -491,20 +467,12 @@ def read_log(
         raise LogError(f"id and where must have at most {MAX_ID_FIELDS} fields together")
     find_client = _client_address(fields, trusted_proxies, hops, ipv6_prefix)
     fields = fields._replace(conditions=conditions.fields, has_forwarded=find_client is not None)
-    # Values that are only compared with patterns are not kept one by one.
-    classes = [
-        (fields.ids.index(field), listed)
-        for field, listed in (patterns or {}).items()
-        if field in fields.ids and len(listed) <= _MAX_PATTERNS
-    ]
     options = Options(
         has_cost=fields.cost is not None,
         id_fields=len(fields.ids) + fields.has_forwarded,
         zone=zone,
-        time_unit=time_unit,
         window=None if window is None else round(window * 1e9),
         ipv6_prefix=ipv6_prefix,
-        classes=classes,
         conditions=[
             (conditions.fields.index(each.field), each.is_negated, each.patterns)
             for each in conditions.conditions
@@ -536,7 +504,10 @@ def _client_address(
     if not trusted_proxies and not hops:
         return None
     if CLIENT not in fields.ids:
-        raise LogError(f"trusted_proxies and hops need the address in id, found {fields.ids}")
+        raise LogError(
+            "trusted_proxies= and hops= need the address in id=, found "
+            f"{', '.join(fields.ids) or 'none'}"
+        )
     try:
         return ClientAddress(trusted_proxies=trusted_proxies, hops=hops, ipv6_prefix=ipv6_prefix)
     except ConfigError as error:

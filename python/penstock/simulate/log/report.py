@@ -11,7 +11,6 @@ from penstock.errors import Error
 MAX_EXAMPLES: Final = 5
 # Characters of the names of files in a representation.
 _MAX_FILES: Final = 80
-_UNITS: Final = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 
 
 class SkippedLine(NamedTuple):
@@ -66,8 +65,6 @@ class LogReport:
         without_id: Lines that parse, but whose id is missing or `-`.
         filtered: Events that do not meet the conditions of `where`.
         examples: The first lines that do not parse or are late.
-        units: The detected units of epoch timestamps, such as `("milliseconds",)`; empty if times
-            are dates.
     """
 
     files: tuple[str, ...]
@@ -80,7 +77,6 @@ class LogReport:
     without_id: int = 0
     filtered: int = 0
     examples: tuple[SkippedLine, ...] = ()
-    units: tuple[str, ...] = ()
 
     @property
     def share_left_out(self) -> float:
@@ -92,8 +88,6 @@ class LogReport:
         events, lines = pluralize(self.events, "event"), pluralize(self.lines, "line")
         parts = [f"{events} of {lines} ({self.format})"]
         parts += [f"{count:,} {reason}" for reason, count in self.left_out().items() if count]
-        if self.units:
-            parts.append(f"times in {' and '.join(self.units)}")
         return ", ".join(parts)
 
     def __repr__(self) -> str:
@@ -107,8 +101,3 @@ class LogReport:
             "had no id": self.without_id,
             "do not meet the conditions": self.filtered,
         }
-
-
-def unit_names(bits: int) -> tuple[str, ...]:
-    """Return the names of the units in the core's bit set."""
-    return tuple(name for bit, name in enumerate(_UNITS) if bits >> bit & 1)

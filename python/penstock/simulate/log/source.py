@@ -42,7 +42,7 @@ _UNSUPPORTED: Final = (
     (b"Salted__", "encrypted by OpenSSL; decrypt it first"),
     (b"-----BEGIN PGP", "encrypted by PGP; decrypt it first"),
     (b"age-encryption.org", "encrypted by age; decrypt it first"),
-    (b"PAR1", "a Parquet file; read it with a library for tables, and pass its columns to Trace"),
+    (b"PAR1", "a Parquet file; write it as JSON lines, or pass its columns to Trace"),
     (b"SQLite format 3", "an SQLite database; pass the columns of a table to Trace"),
     (b"LPKSHHRH", "a systemd journal; use `journalctl --file {} -o json | …`"),
     (b"\xff\xfe", "text in UTF-16; use `iconv -f utf-16 -t utf-8 {} | …` and the path '-'"),
