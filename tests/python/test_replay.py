@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pexpect
 import programs
 import pytest
@@ -18,7 +17,7 @@ from tables import json_lines
 
 import penstock
 from penstock._cli import replay
-from penstock.simulate import Trace, recommend, simulate
+from penstock.simulate import Trace, simulate
 from penstock.simulate.log import read_log
 
 if TYPE_CHECKING:
@@ -308,113 +307,6 @@ def test_texts_and_files_are_compared(short: str, command: Command, write: Write
     assert denied(command, "replay", short, *compared) == [3, 2, 1]
 
 
-APP = "Client: 6/minute\nLogin: 3/minute\nEveryone: {burst: 2, count: 30, period: 1m}\n"
-ROUTES = """
-- {path: /login, method: POST, limits: {Login: , Client: {cost: 2}}}
-- {path: /static/*, limits: []}
-- limits: {Client: , Everyone: {id: none}}
-"""
-
-
-@pytest.fixture
-def routes(write: Write) -> str:
-    """A file of routes."""
-    return write("routes.yaml", ROUTES)
-
-
-@pytest.fixture
-def replayed(log: str, write: Write, routes: str) -> tuple[str, ...]:
-    """The arguments that replay the log under the routes."""
-    return ("replay", log, "--limits", write("app.yaml", APP), "--routes", routes)
-
-
-def test_routes_are_decided_as_in_a_simulation(
-    log: str, replayed: tuple[str, ...], routes: str, command: Command
-) -> None:
-    (found,) = command.json_of(*replayed)["limits"]
-    trace = Trace.from_log(log, id=("address", "method", "path"))
-    whole = simulate(penstock.Limits.parse(APP), trace, routes=routes)
-    assert found["routes"] == list(whole.by_route().rows())
-    assert found["limits"] == list(whole.by_limit().rows())
-    assert found["summary"] == whole.summary().to_dict()
-    assert all(each["denied"] for each in found["limits"])
-    assert sum(found["summary"][name] for name in ("allowed", "denied")) == EVENTS
-    assert command.run(*replayed) == 0
-    shown = {"client  address", "routes  path, method", "Limits", "Routes"}
-    assert shown <= set(command.out.splitlines())
-
-
-def test_other_limits_are_compared_under_the_same_routes(
-    replayed: tuple[str, ...], command: Command, write: Write
-) -> None:
-    wider = write("wider.yaml", APP.replace("3/minute", "99/minute"))
-    found = command.json_of(*replayed, "--compare", wider)["limits"]
-    first, second = [each["limits"][0] for each in found]
-    assert first["limit"] == second["limit"] == "Login"
-    assert first["denied"] > second["denied"] == 0
-
-
-def test_routes_are_compared_with_one_limit_for_every_request(
-    log: str, replayed: tuple[str, ...], command: Command
-) -> None:
-    plain = command.json_of(*replayed, "--compare", "6/minute")["limits"][1]
-    whole = simulate("6/minute", Trace.from_log(log))
-    assert plain["summary"] == whole.summary().to_dict()
-    assert plain["summary"]["denied"] > 0
-    assert plain["limit"] == "Limit: 6 per minute"
-
-
-def test_each_limit_of_the_routes_is_recommended_for_the_events_that_spend_it(
-    log: str, replayed: tuple[str, ...], command: Command, tmp_path: Path
-) -> None:
-    page = tmp_path / "out.html"
-    options = ("--recommend", "--report", str(page))
-    found = command.json_of(*replayed, *options)["recommendations"]
-    assert list(found) == ["Login", "Client", "Everyone"]
-    assert page.read_text(encoding="utf-8").count("Recommended for") == len(found)
-    trace = Trace.from_log(log, id=("address", "method", "path"))
-    address, method, path = np.array([id.split("\t") for id in np.asarray(trace.ids)]).T
-    one = np.ones(len(trace), np.int64)
-    is_static = np.char.startswith(path, "/static/")
-    is_login = (path == "/login") & (method == "POST")
-    spent = {
-        "Login": (is_login, address, one),
-        "Client": (~is_static, address, np.where(is_login, 2, 1)),
-        "Everyone": (~is_static & ~is_login, np.full(len(trace), "*"), one),
-    }
-    for name, (mask, ids, costs) in spent.items():
-        own = Trace(trace.times[mask], ids[mask], costs[mask])
-        expected = recommend(own)
-        fields = [each["fields"] for each in found[name]["limits"]]
-        assert fields == [each.limit.fields() for each in expected.candidates]
-
-
-def test_a_limit_of_the_routes_that_a_file_lacks_is_named_with_the_file(
-    replayed: tuple[str, ...], command: Command, write: Write
-) -> None:
-    other = write("other.yaml", "Client: 6/minute\n")
-    assert command.run(*replayed, "--compare", other) == 1
-    assert other in command.err
-
-
-@pytest.mark.parametrize("wrong", [("--name", "Login"), ("--id", "none"), ("--id", "address,user")])
-def test_options_without_effect_on_routes_are_refused(
-    replayed: tuple[str, ...], command: Command, wrong: tuple[str, ...]
-) -> None:
-    assert command.run(*replayed, *wrong) == 2
-
-
-@pytest.mark.parametrize("text", ["- limits: [Orders]\n", "- limit: []\n"])
-def test_faults_of_a_routes_file_end_the_replay(
-    replayed: tuple[str, ...], command: Command, write: Write, text: str
-) -> None:
-    file = write("routes.yaml", text)
-    assert command.run(*replayed) == 1
-    assert command.out == ""
-    assert ("Orders" if "Orders" in text else f"{file}:1") in command.err
-    assert command.run(*replayed[:-1], "absent.yaml") == 2
-
-
 def test_an_invalid_id_is_counted_and_does_not_end_the_replay(
     command: Command, write: Write
 ) -> None:
@@ -455,3 +347,47 @@ def test_an_event_that_costs_more_than_the_limit_is_denied_and_counted(
     assert found["summary"]["denied"] > 150
     assert "150 events denied because they cost more than the limit ever admits" in command.err
     assert sum(found["waits"].values()) == found["summary"]["denied"] - 150
+
+
+OUT_OF_ORDER = "time,ip,x\n" + "1795000600,192.0.2.1,1\n1795000000,192.0.2.1,1\n" * 2
+SIMPLE = "time,ip,x\n1795000600,192.0.2.1,1\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "named"),
+    [
+        (OUT_OF_ORDER, (), ("--window", "--max-bad")),
+        (SIMPLE, ("--duration", "x"), ("--duration-unit",)),
+        (SIMPLE, ("--limit", "5 in flight"), ("--duration",)),
+        (SIMPLE, ("--ended",), ("--ended", "--duration")),
+        (SIMPLE, ("--hops", "1", "--id", "x"), ("--hops", "--id")),
+        ("time,who\n1795000600,ada\n", (), ("--id",)),
+        ("at what,ip\nnoon,ada\n", (), ("--time",)),
+        ("time,ip\n1795000600,-\n", (), ("--id",)),
+        ("time,ip\n1795000600,192.0.2.1\n" + "1795000601,-\n" * 2, (), ("--id", "--where")),
+        (SIMPLE, ("--limit", "5 in flight", "--duration", "x", "--duration-unit", "s",
+                  "--recommend", "--period", "1m"), ("--period",)),
+    ],
+)  # fmt: skip
+def test_errors_name_the_options_of_the_command(
+    command: Command, write: Write, rows: str, options: tuple[str, ...], named: tuple[str, ...]
+) -> None:
+    log = write("a.jsonl", json_lines(rows))
+    limit = () if "--limit" in options else ("--limit", "5/minute")
+    assert command.run("replay", log, *limit, *options) != 0
+    assert not re.search(r"\b[a-z_]+=(?=['.,; ]|$)", command.err)
+    for option in named:
+        assert option in command.err
+
+
+def test_a_log_of_another_format_is_explained_by_the_options_of_the_command(
+    command: Command, write: Write
+) -> None:
+    log = write("a.log", "noon GET /?format=1 id= and more\n" * 9)
+    assert command.run("replay", log, "--limit", "5/minute") == 1
+    assert "pass --format '$remote_addr" in command.err
+    # A line is shown as it is.
+    assert "/?format=1 id= and more" in command.err
+    log = write("b.jsonl", '{"time": "2026-11-20T10:00:00Z", "ip": "192.0.2.1, 10.0.0.1"}\n')
+    assert command.run("replay", log, "--limit", "5/minute") != 0
+    assert "pass --trusted-proxies or --hops, as in production, and --id 'address'" in command.err

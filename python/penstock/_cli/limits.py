@@ -18,8 +18,8 @@ class SelectedLimit(NamedTuple):
     """One limit of a command.
 
     Attributes:
-        title: Its label among several: the file or the text.
-        limits: All limits of the file, or the limit that was given as text.
+        title: Its label among several: the file or the rate string.
+        limits: All limits of the file, or the limit of the rate string.
         name: The name of the limit.
     """
 
@@ -32,7 +32,7 @@ def add_limit_options(parser: ArgumentParser) -> None:
     """Add the options that select a limit, and those for the output."""
     add_file_options(parser, required=False)
     parser.add_argument(
-        "--limit", metavar="TEXT", help='a limit instead of a file, such as "100/minute, burst 20"'
+        "--limit", metavar="LIMIT", help='a limit instead of a file, such as "100/minute, burst 20"'
     )
     parser.add_argument(
         "--name", metavar="NAME", help="the limit to use, if the file has more than one"
@@ -66,8 +66,8 @@ def load_limits(file: str, overrides: str | None) -> penstock.Limits:
         raise CommandError("\n".join(problems), FAULT, problems) from error
 
 
-def selected_limit(options: Namespace, *, has_routes: bool = False) -> SelectedLimit:
-    """Load the limit that the options select; with routes, which name them, all of the file.
+def selected_limit(options: Namespace) -> SelectedLimit:
+    """Load the limit that the options select.
 
     Raises:
         CommandError: The options select no limit or two, or the file has faults or no such limit.
@@ -79,7 +79,7 @@ def selected_limit(options: Namespace, *, has_routes: bool = False) -> SelectedL
             WRONG_USE,
         )
     if options.limit is None:
-        return select_limit(options.limits, options.overrides, options.name, has_routes=has_routes)
+        return select_limit(options.limits, options.overrides, options.name)
     if options.overrides is not None:
         raise CommandError("--overrides needs --limits; it has no use with --limit", WRONG_USE)
     name = UNNAMED if options.name is None else options.name
@@ -91,7 +91,7 @@ def selected_limit(options: Namespace, *, has_routes: bool = False) -> SelectedL
 
 
 def is_limit_text(text: str) -> bool:
-    """Whether a text is a limit, such as `100/minute`."""
+    """Whether an argument is a rate string, such as `100/minute`."""
     try:
         penstock.Limit.parse(text)
     except penstock.Error:
@@ -99,10 +99,8 @@ def is_limit_text(text: str) -> bool:
     return True
 
 
-def select_limit(
-    file: str, overrides: str | None, name: str | None, *, has_routes: bool = False
-) -> SelectedLimit:
-    """Load one limit of a file, or all of them for routes.
+def select_limit(file: str, overrides: str | None, name: str | None) -> SelectedLimit:
+    """Load one limit of a file.
 
     Raises:
         CommandError: The file has faults or no such limit.
@@ -110,8 +108,6 @@ def select_limit(
     """
     limits = load_limits(file, overrides)
     names = list(limits)
-    if has_routes:
-        return SelectedLimit(file, limits, "the limits of the routes")
     if name is None and len(names) != 1:
         found = f"found {', '.join(names)}" if names else "found no limits"
         raise CommandError(f"{file}: pass --name to select a limit; {found}", WRONG_USE)

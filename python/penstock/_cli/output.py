@@ -75,13 +75,13 @@ def print_report(
 
 def _print_tables(report: Report) -> None:
     grids = [_source(report), _totals(report.results)]
-    for result in report.results:
-        grids += [_table(table, result.title) for table in result.tables]
     if len(report.results) == 1:
         grids.append(_table(report.results[0].clients.head(_MAX_CLIENTS)))
     for change in report.changes:
-        for table in (change.newly_denied, change.freed):
-            grids.append(_first(table) if len(table) else _Grid([("none",)], (), table.caption))
+        grids += [
+            _first(table) if len(table) else _Grid([("none",)], (), table.caption)
+            for table in (change.newly_denied, change.freed)
+        ]
     for index, grid in enumerate(grid for grid in grids if grid.rows):
         if index:
             print()
@@ -89,9 +89,6 @@ def _print_tables(report: Report) -> None:
     for name, recommended in report.recommendations.items():
         print(f"\n{report.heading(name)}")
         _print_grid(_table(recommended.table()))
-        if len(far := recommended.far()):
-            print()
-            _print_grid(_first(far))
         print(f"\n{recommended.explain()}\n")
         print(recommended.yaml(name), end="")
 
@@ -106,7 +103,7 @@ def _source(report: Report) -> _Grid:
     if report.log is not None:
         rows.append(("read", str(report.log)))
         # Show the field that was read, because a wrong one yields plausible numbers.
-        names = {"id": "client", "routes": "routes", "cost": "cost"}
+        names = {"id": "client", "cost": "cost"}
         rows += [(head, report.log.fields.get(option, "")) for option, head in names.items()]
     if len(report.results) == 1:
         rows += [("limit", report.results[0].limit), ("admits", report.results[0].admits)]
@@ -133,10 +130,10 @@ def _numbers(result: LimitResult) -> dict[str, str]:
     return {column_label(name): text for name, text in numbers.items()}
 
 
-def _table(table: Table, title: str = "") -> _Grid:
+def _table(table: Table) -> _Grid:
     rows = [[format_value(name, value) for name, value in row.items()] for row in table.rows()]
     heads = [column_label(name) for name in table.columns]
-    return _Grid(rows, heads, f"{table.caption} · {title}" if title else table.caption)
+    return _Grid(rows, heads, table.caption)
 
 
 def _first(table: Table) -> _Grid:
@@ -170,7 +167,6 @@ def _json(report: Report) -> dict[str, Any]:
                 "summary": result.summary.to_dict(),
                 "waits": dict(result.waits),
                 "clients": list(result.clients.rows()),
-                **{table.caption.lower(): list(table.rows()) for table in result.tables},
             }
             for result in report.results
         ],

@@ -18,16 +18,14 @@ from penstock._cli.limits import (
 )
 from penstock._cli.output import check_report_file, print_report
 from penstock._core import parse_duration
-from penstock._display import UNNAMED, pluralize, printable
+from penstock._display import pluralize, printable
 from penstock.simulate import Simulator, recommend
 from penstock.simulate.check import Change, Check
 from penstock.simulate.clients import match_clients, named_clients
 from penstock.simulate.format import format_value, list_clients
 from penstock.simulate.log import LogError, read_log
 from penstock.simulate.log.reader import concat_chunks
-from penstock.simulate.recommend import NoEventsError
 from penstock.simulate.report.page import Report, write_text
-from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace
 
 if TYPE_CHECKING:
@@ -41,15 +39,17 @@ if TYPE_CHECKING:
 
 # Options that are those of `read_log` unchanged.
 _LOG_OPTIONS: Final = (
-    "format", "duration", "duration_unit", "ended", "time", "tz", "where", "max_bad",
+    "format", "duration", "duration_unit", "ended", "time", "tz", "where", "max_bad", "window",
     "trusted_proxies", "hops",
 )  # fmt: skip
+# An option of Python in a message, such as `id=` or `where='status=200'`.
+_OPTION: Final = re.compile(r"\b([a-z_]+)=(?=['.,:; ]|$)")
 _KEPT: Final = re.compile(r"  (?:id|number|mode|description|docs):")
 EXAMPLES: Final = """\
 examples:
   penstock replay /var/log/nginx/access.log* --limit "60/minute, burst 20"
   penstock replay access.log --limits limits.yaml --name Pages --report out.html
-  penstock replay access.log --limits limits.yaml --routes routes.yaml
+  penstock replay access.log --limits limits.yaml --name Logins --where path=/login
   penstock replay app.jsonl --limit 1000/hour --id user --cost tokens
   tail -n 1000 app.log | penstock replay - --limit 5/s --format '%h %t "%r" %D'
 """
@@ -63,24 +63,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     add_limit_options(parser)
     parser.add_argument(
-        "--routes", metavar="FILE",
-        help="a file of routes: the limits that a request spends together, by path and method; "
-        "needs --limits",
-    )  # fmt: skip
-    parser.add_argument(
         "--compare", action="append", default=[], metavar="LIMITS",
         help="a limits file to compare with, with the same overrides or its own "
-        "(limits.yaml+overrides.yaml), or a limit as text; may be repeated",
+        "(limits.yaml+overrides.yaml), or a rate string; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--recommend",
         action="store_true",
-        help="recommend limits, strict to lenient, and say whom each denies; with --routes, for "
-        "each of their limits; keeps all events in memory",
+        help="recommend limits, strict to lenient, and say whom each denies; keeps all events in "
+        "memory",
     )
     parser.add_argument(
         "--write", metavar="FILE",
-        help="for --recommend: write a limits file with the chosen limits, and the others of "
+        help="for --recommend: write a limits file with the chosen limit, and the others of "
         "--limits as they are",
     )  # fmt: skip
     parser.add_argument(
@@ -95,11 +90,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--fail-if-denied", type=_share, metavar="SHARE",
         help="exit with status 1, and list the clients, if a larger share of the events is denied, "
         "such as 0.1%%; for known good traffic",
-    )  # fmt: skip
-    parser.add_argument(
-        "--percentile", type=float, default=99.9, metavar="NUMBER",
-        help="for --recommend: the share of the clients that the chosen limit suffices for, in per "
-        "cent (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--period", type=_periods, metavar="TIMES",
@@ -119,8 +109,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     log = parser.add_argument_group("the log")
     log.add_argument(
         "--format", default="auto",
-        help="auto, combined, common, ingress, traefik, w3c, alb, elb, s3, haproxy, aiohttp, npm, "
-        "logfmt, jsonl, or a format string of nginx or Apache",
+        help="auto, combined, common, ingress, traefik, w3c, alb, elb, s3, haproxy, jsonl, or a "
+        "format string of nginx or Apache",
     )  # fmt: skip
     log.add_argument(
         "--id", default="address", metavar="FIELDS",
@@ -163,6 +153,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--max-bad", type=_share, default=0.01, metavar="SHARE",
         help="largest share of lines that may be left out, such as 1%% or 0.01 (the default)",
     )  # fmt: skip
+    log.add_argument(
+        "--window", type=float, default=60.0, metavar="SECONDS",
+        help="how much earlier than a line before it a line may be (default: %(default)g)",
+    )  # fmt: skip
 
 
 def _share(text: str) -> float:
@@ -203,16 +197,12 @@ def run(options: Namespace) -> int:
     for option in ("write", "choose"):
         if getattr(options, option) is not None and not options.recommend:
             raise CommandError(f"--{option} needs --recommend", WRONG_USE)
-    routes = _routes(options)
-    selected = _selected(options, routes)
+    selected = _selected(options)
     check_report_file(options.report)
-    simulators = _simulators(options, selected, routes)
+    simulators = _simulators(selected)
     chunks: list[Chunk] | None = [] if options.recommend else None
     try:
-        reader = _open_log(options, routes)
-        if routes is not None:
-            client, _, others = reader.report.fields["id"].partition(", ")
-            reader.report.fields |= {"id": client, "routes": others}
+        reader = _open_log(options)
         try:
             results, notes = _simulate(reader, selected, simulators, chunks)
         finally:
@@ -221,14 +211,13 @@ def run(options: Namespace) -> int:
     except LogError as error:
         # A missing file or a wrong option is wrong use.
         is_wrong_use = error.file is None or isinstance(error.__cause__, OSError)
-        raise CommandError(str(error), WRONG_USE if is_wrong_use else FAULT) from error
+        raise CommandError(_message(error), WRONG_USE if is_wrong_use else FAULT) from error
     except penstock.Error as error:
         raise CommandError(str(error), FAULT) from error
     except ValueError as error:
         # A limit on requests in flight needs an option.
-        raise CommandError(str(error), WRONG_USE) from error
-    recommendations, problems, unspent = _recommend(options, chunks, selected[0], routes)
-    notes += unspent
+        raise CommandError(_message(error), WRONG_USE) from error
+    recommendations, problems = _recommend(options, chunks, selected[0])
     protect = _clients(options.protect)
     check = None
     if options.fail_if_denied is not None or (protect and not options.recommend):
@@ -268,45 +257,26 @@ def _check_logs(logs: Sequence[str]) -> None:
             raise CommandError(f"{log} looks like a limits file; use --limits {log}", WRONG_USE)
 
 
-def _routes(options: Namespace) -> Routes | None:
-    """Load the routes file, if one is given.
-
-    Raises:
-        CommandError: The file has faults, or an option has no use with routes.
-    """
-    if options.routes is None:
-        return None
-    unused = {
-        "--limit": options.limit is not None,
-        "--name": options.name is not None,
-        "several fields in --id": "," in options.id,
-        "--id none": options.id == "none",
-    }
-    for option in (option for option, is_given in unused.items() if is_given):
-        raise CommandError(f"--routes has no use with {option}", WRONG_USE)
-    if not Path(options.routes).exists():
-        raise CommandError(f"{options.routes}: there is no such file", WRONG_USE)
-    try:
-        return Routes(options.routes)
-    except penstock.ConfigError as error:
-        raise CommandError(str(error), FAULT, tuple(error.problems)) from error
+def _message(error: Exception) -> str:
+    """Return the message of an error with the command's options in place of those of Python."""
+    first, *lines = str(error).split("\n")
+    first = _OPTION.sub(lambda found: f"--{found[1].replace('_', '-')} ", first)
+    # No blank before a comma or at the end.
+    return "\n".join([re.sub(r"(--[a-z-]+) (?=[.,:; ]|$)", r"\1", first), *lines])
 
 
-def _selected(options: Namespace, routes: Routes | None) -> list[SelectedLimit]:
+def _selected(options: Namespace) -> list[SelectedLimit]:
     """Load the limits to compare; the overrides are those of all files."""
-    first = selected_limit(options, has_routes=routes is not None)
+    first = selected_limit(options)
     selected = [first]
-    # A limit given as text has no name that could select one in other files.
+    # A rate string has no name that could select a limit in other files.
     name = options.name if options.limits is None else first.name
     for value in options.compare:
         file, separator, overrides = value.partition("+")
         if not Path(file).exists() and is_limit_text(value):
-            other = SelectedLimit(
-                value, penstock.Limit.parse(value), first.name if routes is None else UNNAMED
-            )
+            other = SelectedLimit(value, penstock.Limit.parse(value), first.name)
         else:
-            own = overrides if separator else options.overrides
-            other = select_limit(file, own, name, has_routes=routes is not None)
+            other = select_limit(file, overrides if separator else options.overrides, name)
         titles = {each.title for each in selected}
         title, number = value, 2
         while title in titles:
@@ -316,38 +286,27 @@ def _selected(options: Namespace, routes: Routes | None) -> list[SelectedLimit]:
 
 
 def _recommend(
-    options: Namespace, chunks: list[Chunk] | None, selected: SelectedLimit, routes: Routes | None
-) -> tuple[dict[str, Recommendation], list[str], list[str]]:
-    """Recommend a limit, or those of the routes; return them by name, problems, and notes."""
-    found: dict[str, Recommendation] = {}
-    problems: list[str] = []
-    notes: list[str] = []
+    options: Namespace, chunks: list[Chunk] | None, selected: SelectedLimit
+) -> tuple[dict[str, Recommendation], list[str]]:
+    """Recommend a limit; return it by its name, and problems."""
     if chunks is None:
-        return found, problems, notes
-    trace = as_trace(concat_chunks(chunks))
-    # Not kept twice.
-    chunks.clear()
-    for name in [selected.name] if routes is None else routes.names:
-        try:
-            each = recommend(
-                trace,
-                options.period,
-                percentile=options.percentile,
-                exclude=_clients(options.exclude),
-                protect=_clients(options.protect),
-                limits=selected.limits,
-                name=name,
-                routes=routes,
-            )
-            found[name] = each if options.choose is None else each.choose(options.choose)
-        except NoEventsError:
-            notes.append(f"no limit is recommended for {name}: no event spends it")
-        except (penstock.Error, ValueError) as error:
-            problems.append(f"no limit can be recommended for {name}: {error}")
-        except KeyError as error:
-            # The text of a KeyError has quotes around it.
-            raise CommandError(f"--{error.args[0]}", WRONG_USE) from error
-    return found, problems, notes
+        return {}, []
+    try:
+        found = recommend(
+            as_trace(concat_chunks(chunks)),
+            options.period,
+            exclude=_clients(options.exclude),
+            protect=_clients(options.protect),
+            limits=selected.limits,
+            name=selected.name,
+        )
+        found = found if options.choose is None else found.choose(options.choose)
+    except (penstock.Error, ValueError) as error:
+        return {}, [f"no limit can be recommended for {selected.name}: {_message(error)}"]
+    except KeyError as error:
+        # The text of a KeyError has quotes around it.
+        raise CommandError(f"--{error.args[0]}", WRONG_USE) from error
+    return {selected.name: found}, []
 
 
 def _write(
@@ -409,44 +368,23 @@ def _clients(named: Sequence[str]) -> list[str]:
     return [client for each in named for client in named_clients(each)]
 
 
-def _open_log(options: Namespace, routes: Routes | None) -> LogReader:
+def _open_log(options: Namespace) -> LogReader:
     cost = options.cost
-    fields = tuple(options.id.split(","))
-    if routes is not None:
-        fields = tuple(dict.fromkeys((*fields, *routes.fields)))
     return read_log(
         options.logs if len(options.logs) > 1 else options.logs[0],
-        id=None if options.id == "none" else fields,
+        id=None if options.id == "none" else options.id.split(","),
         cost=int(cost) if cost is not None and cost.isdecimal() else cost,
-        patterns=None if routes is None else routes.patterns,
         **{name: getattr(options, name) for name in _LOG_OPTIONS},
     )
 
 
-def _simulators(
-    options: Namespace, selected: Sequence[SelectedLimit], routes: Routes | None
-) -> list[Simulator]:
+def _simulators(selected: Sequence[SelectedLimit]) -> list[Simulator]:
     simulators = []
     for each in selected:
         try:
-            limits, own = each.limits, routes
-            if routes is not None and isinstance(limits, penstock.Limit):
-                # Beside routes, a text is one limit that every request of a client spends.
-                limits, own = (
-                    penstock.Limits({each.name: limits}),
-                    Routes([{"limits": [each.name]}]),
-                )
-            simulator = Simulator(
-                limits,
-                None if routes else each.name,
-                routes=own,
-                skip_invalid=True,
-                denies_excess=True,
-            )
+            simulator = Simulator(each.limits, each.name, skip_invalid=True, denies_excess=True)
         except penstock.Error as error:
             raise CommandError(f"{each.title}: {error}", FAULT) from error
-        except ValueError as error:
-            raise CommandError(str(error), WRONG_USE) from error
         simulators.append(simulator)
     return simulators
 
