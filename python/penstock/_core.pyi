@@ -1849,6 +1849,36 @@ class Simulator:
             RuntimeError: The simulator is in use by another thread, or stopped at an error.
         """
 
+    def tally(
+        self,
+        times: numpy.typing.NDArray[numpy.int64],
+        clients: numpy.typing.NDArray[numpy.uint32] | None,
+        costs: numpy.typing.NDArray[numpy.int64] | None,
+        durations: numpy.typing.NDArray[numpy.int64] | None,
+    ) -> tuple[Buffer, Buffer]:
+        """Evaluate events as `feed` does, and return columns of clients.
+
+        They are the fewest tokens that were left after an allowed event (2**63 - 1 if there is
+        none), and the number of denied events.
+
+        Raises as `feed`.
+        """
+
+def busiest(
+    times: numpy.typing.NDArray[numpy.int64],
+    codes: numpy.typing.NDArray[numpy.uint32] | None,
+    costs: numpy.typing.NDArray[numpy.int64] | None,
+    clients: int,
+    period_ns: int,
+) -> Buffer:
+    """Return for each client the most tokens that it spends in one period.
+
+    Periods begin at multiples of `period_ns` since the clock's origin.
+
+    Raises:
+        ValueError: The period is not positive, lengths differ, or a code is not below `clients`.
+    """
+
 IPV6_PREFIX: Final[int]
 """Leading bits of an IPv6 address that identify one client: one subscriber has at least a /64."""
 
@@ -1867,68 +1897,6 @@ def canonical_address(text: str, ipv6_prefix: int) -> str | None:
     '2001:db8::'
     >>> penstock._core.canonical_address("unknown", 64)
     """
-
-@final
-class RouteSimulator:
-    """Simulation of several limits that are decided together; used by `penstock.simulate`.
-
-    Args:
-        limits: The limits with their overrides.
-        names: The limits that plans refer to, by index.
-        denies_excess: As for `Simulator`.
-
-    Raises:
-        UnknownLimit: A limit does not exist.
-    """
-    def __new__(
-        cls,
-        limits: Limit | Limits | Mapping[str, Limit | str],
-        names: Sequence[str],
-        *,
-        denies_excess: bool = False,
-    ) -> Self: ...
-    def add_plan(self, parts: Sequence[tuple[int, str, int | None, int]]) -> int:
-        """Add a plan, which is what one kind of request spends. Return its number.
-
-        Args:
-            parts: For each limit its index, the id, the cost (`None` is that of the event), and the
-                tokens that must be left.
-
-        Raises:
-            InvalidId: An id does not have the limit's id format.
-        """
-    def feed(
-        self,
-        times: numpy.typing.NDArray[numpy.int64],
-        plans: numpy.typing.NDArray[numpy.uint32],
-        costs: numpy.typing.NDArray[numpy.int64] | None,
-        allowed: numpy.typing.NDArray[numpy.uint8],
-        remaining: numpy.typing.NDArray[numpy.int64] | None = None,
-        retry_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
-        reset_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
-        durations: numpy.typing.NDArray[numpy.int64] | None = None,
-        *,
-        denied_by: numpy.typing.NDArray[numpy.uint32],
-    ) -> None:
-        """Evaluate events by their plans. The next call continues with the same buckets.
-
-        Args:
-            times: Nanoseconds since the clock's origin, in ascending order.
-            plans: The number of each event's plan.
-            costs: Tokens of parts without a cost; `None` for 1 each.
-            allowed: Receives 1 for each allowed event, otherwise 0.
-            remaining: Receives the remaining tokens of the strictest limit; optional.
-            retry_after_ns: Receives its wait for the same cost; optional.
-            reset_after_ns: Receives the wait until its bucket is full; optional.
-            durations: How long each request takes, in nanoseconds, which limits on requests in
-                flight need.
-            denied_by: Receives the index of the strictest limit that denies, or 2**32 - 1.
-
-        Raises:
-            CostError: A cost is impossible under a limit.
-            ValueError: Times are not ascending, a plan does not exist, lengths differ, or there are
-                no durations where they are needed.
-        """
 
 def factorise(ids: list[Any]) -> tuple[Buffer, list[str]]:
     """Return the number of each id, in order of first occurrence, and the ids by number.
@@ -1995,24 +1963,16 @@ class Totals:
         The last one is empty without durations.
         """
 
-_LogCounts: TypeAlias = tuple[int, int, int, int, int, int, list[tuple[int, str, str]], str | None]
-
-def load_routes(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Load a routes file. Return a list of routes for `penstock.simulate.simulate`.
-
-    Raises:
-        ConfigError: The file cannot be read or is invalid.
-    """
+_LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]], str | None]
 
 @final
 class LogParser:
     """Parses blocks of a log's text to columns of events; used by `penstock.simulate`.
 
     The parts of an event have slots: 0 is the time, 1 the cost, 2 to 7 the fields of the id, 8 the
-    duration.
-    The parts of requests are `method`, `target` and `path`. `take` counts lines read, skipped,
-    without an id, late and filtered, the units of epochs as bits, and returns the first lines left
-    out, and the first directive of a W3C log that names other fields.
+    duration. The parts of requests are `method`, `target` and `path`. `take` counts lines read,
+    skipped, without an id, late and filtered, and returns the first lines left out, and the first
+    directive of a W3C log that names other fields.
     """
 
     @staticmethod
@@ -2024,9 +1984,6 @@ class LogParser:
         A field is the text before it, its kind (`number`, `text` or `cell`) and its slots. The
         lines of an open format may continue after a blank.
         """
-    @staticmethod
-    def of_pairs(wanted: list[tuple[str, int]], options: object) -> LogParser:
-        """Make a parser of pairs `name=value`; a first word without `=` has an empty name."""
     @staticmethod
     def of_objects(wanted: list[tuple[str, int]], options: object) -> LogParser:
         """Make a parser of lines that are JSON objects."""

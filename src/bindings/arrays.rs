@@ -154,7 +154,7 @@ impl EventColumns {
             return Ok(());
         }
         let message = "a limit on requests in flight needs the durations of requests; \
-                       pass durations=, or for a log duration= (penstock replay --duration)";
+                       pass durations=, or duration= for a log";
         Err(PyValueError::new_err(message))
     }
 

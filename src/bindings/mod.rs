@@ -86,7 +86,7 @@ mod _core {
     #[pymodule_export]
     use super::simulator::Totals;
     #[pymodule_export]
-    use super::simulator::{RouteSimulator, Simulator, load_routes};
+    use super::simulator::{Simulator, busiest};
     #[pymodule_export]
     use super::spend_each::arrow;
     #[pymodule_export]

@@ -1,11 +1,11 @@
-//! The classes `Simulator` and `RouteSimulator`.
+//! The classes `Simulator` and `Totals`.
 
-use std::path::PathBuf;
+use std::ops::Range;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyList;
 
 use crate::bindings::arguments::Items;
 use crate::bindings::arrays::{Array, Column, EventColumns, ResultColumns, column, too_many};
@@ -13,10 +13,9 @@ use crate::bindings::errors::raise;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limits::Limits;
-use crate::config;
 use crate::engine::registry::{Entry, Rule};
 use crate::limiter;
-use crate::simulate::{self, ClientTotals, EventFault, FaultAt, Ids, PlannedSpend, Together};
+use crate::simulate::{self, ClientTally, ClientTotals, EventFault, FaultAt, Ids};
 use crate::sync::Mutex;
 
 /// The number of events between checks for signals.
@@ -39,6 +38,30 @@ struct SimulatorState {
     failed: bool,
 }
 
+impl SimulatorState {
+    /// Calls `run` for each part of the events, and checks for signals between them.
+    fn in_parts(
+        &mut self,
+        py: Python<'_>,
+        events: usize,
+        mut run: impl FnMut(&mut simulate::Simulator, Range<usize>) -> Result<(), FaultAt> + Send,
+    ) -> PyResult<()> {
+        for first in (0..events).step_by(EVENTS_BETWEEN_SIGNALS) {
+            let part = first..events.min(first + EVENTS_BETWEEN_SIGNALS);
+            let evaluated = py.detach(|| run(&mut self.core, part));
+            let evaluated = evaluated.map_err(|FaultAt { position, fault }| {
+                event_error(py, FaultAt { position: first + position, fault })
+            });
+            if let Err(error) = evaluated.and_then(|()| py.check_signals()) {
+                self.failed = true;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the entry of the limit that a name selects, or of the only one.
 fn entry_of(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Arc<Entry>> {
     if let Ok(limit) = limits.cast::<Limit>() {
         let limit = limit.get().limit;
@@ -221,20 +244,34 @@ impl Simulator {
                 events.need_durations()?;
             }
             let (events, results) = (events.events(), results.columns());
-            for first in (0..events.len()).step_by(EVENTS_BETWEEN_SIGNALS) {
-                let part = first..events.len().min(first + EVENTS_BETWEEN_SIGNALS);
-                let core = &mut state.core;
-                let evaluated =
-                    py.detach(|| core.run(&events.part(part.clone()), &results.part(part)));
-                let evaluated = evaluated.map_err(|FaultAt { position, fault }| {
-                    event_error(py, FaultAt { position: first + position, fault })
-                });
-                if let Err(error) = evaluated.and_then(|()| py.check_signals()) {
-                    state.failed = true;
-                    return Err(error);
-                }
+            state.in_parts(py, events.len(), |core, part| {
+                core.run(&events.part(part.clone()), &results.part(part))
+            })
+        })
+    }
+
+    #[doc = doc!(Simulator.tally)]
+    fn tally<'py>(
+        &self,
+        times: &Bound<'py, PyAny>,
+        clients: Option<&Bound<'py, PyAny>>,
+        costs: Option<&Bound<'py, PyAny>>,
+        durations: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Column<'py>, Column<'py>)> {
+        let py = times.py();
+        let events = EventColumns::of(times, clients, costs, durations)?;
+        self.with(|state| {
+            if state.core.has_slots() {
+                events.need_durations()?;
             }
-            Ok(())
+            let (events, mut tallies) = (events.events(), Vec::new());
+            state.in_parts(py, events.len(), |core, part| {
+                core.tally(&events.part(part), &mut tallies)
+            })?;
+            let of_clients = |number: fn(&ClientTally) -> i64| {
+                column(py, &tallies.iter().map(number).collect::<Vec<_>>())
+            };
+            Ok((of_clients(|own| own.fewest)?, of_clients(|own| own.denied)?))
         })
     }
 
@@ -246,88 +283,23 @@ impl Simulator {
     }
 }
 
-#[doc = doc!(RouteSimulator)]
-#[pyclass(frozen, module = "penstock._core")]
-#[derive(Debug)]
-pub(crate) struct RouteSimulator {
-    core: Mutex<Together>,
-}
-
-#[pymethods]
-impl RouteSimulator {
-    #[new]
-    #[pyo3(signature = (limits, names, *, denies_excess = false))]
-    fn new(
-        limits: &Bound<'_, PyAny>,
-        names: Items<String>,
-        denies_excess: bool,
-    ) -> PyResult<RouteSimulator> {
-        let entries = names.0.iter().map(|name| entry_of(limits, Some(name)));
-        let core = Together::new(entries.collect::<PyResult<_>>()?, denies_excess);
-        Ok(RouteSimulator { core: Mutex::new(core) })
-    }
-
-    #[doc = doc!(RouteSimulator.add_plan)]
-    fn add_plan(&self, parts: Items<PlannedSpend>) -> PyResult<usize> {
-        Ok(self.core.lock().add_plan(&parts.0)?)
-    }
-
-    #[doc = doc!(RouteSimulator.feed)]
-    #[expect(clippy::too_many_arguments, reason = "up to four input and five output columns")]
-    #[pyo3(signature = (
-        times, plans, costs, allowed, remaining = None, retry_after_ns = None,
-        reset_after_ns = None, durations = None, *, denied_by
-    ))]
-    fn feed<'py>(
-        &self,
-        times: &Bound<'py, PyAny>,
-        plans: &Bound<'py, PyAny>,
-        costs: Option<&Bound<'py, PyAny>>,
-        allowed: &Bound<'py, PyAny>,
-        remaining: Option<&Bound<'py, PyAny>>,
-        retry_after_ns: Option<&Bound<'py, PyAny>>,
-        reset_after_ns: Option<&Bound<'py, PyAny>>,
-        durations: Option<&Bound<'py, PyAny>>,
-        denied_by: &Bound<'py, PyAny>,
-    ) -> PyResult<()> {
-        let py = times.py();
-        let events = EventColumns::of(times, Some(plans), costs, durations)?;
-        let denied_by: Array<u32> = events.result("denied_by", denied_by)?;
-        let results =
-            ResultColumns::of(&events, allowed, remaining, retry_after_ns, reset_after_ns)?;
-        if self.core.lock().has_slots() {
-            events.need_durations()?;
-        }
-        let outcome = py.detach(|| {
-            self.core.lock().run(&events.events(), &results.columns(), denied_by.shared())
-        });
-        outcome.map_err(|fault| event_error(py, fault))
-    }
-}
-
-#[doc = doc!(load_routes)]
+#[doc = doc!(busiest)]
 #[pyfunction]
-pub(crate) fn load_routes<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyList>> {
-    let routes = py.detach(|| config::load_routes(&path))?;
-    let list = PyList::empty(py);
-    for route in routes {
-        let limits = PyDict::new(py);
-        for spend in route.limits {
-            let options = PyDict::new(py);
-            if let Some(id) = spend.id {
-                options.set_item("id", id)?;
-            }
-            if let Some(cost) = spend.cost {
-                options.set_item("cost", cost)?;
-            }
-            if spend.keep > 0 {
-                options.set_item("keep", spend.keep)?;
-            }
-            limits.set_item(spend.limit, options)?;
-        }
-        list.append(dict! { py, "path": route.path, "method": route.methods, "limits": limits })?;
+pub(crate) fn busiest<'py>(
+    times: &Bound<'py, PyAny>,
+    codes: Option<&Bound<'py, PyAny>>,
+    costs: Option<&Bound<'py, PyAny>>,
+    clients: usize,
+    period_ns: i64,
+) -> PyResult<Column<'py>> {
+    let py = times.py();
+    if period_ns < 1 {
+        let message = format!("period_ns must be at least 1, found {period_ns}");
+        return Err(PyValueError::new_err(message));
     }
-    Ok(list)
+    let events = EventColumns::of(times, codes, costs, None)?;
+    let found = py.detach(|| simulate::busiest(&events.events(), clients, period_ns));
+    column(py, &found.map_err(|fault| event_error(py, fault))?)
 }
 
 #[doc = doc!(Totals)]

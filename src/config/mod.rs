@@ -8,7 +8,6 @@ mod error;
 mod fields;
 mod file;
 mod limits;
-mod routes;
 mod suggest;
 mod text;
 mod write;
@@ -21,7 +20,6 @@ pub use duration::{DurationError, duration};
 pub use error::{ConfigError, Fault, Problem};
 pub use fields::word;
 pub use limits::{docs, is_shadow};
-pub use routes::{Route, Spend, load_routes};
 pub use text::{TextError, TextFault, limit_text};
 pub use write::{overrides_to_yaml, to_yaml};
 

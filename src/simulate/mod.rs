@@ -6,7 +6,7 @@
 mod columns;
 mod holders;
 mod ids;
-mod routes;
+mod tally;
 mod totals;
 
 use std::hint::select_unpredictable;
@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 
 pub use columns::{Columns, Events};
 pub use ids::Ids;
-pub use routes::{NO_LIMIT, PlannedSpend, Together};
+pub use tally::{ClientTally, busiest};
 pub use totals::{ClientTotals, Totals};
 
 use crate::engine::algorithm::Algorithm;
@@ -181,25 +181,6 @@ impl Simulator {
         match limit.cost(tokens) {
             Ok(cost) => Ok(Some((bucket, limit, cost))),
             Err(_) if self.denies_excess && tokens >= 0 => Ok(None),
-            Err(source) => Err(self.impossible(source)),
-        }
-    }
-
-    /// Returns the bucket of an event that must leave `keep` tokens, the part of its limit above them,
-    /// and its cost; `None` if its cost is denied.
-    fn resolve_keeping(
-        &self,
-        client: u32,
-        tokens: i64,
-        keep: i64,
-    ) -> Result<Option<(usize, Limit, Cost)>, EventFault> {
-        let Some((bucket, limit, cost)) = self.resolve(client, tokens)? else { return Ok(None) };
-        if keep == 0 {
-            return Ok(Some((bucket, *limit, cost)));
-        }
-        match limit.keeping(keep, tokens) {
-            Ok(kept) => Ok(Some((bucket, kept, cost))),
-            Err(_) if self.denies_excess => Ok(None),
             Err(source) => Err(self.impossible(source)),
         }
     }

@@ -19,7 +19,7 @@ import pytest
 from core_limits import FILE, LIMITED
 
 import penstock
-from penstock import Limit, Limiter, ManualClock, _core
+from penstock import Limit, Limiter, ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -446,8 +446,6 @@ def test_length_that_is_wrong_is_not_asked(limiter: Limiter, length: int) -> Non
         other.reload(table)
     decision = limiter.spend("Orders", "ada")
     assert decision.replace(parts=Rows([decision])).parts == (decision,)
-    simulator = _core.RouteSimulator(penstock.Limits(table), Rows(["A"]))
-    assert simulator.add_plan(Rows([(0, "ada", None, 0)])) == 0
 
 
 def test_near_name_is_suggested_among_many() -> None:

@@ -75,11 +75,6 @@ with open("access.log", "a") as log:
 with open("requests.csv", "w") as file:
     file.write("time,client_ip,bytes\\n2026-11-20T10:00:00Z,192.0.2.1,512\\n")
 """
-REQUESTS = """
-from sample_log import write_access_log
-
-write_access_log("requests.log", events=5_000, seed=1)
-"""
 SERVER = """
 from pathlib import Path
 from redis_servers import Server
@@ -116,7 +111,6 @@ ASSUMED = {
     "docs/recipes.md": ("# points.py", POINTS),
     "docs/logs.md": ('Trace.from_log("access.log")', LOG),
     "docs/replay.md": ("$ penstock replay access.log", LOG),
-    "docs/simulation.md": ("requests = Trace.from_log", REQUESTS),
     "docs/deploying.md": ('store = "shm://deploying-docs?capacity=1000"', TABLE),
     "docs/stores.md": ('url = f"shm://docs-{os.getpid()}?capacity=1000"', TABLE),
     "docs/redis.md": ('url = "redis://cache.internal:6379/0"', SERVER),
@@ -162,8 +156,6 @@ def load(example: Example) -> None:
     """Write a YAML block to its file, and load it."""
     save(example)
     file = file_of(example)
-    if file == "routes.yaml":
-        return
     files = ("limits.yaml", file) if file.startswith("overrides") else (file, None)
     try:
         penstock.Limits.load(*files)

@@ -229,7 +229,7 @@ def test_every_kind_of_plot_draws_its_denied_events(trace: Trace) -> None:
 
 
 def test_the_days_of_a_plot_are_those_of_its_events() -> None:
-    day = traffic.diurnal(0.01, "24h", clients=3)
+    day = traffic.poisson(0.01, "24h", clients=3)
     begin = np.datetime64("2026-11-16", "ns").astype(np.int64)
     dated = simulate("1/hour", Trace(day.times + begin, unit="ns"))
     figure = dated.plot()
@@ -297,7 +297,7 @@ def test_plot_of_a_recommendation_marks_the_count_on_a_logarithmic_axis(
 
 def test_the_bucket_is_shown_over_the_hour_that_matters() -> None:
     calm = traffic.poisson(0.01, "24h", seed=1)
-    storm = traffic.attack(2, "10m", bots=1, start=50_000.0)
+    storm = traffic.poisson(2, "10m", start=50_000.0)
     day = Trace(np.sort(np.concatenate([calm.times, storm.times])), unit="ns")
     (_, below) = simulate("10/minute", day).plot().axes
     (line, *_) = below.lines
@@ -319,7 +319,7 @@ def test_an_axis_of_seconds_says_the_minute() -> None:
 
 
 def test_a_line_and_a_heat_map_are_readable_if_all_numbers_are_close() -> None:
-    trace = traffic.attack(10, "10m", bots=1)
+    trace = traffic.poisson(10, "10m")
     grid = {"burst": [10, 20], "count": 10, "period": "1m"}
     (axes,) = compare(grid, trace, progress=False).plot().axes
     assert axes.get_ylim()[1] > 1.05 * max(axes.lines[0].get_ydata())
@@ -339,7 +339,7 @@ def test_requests_in_flight_are_shown_with_the_limit_as_a_line() -> None:
 
 
 def test_hours_are_labelled_at_multiples_of_six() -> None:
-    day = traffic.diurnal(0.01, "24h", clients=3)
+    day = traffic.poisson(0.01, "24h", clients=3)
     figure = simulate("1/hour", day).plot(ax=new_figure(3, 5).subplots()).figure
     figure.canvas.draw()
     ticks = figure.axes[0].get_xticks()

@@ -33,6 +33,12 @@ def trace_of(events: list[tuple[int, str]], costs: Any = None) -> Trace:
     return Trace(times, ids, None if costs is None else [*costs, 1])
 
 
+def bursts(size: int, every: float, length: float, clients: int, prefix: str = "client") -> Trace:
+    """Return clients that send several requests at once, again and again."""
+    times = np.repeat(np.arange(0.0, length, every), size * clients)
+    return Trace(times, [f"{prefix}-{number % clients + 1}" for number in range(len(times))])
+
+
 @settings(max_examples=50)
 @given(events, st.data(), st.sampled_from(["token-bucket", "fixed-window"]))
 def test_the_largest_candidate_suffices_for_everyone(
@@ -74,13 +80,13 @@ def test_numbers_are_round_and_never_smaller(number: int) -> None:
 
 def test_a_recommendation_explains_itself() -> None:
     people = traffic.poisson(2, "10m", clients=30, seed=1)
-    trace = traffic.mix(people, traffic.attack(25, "1m", bots=2, start=60))
+    trace = traffic.mix(people, traffic.poisson(25, "1m", 2, skew=0, start=60, prefix="bot"))
     found = recommend(trace)
     text = found.explain()
     assert explain_limit(found.limit) in text
     assert found.far()["id"] == ["bot-1", "bot-2"]
     for row in found.far().rows():
-        assert row["event_share"] == pytest.approx(750 / len(trace))
+        assert row["event_share"] == pytest.approx(750 / len(trace), rel=0.1)
         assert row["times_next"] > 3
         assert row["id"] in text
     assert "It denies nothing of 30 other clients." in text
@@ -100,7 +106,7 @@ def test_a_recommendation_explains_itself() -> None:
 
 
 def test_concentration_is_reported_both_ways() -> None:
-    guesses = traffic.bursts(2, "1h", "1h", clients=60, seed=1, prefix="bot")
+    guesses = bursts(2, 3600, 3600, clients=60, prefix="bot")
     trace = traffic.mix(guesses, traffic.poisson(1, "1h", clients=20, seed=2))
     first, second = recommend(trace).concentration()
     assert "of 80 clients sent" in first
@@ -110,7 +116,7 @@ def test_concentration_is_reported_both_ways() -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_algorithm_is_recommended_and_drawn(algorithm: str, tmp_path: Path) -> None:
-    trace = traffic.bursts(7, "1m", "30m", clients=3, seed=1)
+    trace = bursts(7, 60, 1800, clients=3)
     found = recommend(trace, "2m", algorithm=algorithm)
     assert found.limit.algorithm == algorithm
     assert simulate(found.limit, trace).denied_share == 0
@@ -199,8 +205,8 @@ def test_clients_with_overrides_keep_them() -> None:
         "Calls: {burst: 1, count: 1, period: 1m}",
         "- Calls: {burst: 900, count: 900, period: 1m, ids: [importer-1]}",
     )
-    people = traffic.bursts(4, "1m", "10m", clients=5)
-    trace = traffic.mix(people, traffic.bursts(300, "1m", "10m", prefix="importer"))
+    people = bursts(4, 60, 600, clients=5)
+    trace = traffic.mix(people, bursts(300, 60, 600, clients=1, prefix="importer"))
     found = recommend(trace, limits=limits)
     assert found.limit == penstock.Limit.token_bucket(burst=4, count=4, period="1m")
     assert found.left_out == 3000

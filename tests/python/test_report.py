@@ -148,17 +148,6 @@ def test_page_without_events_or_denials_is_valid(page_of: Any) -> None:
     assert "No client was denied." in read(calm)
 
 
-def test_page_about_routes_has_a_table_of_them(page_of: Any) -> None:
-    ids = {"address": [HOSTILE, "b", "b"], "path": ["/a", "/b", "/b"]}
-    routes = [{"path": "/b", "limits": ["Orders"]}]
-    simulation = simulate({"Orders": "1/minute"}, Trace([0.0, 1.0, 2.0], ids), routes=routes)
-    html = page_of(simulation)
-    said = read(html)
-    assert "/b 2 1 50 % Orders 1" in said
-    assert "b 2 1 50 % 59 s Orders 1" in said
-    assert HOSTILE not in html
-
-
 def test_same_simulation_is_the_same_page(trace: Trace, page_of: Any) -> None:
     simulation = simulate("10/minute", trace)
     assert page_of(simulation) == page_of(simulation)

@@ -183,10 +183,3 @@ def test_each_client_of_a_growing_table_is_looked_at_once() -> None:
         simulator.feed(Chunk(times, codes, None, table))
     assert simulator.summary().clients == parts * size
     assert _Counted.looked <= 2 * parts * size
-
-
-def test_attack_spreads_its_events() -> None:
-    for rate, duration, bots in ((20, "10s", 150), (1, "1m", 100), (5, "10s", 1000)):
-        times = traffic.attack(rate, duration, bots=bots).times
-        _, counts = np.unique(times, return_counts=True)
-        assert counts.max() <= 2

@@ -36,7 +36,7 @@ def columns(given: Events) -> tuple[list[int], list[str], list[int]]:
 def trace_of(given: Events) -> Trace:
     times, ids, durations = columns(given)
     nanoseconds = np.array(times, np.int64) * SECOND
-    return Trace(nanoseconds, {"address": ids}, unit="ns", durations=durations)
+    return Trace(nanoseconds, ids, unit="ns", durations=durations)
 
 
 def most_at_once(rows: list[tuple[int, int]]) -> int:
@@ -120,38 +120,16 @@ def test_a_slot_is_held_until_its_request_ends(given: Events, count: int, cut: i
         expected.append(sum(owner == id for owner, _ in held) < count)
         held += [(id, start + took)] if expected[-1] else []
     assert simulate(limits, trace).allowed.tolist() == expected
-    assert simulate(limits, trace, routes=[{"limits": ["Slots"]}]).allowed.tolist() == expected
     parts = Simulator(limits)
     fed = [parts.feed(part).allowed for part in (trace[:cut], trace[cut:])]
     assert np.concatenate(fed).tolist() == expected
     assert (simulate(limits, trace).summary().most_in_flight or 0) <= count * len(trace.clients)
 
 
-@given(events)
-def test_slots_and_rates_are_one_decision(given: Events) -> None:
-    rate = penstock.Limit.parse("4 per 8 seconds, burst 3")
-    limits = {"Rate": rate, "Slots": penstock.Limit.in_flight(2, lease=2)}
-    clock = penstock.ManualClock()
-    limiter = penstock.Limiter({"Rate": rate}, clock=clock)
-    held: list[tuple[str, int]] = []
-    expected = []
-    for start, id, took in zip(*columns(given), strict=True):
-        clock.set_ns(start * SECOND)
-        held = [holder for holder in held if holder[1] > start]
-        has_room = sum(owner == id for owner, _ in held) < 2
-        # A request that finds no slot spends no token, and one without a token holds no slot.
-        expected.append(has_room and limiter.spend("Rate", id).allowed)
-        held += [(id, start + took)] if expected[-1] else []
-    found = simulate(limits, trace_of(given), routes=[{"limits": ["Rate", "Slots"]}])
-    assert found.allowed.tolist() == expected
-
-
 def test_a_limit_on_requests_in_flight_needs_durations() -> None:
     limit = penstock.Limit.in_flight(2)
     with pytest.raises(ValueError, match="durations="):
         simulate(limit, [0.0])
-    with pytest.raises(ValueError, match="durations="):
-        simulate({"Slots": limit}, Trace([0.0], {"address": ["a"]}), routes=[{"limits": ["Slots"]}])
 
 
 def test_a_limit_on_requests_in_flight_is_named_once() -> None:

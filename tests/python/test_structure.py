@@ -51,7 +51,6 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.Replies: _core.Replies,
     _core.Reservation: lambda: LIMITER.reserve("Orders", "a", 0),
     _core.Simulator: lambda: _core.Simulator(LIMITS),
-    _core.RouteSimulator: lambda: _core.RouteSimulator(LIMITS, ["Orders"]),
     _core.SystemClock: penstock.SystemClock,
     _core.Waiter: lambda: _core.waiter(LIMITER.limit("Orders"), "a", 1, None, int),
     _core.LogParser: lambda: _core.LogParser.of_objects([], Options()),

@@ -15,7 +15,6 @@ from penstock.errors import LimitError
 from penstock.simulate.check import Change
 from penstock.simulate.evaluator import Evaluator
 from penstock.simulate.log.progress import make_bar
-from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.table import Table
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from penstock.simulate.limit_result import PathLike
     from penstock.simulate.recommendation import Recommendation
     from penstock.simulate.result import Simulation
-    from penstock.simulate.routes import AnyRoutes
 
 
 _PARAMETERS: Final = {
@@ -151,7 +149,6 @@ def compare(
     trace: Any,
     *,
     name: str | None = None,
-    routes: AnyRoutes | None = None,
     progress: bool | None = None,
     sort: bool = False,
 ) -> Comparison:
@@ -162,16 +159,14 @@ def compare(
             a grid of parameters with their values, such as `{"burst": [10, 20], "count": [5, 10],
             "period": "1m"}`, whose `algorithm` defaults to `token-bucket`.
         trace: As `times` of `simulate`.
-        name: As for `simulate`. With routes and a list or a grid, the limit that these are tried
-            for: only the events that spend it count, with their ids and costs under that limit.
-        routes: As for `simulate`, the same for all limits.
+        name: As for `simulate`, if the limits have labels.
         progress: Whether to show a progress bar, which needs tqdm. None: on a terminal or in a
             notebook, if tqdm is installed.
         sort: As for `simulate`.
 
     Raises:
         LimitError: A limit of the grid is not valid; a note says which.
-        ValueError: There are no limits, or routes without a name for a list or a grid.
+        ValueError: There are no limits.
         ImportError: `progress` is True and tqdm is not installed.
 
     Otherwise raises as `simulate`; a note names the limit.
@@ -185,18 +180,11 @@ def compare(
     """
     settings, parsed, is_labelled = _settings(limits)
     events = as_trace(trace)
-    options: dict[str, Any] = {"name": name if is_labelled else UNNAMED}
-    if routes is not None and is_labelled:
-        options["routes"] = Routes.of(routes)
-    elif routes is not None or (name is not None and not is_labelled):
-        if routes is None or name is None:
-            raise ValueError("routes name the limits; pass both routes= and name=, or neither")
-        events = Routes.of(routes).events_of(events, name)[0]
     if sort:
         events = events.sorted()
 
     def simulated(index: int) -> Simulation:
-        found = simulate(parsed[index], events, **options)
+        found = simulate(parsed[index], events, name=name if is_labelled else UNNAMED)
         found.summary()
         return found
 

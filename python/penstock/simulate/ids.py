@@ -40,8 +40,8 @@ class Codes(NamedTuple):
 def factorise(value: Any) -> Codes:
     """Build a table of ids in the order of their first event, and each event's index into it.
 
-    Takes lists and columns of what `Limiter.spend` takes: texts, integers, UTF-8 bytes, addresses.
-    A number and the same number as text are one id. The columns of a dict are parts of one id.
+    Takes lists and columns of what `Limiter.spend` takes: strings, integers, UTF-8 bytes and
+    addresses. A number and the same number as a string are one id.
 
     Raises:
         TypeError: The argument is not a column of ids, or a value is not an id; a note says where.
@@ -50,9 +50,7 @@ def factorise(value: Any) -> Codes:
     >>> factorise(["grace", "ada", "grace"]).clients
     ['grace', 'ada']
     """
-    if isinstance(value, Mapping):
-        return _by_parts([factorise(column) for column in value.values()])
-    if isinstance(value, (str, bytes)) or not _is_column(value):
+    if isinstance(value, (str, bytes, Mapping)) or not _is_column(value):
         raise TypeError(f"ids must be a column of ids, found a single value {value!r}")
     library = type(value).__module__.partition(".")[0]
     if library == "pandas":
@@ -78,17 +76,6 @@ def as_text(id: AnyId) -> str:
     ('7', 'ada')
     """
     return _core.factorise([id])[1][0]
-
-
-def _by_parts(columns: list[Codes]) -> Codes:
-    """Join the parts of ids by tabs; a tab in a part becomes a space."""
-    if not columns or len({len(column.codes) for column in columns}) > 1:
-        raise ValueError("ids needs at least one column, and its columns must have the same length")
-    rows = np.stack([column.codes for column in columns], axis=1)
-    found, codes = np.unique(rows, axis=0, return_inverse=True)
-    texts = [[part.replace("\t", " ") for part in column.clients] for column in columns]
-    names = ("\t".join(map(list.__getitem__, texts, row)) for row in found.tolist())
-    return _codes_as_text(codes.reshape(-1), list(names))
 
 
 def _is_column(value: Any) -> bool:

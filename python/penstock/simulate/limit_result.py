@@ -102,7 +102,6 @@ class LimitResult:
             most events.
         first_ns: Time of the first event, in nanoseconds since the clock's origin.
         last_ns: Time of the last event.
-        tables: Which limit denied, by limit and by route; empty without routes.
         bucket: One bucket while it matters; None if it is not known.
     """
 
@@ -115,5 +114,4 @@ class LimitResult:
     clients: Table
     first_ns: int
     last_ns: int
-    tables: tuple[Table, ...] = ()
     bucket: Bucket | None = None

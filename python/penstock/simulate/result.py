@@ -13,7 +13,6 @@ from penstock.simulate.evaluator import NUMBERS
 from penstock.simulate.format import format_value
 from penstock.simulate.histogram import Bins
 from penstock.simulate.ids import as_text
-from penstock.simulate.optional import import_optional
 from penstock.simulate.times import parse_span
 from penstock.simulate.totals import MAX_BINS, Accumulator, WithTotals
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from penstock.simulate.ids import AnyId
     from penstock.simulate.limit_result import Bucket, LimitResult, PathLike
     from penstock.simulate.recommendation import Recommendation
-    from penstock.simulate.routes import Routes
     from penstock.simulate.trace import Trace
 
 
@@ -50,17 +48,14 @@ class Simulation(WithTotals):
         ordered: Trace | None = None,
         order: NDArray[np.intp] | None = None,
         buckets: Trace | None = None,
-        routes: Routes | None = None,
         described: tuple[str, str] = ("", ""),
     ) -> None:
         """Hold the columns of `ordered`, which is `trace` sorted by the indices `order`.
 
-        Totals are those of `buckets`, the same events by their buckets; None: not known yet. With
-        routes, they are by client and route. Without an evaluator, `described` says what the limit
-        is and admits.
+        Totals are those of `buckets`, the same events by their buckets; None: not known yet.
+        Without an evaluator, `described` says what the limit is and admits.
         """
         self.trace = trace
-        self._routes = routes
         self._described = described
         self._buckets = buckets
         self._ordered = trace if ordered is None else ordered
@@ -125,7 +120,7 @@ class Simulation(WithTotals):
 
     def _totals(self) -> Accumulator:
         if self._accumulator is None:
-            accumulator = Accumulator(self._routes)
+            accumulator = Accumulator()
             if self._evaluator is None:
                 accumulator.add(self._by_bucket(), self._columns)
             else:
@@ -139,18 +134,6 @@ class Simulation(WithTotals):
         if self._evaluator is not None:
             return self._evaluator.by_bucket(self._ordered)
         return self._buckets or self._ordered
-
-    def of_whole(self, trace: Trace, order: NDArray[np.intp] | None) -> Simulation:
-        """Return these decisions as those of `trace`, which is sorted by the indices `order`."""
-        return Simulation(
-            trace,
-            self._columns,
-            ordered=self.trace,
-            order=order,
-            buckets=self._buckets,
-            routes=self._routes,
-            described=self._described,
-        )
 
     def binned(self, width: Any) -> Bins:
         """Count events in bins of equal width, which start at multiples of the width.
@@ -205,7 +188,6 @@ class Simulation(WithTotals):
             ordered[kept],
             columns,
             buckets=self._by_bucket()[kept],
-            routes=self._routes,
             described=self._describe(),
         )
 
@@ -236,12 +218,11 @@ class Simulation(WithTotals):
         return replace(result, bucket=self._bucket_of(self._evaluator, shown))
 
     def _bucket_of(self, evaluator: Evaluator, id: str) -> Bucket | None:
-        trace, name = evaluator.by_bucket(self._ordered), evaluator.canonical_id(id)
+        trace, (name, limit) = evaluator.by_bucket(self._ordered), evaluator.bucket_of(id)
         number = trace.clients.index(name) if name in trace.clients else -1
         mine = np.flatnonzero(trace.client_indices == number)
         if len(mine) == 0:
             raise KeyError(f"the trace has no event of {name!r}")
-        limit = evaluator.limit_of(trace, number)
         return bucket_of(name, limit, trace.take(mine), self._sorted_column("allowed")[mine])
 
     def _describe(self) -> tuple[str, str]:
@@ -312,7 +293,9 @@ class Simulation(WithTotals):
 
     def to_dict(self) -> dict[str, NDArray[Any]]:
         """Return all columns as arrays, by name; `id`, `cost`, `duration` if the trace has them."""
-        return self._all_columns(self.ids)
+        columns = self.trace.columns(self.ids)
+        del columns["time"]
+        return {"time_ns": self.times, **columns, **self._decisions()}
 
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame` of the trace, as `Trace.to_pandas`, and of its decisions.
@@ -325,36 +308,8 @@ class Simulation(WithTotals):
             frame[name] = column
         return frame
 
-    def to_arrow(self) -> Any:
-        """Return a `pyarrow.Table` with the ids as a dictionary.
-
-        Raises:
-            ImportError: PyArrow is not installed.
-        """
-        pyarrow = import_optional("pyarrow", "to_arrow()")
-        ids, trace = None, self.trace
-        if trace.codes is not None:
-            ids = pyarrow.DictionaryArray.from_arrays(
-                pyarrow.array(trace.codes), pyarrow.array(list(trace.clients))
-            )
-        return pyarrow.table(self._all_columns(ids))
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Export all columns through the Arrow interface, which needs PyArrow."""
-        return self.to_arrow().__arrow_c_stream__(requested_schema)
-
-    def _all_columns(self, ids: Any) -> dict[str, Any]:
-        columns = self.trace.columns(ids)
-        del columns["time"]
-        return {"time_ns": self.times, **columns, **self._decisions()}
-
     def _decisions(self) -> dict[str, Any]:
-        columns: dict[str, Any] = {name: self._column(name) for name in ("allowed", *NUMBERS)}
-        if self._routes is not None:
-            columns["route"] = np.array(self._routes.labels, object)[self._column("route")]
-            names = np.array([*self._routes.names, None], object)
-            columns["denied_by"] = names[self._column("denied_by")]
-        return columns
+        return {name: self._column(name) for name in ("allowed", *NUMBERS)}
 
     def __getstate__(self) -> dict[str, Any]:
         # The totals are counted again where they are needed.

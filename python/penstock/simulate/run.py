@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock._core import Limit
-from penstock.simulate.evaluator import NUMBERS, Evaluator, LimitFeed, parse_limits
+from penstock.simulate.evaluator import INVALID, NUMBERS, Evaluator, LimitFeed, parse_limits
 from penstock.simulate.ids import Codes
 from penstock.simulate.log.reader import Chunk
 from penstock.simulate.result import Simulation
-from penstock.simulate.routes import INVALID, RouteFeed, Routes
 from penstock.simulate.totals import Accumulator, WithTotals
 from penstock.simulate.trace import Trace
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.simulate.evaluator import AnyLimits
-    from penstock.simulate.routes import AnyRoutes
 
 
 _ALL: Final = ("allowed", *NUMBERS)
@@ -36,31 +33,23 @@ def simulate(
     costs: Any = None,
     *,
     name: str | None = None,
-    routes: AnyRoutes | None = None,
     sort: bool = False,
     unit: str | None = None,
     durations: Any = None,
 ) -> Simulation:
-    """Evaluate a limit over a trace, event by event; with routes, several limits together.
+    """Evaluate a limit over a trace, event by event.
 
     Each decision is identical to the one of a `Limiter` at that instant: the engine is the same,
     only the clock is virtual. Every event spends, as `Limiter.spend` does; shadow mode is ignored.
 
     Args:
-        limits: A limit, a text such as `100/minute`, or limits with their overrides.
+        limits: A limit, a rate string such as `100/minute`, or limits with their overrides.
         times: A `Trace`, any object with `times`, `ids` and `costs`, or times as `Trace` takes
             them.
         ids: As for `Trace`; only with times.
         costs: As for `Trace`; only with times.
         name: The name of the limit; optional if there is only one. A single limit needs a name
             only for a phase per key.
-        routes: The limits that a request spends, by its path and method: a list of dicts, or a
-            routes file. The first route that matches is the request's; a request without a route is
-            allowed. If a limit denies, nothing is spent, as with `Limiter.spend_all`. A route has
-            `limits`, a list of names or a dict of names to `id` (a field of the trace's ids; by
-            default the first one, which is the client; None for one shared bucket) and `cost`. It
-            may have `path`, a pattern with `*` and `?`, and `method`, one or several; these are
-            fields of the ids, too.
         sort: Whether to sort the events by time first. The decisions keep the order of the events
             as given.
         unit: As for `Trace`; only with times.
@@ -70,28 +59,18 @@ def simulate(
     Raises:
         ValueError: The events are not sorted by time and `sort` is False, or the trace is not
             valid.
-        ConfigError: A route is not valid, or needs a field that the ids do not have.
         UnknownLimit: No limit has this name.
         InvalidId: An id does not match the limit's id format.
         CostError: The limit can never allow a cost; a note says where it is.
 
-    Examples:
-        >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).allowed.tolist()
-        [True, True, False, True]
-        >>> ids = {"address": ["192.0.2.1"] * 3, "path": ["/login", "/login", "/"]}
-        >>> routes = [{"path": "/login", "limits": ["Login"]}, {"limits": ["All"]}]
-        >>> limits = {"Login": "1/minute", "All": "9/minute"}
-        >>> simulate(limits, Trace([0.0, 0.1, 0.2], ids), routes=routes).by_route()["denied_by"]
-        ['Login 1', '', '']
+    >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).allowed.tolist()
+    [True, True, False, True]
     """
     trace = as_trace(times, ids, costs, unit, durations)
     order = None
     if sort and not trace.is_sorted:
         order = np.argsort(trace.times, kind="stable")
     ordered = trace if order is None else trace.take(order)
-    if routes is not None:
-        part = Simulator(limits, name, routes=routes).feed(ordered)
-        return part.of_whole(trace, order)
     evaluator = Evaluator(parse_limits(limits), name)
     columns = evaluator.columns(ordered, ["allowed"])
     return Simulation(trace, columns, evaluator=evaluator, ordered=ordered, order=order)
@@ -112,7 +91,6 @@ class Simulator(WithTotals):
     Args:
         limits: As for `simulate`.
         name: As for `simulate`.
-        routes: As for `simulate`.
         skip_invalid: Whether events whose id does not match the limit's id format are left out
             and counted, instead of being an error.
         denies_excess: Whether events that cost more than their limit ever admits are denied,
@@ -130,14 +108,13 @@ class Simulator(WithTotals):
         limits: AnyLimits,
         name: str | None = None,
         *,
-        routes: AnyRoutes | None = None,
         skip_invalid: bool = False,
         denies_excess: bool = False,
     ) -> None:
-        self._routes = None if routes is None else Routes.of(routes)
-        self._feed = _feed_of(limits, name, self._routes, denies_excess=denies_excess)
+        self._evaluator = Evaluator(parse_limits(limits), name)
+        self._feed = LimitFeed(self._evaluator, denies_excess=denies_excess)
         self._skip_invalid = skip_invalid
-        self._accumulator = Accumulator(self._routes)
+        self._accumulator = Accumulator()
         self.events = 0
         self.denied = 0
         self.invalid = 0
@@ -176,7 +153,7 @@ class Simulator(WithTotals):
                 raise ValueError(f"columns must be among {', '.join(_ALL)}, found {column!r}")
         part = as_trace(times, ids, costs, unit, durations)
         numbers = self._feed.number(part, skip_invalid=self._skip_invalid)
-        if self._skip_invalid and (numbers == INVALID).any():
+        if self._skip_invalid and numbers is not None and (numbers == INVALID).any():
             part, numbers = self._without_invalid(part, numbers)
         result = self._feed.evaluate(part, numbers, {*columns, "retry_after_ns"})
         buckets = self._feed.by_bucket(part, numbers)
@@ -186,15 +163,13 @@ class Simulator(WithTotals):
         self.denied += int(np.count_nonzero(denied))
         # All others have a time at which they would be admitted.
         self.excess += int(np.count_nonzero(result["retry_after_ns"][denied] == 0))
-        return Simulation(
-            part, result, buckets=buckets, routes=self._routes, described=self._describe()
-        )
+        return Simulation(part, result, buckets=buckets, described=self._describe())
 
     def _totals(self) -> Accumulator:
         return self._accumulator
 
     def _describe(self) -> tuple[str, str]:
-        return self._feed.described
+        return self._evaluator.described
 
     def _without_invalid(
         self, part: Trace, numbers: NDArray[np.uint32]
@@ -227,19 +202,6 @@ class Simulator(WithTotals):
         return f"<Simulator {self._feed.name}: {self.events:,} events, {self.denied:,} denied>"
 
 
-def _feed_of(
-    limits: AnyLimits, name: str | None, routes: Routes | None, *, denies_excess: bool
-) -> LimitFeed | RouteFeed:
-    parsed = parse_limits(limits)
-    if routes is None:
-        return LimitFeed(Evaluator(parsed, name), denies_excess=denies_excess)
-    if name is not None:
-        raise ValueError("the routes name the limits; pass routes= or name=, not both")
-    if isinstance(parsed, Limit):
-        raise TypeError("routes name limits, so limits must have names; pass {'Name': limit}")
-    return RouteFeed(parsed, routes, denies_excess=denies_excess)
-
-
 def as_trace(
     times: Any, ids: Any = None, costs: Any = None, unit: str | None = None, durations: Any = None
 ) -> Trace:
@@ -255,9 +217,7 @@ def as_trace(
         if isinstance(times, Chunk):
             # The reader made the codes: nothing of its growing table is checked again.
             codes = Codes(times.codes, times.clients)
-            trace = Trace(times.times, codes, times.costs, unit="ns", durations=times.durations)
-            trace.fields = times.fields
-            return trace
+            return Trace(times.times, codes, times.costs, unit="ns", durations=times.durations)
         columns = (_column(times, name) for name in ("times", "ids", "costs"))
         return Trace(*columns, unit=unit, durations=_column(times, "durations"))
     return Trace(times, ids, costs, unit=unit, durations=durations)

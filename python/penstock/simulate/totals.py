@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,12 +12,11 @@ from penstock.simulate.limit_result import LimitResult, Summary
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
 
-    from penstock.simulate.routes import Routes
     from penstock.simulate.trace import Trace
 
 
@@ -44,74 +42,12 @@ _WAITS: Final = (
 _LONGER: Final = "over 24 hours"
 
 
-class RouteTotals:
-    """Counts which limit denied, by route and by client."""
-
-    def __init__(self, routes: Routes) -> None:
-        self._routes: Final = routes
-        size = len(routes.labels)
-        self._events = np.zeros(size, np.int64)
-        self._denied = np.zeros((size, len(routes.names)), np.int64)
-        # For each client and limit with a denied event, how many.
-        self._by_client: Final[Counter[tuple[int, int]]] = Counter()
-
-    def add(self, clients: NDArray[np.uint32], columns: Mapping[str, NDArray[Any]]) -> None:
-        """Add the decisions on some events, given their clients."""
-        denied = ~columns["allowed"]
-        route, limit = columns["route"], columns["denied_by"]
-        self._events += np.bincount(route, minlength=len(self._events))
-        np.add.at(self._denied, (route[denied], limit[denied]), 1)
-        pairs = clients[denied].astype(np.int64) * len(self._routes.names) + limit[denied]
-        found, counts = np.unique(pairs, return_counts=True)
-        for pair, count in zip(found.tolist(), counts.tolist(), strict=True):
-            self._by_client[divmod(pair, len(self._routes.names))] += count
-
-    def by_limit(self) -> Table:
-        """Return a row for each limit."""
-        denied, of_route = self._denied.sum(axis=0), self._denied.sum(axis=1)
-        spends = self._routes.spending
-        requests = self._events @ spends
-        columns = {
-            "limit": self._routes.names,
-            "requests": requests.tolist(),
-            "allowed": ((self._events - of_route) @ spends).tolist(),
-            "denied": denied.tolist(),
-            "denied_share": (denied / np.maximum(requests, 1)).tolist(),
-        }
-        return Table("Limits", columns)
-
-    def by_route(self) -> Table:
-        """Return a row for each route, and one for all other requests."""
-        denied = self._denied.sum(axis=1)
-        columns = {
-            "route": self._routes.labels,
-            "events": self._events.tolist(),
-            "denied": denied.tolist(),
-            "denied_share": (denied / np.maximum(self._events, 1)).tolist(),
-            "denied_by": [self._listed(enumerate(row)) for row in self._denied.tolist()],
-        }
-        return Table("Routes", columns)
-
-    def denied_by(self, clients: Sequence[int]) -> list[str]:
-        """Return for each client which limits denied how often, as text."""
-        limits = range(len(self._routes.names))
-        return [
-            self._listed((limit, self._by_client[client, limit]) for limit in limits)
-            for client in clients
-        ]
-
-    def _listed(self, counts: Iterable[tuple[int, int]]) -> str:
-        found = sorted((-count, self._routes.names[limit]) for limit, count in counts if count)
-        return ", ".join(f"{name} {-count:,}" for count, name in found)
-
-
 class Accumulator:
     """Counts decisions, part by part.
 
     Its memory grows with the clients and with the traffic of one minute, not with the events.
 
     Attributes:
-        routed: The counts by route; None without routes.
         histogram: The events over time.
         counts: The counts by client and by wait.
         clients: The table of the clients' ids.
@@ -120,8 +56,7 @@ class Accumulator:
         has_durations: Whether it is known how long requests took.
     """
 
-    def __init__(self, routes: Routes | None = None) -> None:
-        self.routed: Final = None if routes is None else RouteTotals(routes)
+    def __init__(self) -> None:
         self.histogram: Final = TimeHistogram()
         self.counts: Final = _core.Totals([seconds * _SECOND for _, seconds in _WAITS], _WIDTHS)
         self.clients: Sequence[str] = ()
@@ -149,8 +84,6 @@ class Accumulator:
             durations,
         )
         self.has_durations = durations is not None
-        if self.routed is not None:
-            self.routed.add(trace.client_indices, columns)
 
 
 class WithTotals:
@@ -219,34 +152,7 @@ class WithTotals:
         }
         if totals.has_durations:
             columns["most_in_flight"] = in_flight[indices].tolist()
-        if totals.routed is not None:
-            columns["denied_by"] = totals.routed.denied_by(indices.tolist())
         return Table(caption, columns)
-
-    def by_limit(self) -> Table:
-        """Return a row for each limit of the routes: the requests that spend it, and its denials.
-
-        A request that several limits deny is counted for the strictest one; `allowed` are the
-        requests that no limit denied.
-
-        Raises:
-            ValueError: The simulation has no routes.
-        """
-        return self._route_totals().by_limit()
-
-    def by_route(self) -> Table:
-        """Return a row for each route, with the limits that denied; the last row is for the rest.
-
-        Raises:
-            ValueError: The simulation has no routes.
-        """
-        return self._route_totals().by_route()
-
-    def _route_totals(self) -> RouteTotals:
-        routed = self._totals().routed
-        if routed is None:
-            raise ValueError("there is one limit for all events; pass routes= to simulate several")
-        return routed
 
     def limit_result(self, title: str = "", *, max_bins: int = MAX_BINS) -> LimitResult:
         """Return what reports and plots show.
@@ -274,5 +180,4 @@ class WithTotals:
             ),
             first_ns=totals.first_ns or 0,
             last_ns=totals.last_ns,
-            tables=() if totals.routed is None else (self.by_limit(), self.by_route()),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
 
 import numpy as np
@@ -52,7 +51,6 @@ class LogOptions(TypedDict, total=False):
     duration_unit: str | None
     ended: bool
     time: str | None
-    time_unit: str | None
     tz: str | datetime.tzinfo
     ipv6_prefix: int
     where: str | Iterable[str]
@@ -70,9 +68,8 @@ class Trace:
 
     Args:
         times: Integer nanoseconds, float seconds, datetime64 or datetimes, in any order.
-        ids: The clients, one for each time: texts, numbers, addresses; or a dict of such columns,
-            such as `{"address": …, "method": …, "path": …}`, for ids of several parts. None: all
-            events are one client's, with the id `*`.
+        ids: The clients, one for each time: strings, numbers, addresses. None: all events are one
+            client's, with the id `*`.
         costs: Tokens, one number for all events or one for each. None: 1 each.
         name: A name to show.
         unit: The unit of times that are numbers: `"s"`, `"ms"`, `"us"` or `"ns"`. None: integers
@@ -81,7 +78,6 @@ class Trace:
             None: not known.
 
     Attributes:
-        fields: The names of the parts of an id; empty if it has only one.
         name: The name to show.
         skipped: The lines that were left out of the log; None if the trace is not a whole log.
 
@@ -100,7 +96,6 @@ class Trace:
         "_costs",
         "_durations",
         "_times",
-        "fields",
         "name",
         "skipped",
     )
@@ -119,7 +114,6 @@ class Trace:
     ) -> None:
         codes: NDArray[np.uint32] | None = None
         clients: Sequence[str] = (EVERYONE,)
-        self.fields: tuple[str, ...] = tuple(ids) if isinstance(ids, Mapping) else ()
         if ids is not None:
             codes, clients = ids if isinstance(ids, Codes) else factorise(ids)
         self._times = parse_times(times, unit)
@@ -174,8 +168,8 @@ class Trace:
         Args:
             path: A file, several files, a pattern such as `access.log*`, or `-` for standard input.
             **options: Options of `penstock.simulate.log.read_log`: `format`, `id`, `cost`,
-                `duration`, `duration_unit`, `ended`, `time`, `time_unit`, `tz`, `ipv6_prefix`,
-                `where`, `trusted_proxies`, `hops`, `max_bad`, `progress`.
+                `duration`, `duration_unit`, `ended`, `time`, `tz`, `ipv6_prefix`, `where`,
+                `trusted_proxies`, `hops`, `max_bad`, `progress`.
 
         Returns:
             The trace; its `skipped` has the number of lines that were left out, and the first of
@@ -197,7 +191,6 @@ class Trace:
         name = ", ".join(files[:_MAX_FILES]) + (", …" if len(files) > _MAX_FILES else "")
         ids = table if "id" in reader.report.fields else None
         trace = LogTrace(whole.times, ids, whole.costs, name, unit="ns", durations=whole.durations)
-        trace.fields = reader.fields.ids
         trace = trace.sorted()
         trace.skipped = reader.report
         return trace
@@ -324,11 +317,9 @@ class Trace:
         codes = None if self._codes is None else Codes(self._codes[indices], self._clients)
         costs = None if self._costs is None else self._costs[indices]
         durations = None if self._durations is None else self._durations[indices]
-        taken = type(self)(
+        return type(self)(
             self._times[indices], codes, costs, self.name, unit="ns", durations=durations
         )
-        taken.fields = self.fields
-        return taken
 
     def head(self, events: int = 5) -> Table:
         """Return a table of the first events.

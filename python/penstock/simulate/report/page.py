@@ -247,7 +247,7 @@ def _result(result: LimitResult, index: int) -> dict[str, Any]:
     clients = result.clients
     if summary.clients_denied > len(clients):
         note = f"The first {len(clients)} of {summary.clients_denied:,} clients with denied events."
-    shown["tables"] = [*(_table(each) for each in result.tables), _table(clients, note)]
+    shown["table"] = _table(clients, note)
     waits = result.waits
     while waits and not waits[-1][1]:
         waits = waits[:-1]
