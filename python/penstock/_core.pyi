@@ -470,7 +470,8 @@ class Limits(Mapping[str, Limit]):
         Args:
             rows: Tuples `(name, id, limit)` or `(name, id, limit, comment)`. A limit is a `Limit`,
                 a rate string such as `"100/minute"`, or a mapping with the fields of an overrides
-                file. The comment is a string or `None`. A row that is `None` is counted but ignored.
+                file. The comment is a string or `None`. A row that is `None` is counted but
+                ignored.
 
         Returns:
             The limits, and for each skipped row its index, from 0, and its error. In the result of

@@ -40,11 +40,11 @@ def run(options: Namespace) -> int:
     if options.json:
         print(json.dumps({"problems": [], "limits": list(limits)}, ensure_ascii=False))
     else:
-        found = [f"{options.limits}: {pluralize(len(limits), 'limit')}"]
+        counts = [f"{options.limits}: {pluralize(len(limits), 'limit')}"]
         if options.overrides is not None:
             overrides = sum(limits.override_counts().values())
-            found.append(f"{options.overrides}: {pluralize(overrides, 'override')}")
-        print(*found, "no errors", sep=", ")
+            counts.append(f"{options.overrides}: {pluralize(overrides, 'override')}")
+        print(*counts, "no errors", sep=", ")
     return 0
 
 

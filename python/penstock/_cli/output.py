@@ -26,7 +26,7 @@ _MAX_FACT: Final = 1_000
 
 
 class _Grid(NamedTuple):
-    """Rows of texts.
+    """Rows of cells.
 
     Attributes:
         rows: The rows, without the heads.

@@ -179,7 +179,7 @@ def _periods(text: str) -> list[str]:
     """Check lengths of time, separated by commas.
 
     Raises:
-        ArgumentTypeError: A text is no length of time.
+        ArgumentTypeError: An argument is no length of time.
     """
     periods = [each.strip() for each in text.split(",")]
     try:
@@ -260,7 +260,7 @@ def _check_logs(logs: Sequence[str]) -> None:
 def _message(error: Exception) -> str:
     """Return the message of an error with the command's options in place of those of Python."""
     first, *lines = str(error).split("\n")
-    first = _OPTION.sub(lambda found: f"--{found[1].replace('_', '-')} ", first)
+    first = _OPTION.sub(lambda match: f"--{match[1].replace('_', '-')} ", first)
     # No blank before a comma or at the end.
     return "\n".join([re.sub(r"(--[a-z-]+) (?=[.,:; ]|$)", r"\1", first), *lines])
 
@@ -292,7 +292,7 @@ def _recommend(
     if chunks is None:
         return {}, []
     try:
-        found = recommend(
+        recommended = recommend(
             as_trace(concat_chunks(chunks)),
             options.period,
             exclude=_clients(options.exclude),
@@ -300,13 +300,13 @@ def _recommend(
             limits=selected.limits,
             name=selected.name,
         )
-        found = found if options.choose is None else found.choose(options.choose)
+        recommended = recommended if options.choose is None else recommended.choose(options.choose)
     except (penstock.Error, ValueError) as error:
         return {}, [f"no limit can be recommended for {selected.name}: {_message(error)}"]
     except KeyError as error:
         # The text of a KeyError has quotes around it.
         raise CommandError(f"--{error.args[0]}", WRONG_USE) from error
-    return {selected.name: found}, []
+    return {selected.name: recommended}, []
 
 
 def _write(

@@ -43,14 +43,16 @@ class Check(NamedTuple):
 
     def problems(self) -> list[str]:
         """Return what is wrong, with the clients; empty if the check passes."""
-        found = []
+        problems = []
         if self.max_denied is not None and self.denied_share > self.max_denied:
             share = format_value("denied_share", self.denied_share)
             most = format_value("denied_share", self.max_denied)
-            found.append(f"{share} of the events are denied, more than {most}: {_who(self.denied)}")
+            problems.append(
+                f"{share} of the events are denied, more than {most}: {_who(self.denied)}"
+            )
         if len(self.protected):
-            found.append(f"protected clients are denied: {_who(self.protected)}")
-        return found
+            problems.append(f"protected clients are denied: {_who(self.protected)}")
+        return problems
 
 
 class Change(NamedTuple):

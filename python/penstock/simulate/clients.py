@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 AnyClients: TypeAlias = "Iterable[AnyId]"
 
 
-def named_clients(text: str) -> list[str]:
-    """Return the clients that an option names: the lines of a file, or the text itself.
+def named_clients(named: str) -> list[str]:
+    """Return the clients that an option names: the lines of a file, or the argument itself.
 
     Lines that begin with `#` are comments.
 
     >>> named_clients("198.51.100.0/24")
     ['198.51.100.0/24']
     """
-    file = Path(text)
+    file = Path(named)
     if not file.is_file():
-        return [text]
+        return [named]
     lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -52,39 +52,39 @@ def match_clients(
     """
     if isinstance(named, (str, bytes)):
         raise TypeError(f"clients must be a list of ids, found a single one: {named!r}")
-    found = np.zeros(len(clients), np.bool_)
+    is_named = np.zeros(len(clients), np.bool_)
     unknown: list[str] = []
-    texts = [spell(as_text(id)) for id in named]
-    if not texts:
-        return found, unknown
+    names = [spell(as_text(id)) for id in named]
+    if not names:
+        return is_named, unknown
     numbers: dict[str, list[int]] = {}
     for number, id in enumerate(clients):
         if (client := id.partition("\t")[0]) != id:
             numbers.setdefault(client, []).append(number)
         numbers.setdefault(id, []).append(number)
-    networks = [network for text in texts if (network := _network(text)) is not None]
+    networks = [network for name in names if (network := _network(name)) is not None]
     addresses = _addresses(numbers) if networks else {}
-    for text in texts:
-        own = numbers.get(text) or numbers.get(canonical_address(text, IPV6_PREFIX) or "")
-        if own is None and (network := _network(text)) is not None:
+    for name in names:
+        own = numbers.get(name) or numbers.get(canonical_address(name, IPV6_PREFIX) or "")
+        if own is None and (network := _network(name)) is not None:
             own = [
                 number
                 for client, address in addresses.items()
                 if address.version == network.version and address in network
                 for number in numbers[client]
             ]
-        elif own is None and ("*" in text or "?" in text):
+        elif own is None and ("*" in name or "?" in name):
             own = [
                 number
                 for client, each in numbers.items()
-                if matches_pattern(client, text)
+                if matches_pattern(client, name)
                 for number in each
             ]
         if own:
-            found[own] = True
+            is_named[own] = True
         else:
-            unknown.append(text)
-    return found, unknown
+            unknown.append(name)
+    return is_named, unknown
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
@@ -101,10 +101,10 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
 def _addresses(
     clients: Iterable[str],
 ) -> dict[str, ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    found = {}
+    addresses = {}
     for client in clients:
         try:
-            found[client] = ipaddress.ip_address(client)
+            addresses[client] = ipaddress.ip_address(client)
         except ValueError:
             continue
-    return found
+    return addresses

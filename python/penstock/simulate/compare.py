@@ -184,20 +184,20 @@ def compare(
         events = events.sorted()
 
     def simulated(index: int) -> Simulation:
-        found = simulate(parsed[index], events, name=name if is_labelled else UNNAMED)
-        found.summary()
-        return found
+        simulation = simulate(parsed[index], events, name=name if is_labelled else UNNAMED)
+        simulation.summary()
+        return simulation
 
     labels = [_label(setting) for setting in settings]
     bar = make_bar(progress, total=len(parsed), desc="compare", unit="limit")
-    found: dict[int, Simulation] = {}
+    simulations: dict[int, Simulation] = {}
     pool = ThreadPoolExecutor(os.cpu_count() or 1)
     try:
         futures = {pool.submit(simulated, index): index for index in range(len(parsed))}
         for future in as_completed(futures):
             index = futures[future]
             try:
-                found[index] = future.result()
+                simulations[index] = future.result()
             except Exception as error:
                 error.add_note(f"this is {labels[index]!r} of limits")
                 raise
@@ -208,7 +208,7 @@ def compare(
         pool.shutdown(cancel_futures=True)
         if bar is not None:
             bar.close()
-    return Comparison(settings, parsed, {label: found[i] for i, label in enumerate(labels)})
+    return Comparison(settings, parsed, {label: simulations[i] for i, label in enumerate(labels)})
 
 
 def _label(setting: Mapping[str, Any]) -> str:
@@ -252,11 +252,11 @@ def _settings(limits: Any) -> tuple[list[dict[str, Any]], list[Any], bool]:
     return settings, parsed, is_labelled
 
 
-def _values(given: Any) -> list[Any]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        given = [given]
+def _values(values: Any) -> list[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        values = [values]
     # NumPy numbers become Python numbers, which limits need.
-    return [getattr(value, "item", lambda value=value: value)() for value in given]
+    return [getattr(value, "item", lambda value=value: value)() for value in values]
 
 
 def _construct(setting: Mapping[str, Any]) -> Limit:

@@ -45,7 +45,7 @@ def factorise(value: Any) -> Codes:
 
     Raises:
         TypeError: The argument is not a column of ids, or a value is not an id; a note says where.
-        InvalidId: A text that cannot be encoded as UTF-8.
+        InvalidId: An id that cannot be encoded as UTF-8.
 
     >>> factorise(["grace", "ada", "grace"]).clients
     ['grace', 'ada']
@@ -95,8 +95,7 @@ def _by_numpy(ids: NDArray[Any]) -> Codes:
         ids = ids.astype(f"{kind}8", copy=False)
     elif kind != "U" or width == 0:
         if kind not in "OST":
-            found = f"an array of {ids.dtype}"
-            raise TypeError(f"ids must be texts or whole numbers, found {found}")
+            raise TypeError(f"ids must be strings or whole numbers, found an array of {ids.dtype}")
         return _one_by_one(ids.tolist())
     # Ids with equal bytes are equal, so no value has to become a Python object.
     ids = np.ascontiguousarray(ids)
@@ -115,7 +114,7 @@ def _by_pyarrow(ids: Any) -> Codes:
     if isinstance(ids, pyarrow.ChunkedArray):
         ids = ids.combine_chunks()
     if isinstance(ids, pyarrow.ChunkedArray):
-        # The texts do not fit into one chunk.
+        # The strings do not fit into one chunk.
         return _one_by_one(ids.to_pylist())
     encoded = ids if isinstance(ids, pyarrow.DictionaryArray) else ids.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)

@@ -39,7 +39,7 @@ class Candidate:
         limit: The limit.
         suffices_for: The clients that it suffices for, such as `99.9 %` or `everyone`.
         period_ns: The period in nanoseconds; 0 for requests in flight.
-        unit: The period as text, such as `busiest minute`.
+        unit: The words for the period, such as `busiest minute`.
         most: For each client, the most tokens that it spends in one period, or holds at once.
         is_far: Whether each client is far from the rest, and was set aside.
         denied: For each client, its denied events.
@@ -126,9 +126,9 @@ class Recommendation:
             row: The row of the table. None: the chosen one.
         """
         denied = self.candidates[self.chosen if row is None else row - 1].denied
-        found = np.flatnonzero(denied)
+        clients = np.flatnonzero(denied)
         return self._clients_table(
-            "Clients denied something", found[np.argsort(-denied[found], kind="stable")], denied
+            "Clients denied something", clients[np.argsort(-denied[clients], kind="stable")], denied
         )
 
     def far(self) -> Table:
@@ -137,12 +137,12 @@ class Recommendation:
         `times_next` is how many times as much as the largest of the rest a client needs.
         """
         each = self.candidates[self.chosen]
-        found = np.flatnonzero(each.is_far & (self.events > 0))
-        found = found[np.argsort(-each.most[found], kind="stable")]
-        table = self._clients_table("Clients far from the rest", found, each.denied)
+        clients = np.flatnonzero(each.is_far & (self.events > 0))
+        clients = clients[np.argsort(-each.most[clients], kind="stable")]
+        table = self._clients_table("Clients far from the rest", clients, each.denied)
         columns = table.to_dict()
         rest = each.most[~each.is_far]
-        need = each.most[found]
+        need = each.most[clients]
         columns |= {
             each.unit.replace(" ", "_"): need.tolist(),
             "times_next": (need / max(int(rest.max(initial=0)), 1)).tolist(),

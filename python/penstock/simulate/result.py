@@ -139,7 +139,7 @@ class Simulation(WithTotals):
         """Count events in bins of equal width, which start at multiples of the width.
 
         Args:
-            width: The width of a bin: a text with units, seconds, or a `timedelta`.
+            width: The width of a bin: a string with units, seconds, or a `timedelta`.
 
         Raises:
             ValueError: There would be more than ten million bins.

@@ -51,7 +51,7 @@ def simulate(
         name: The name of the limit; optional if there is only one. A single limit needs a name
             only for a phase per key.
         sort: Whether to sort the events by time first. The decisions keep the order of the events
-            as given.
+            in the argument.
         unit: As for `Trace`; only with times.
         durations: As for `Trace`; only with times. The totals then have the most requests that were
             in flight at once; denied requests are not in flight.

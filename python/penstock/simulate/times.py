@@ -28,7 +28,7 @@ _UNITS: Final = {"s": _NS, "ms": 1_000_000, "us": 1_000, "ns": 1}
 # From 2001 to 2128, in nanoseconds of the unit.
 _DATES: Final = (10**18, 5 * 10**18)
 _EXPECTED: Final = "whole nanoseconds, float seconds, datetime64 or datetimes"
-_TEXTS: Final = "; convert texts, for example with pandas.to_datetime"
+_STRINGS: Final = "; convert strings, for example with pandas.to_datetime"
 
 
 def parse_times(value: Any, unit: str | None = None) -> NDArray[np.int64]:
@@ -85,7 +85,7 @@ def _scaled(times: NDArray[np.int64], nanoseconds: int) -> NDArray[np.int64]:
 
 
 def parse_instant(value: Any, what: str) -> int:
-    """Convert one time to nanoseconds: numbers are seconds, a text is a date and time in UTC.
+    """Convert one time to nanoseconds: numbers are seconds, a string is a date and time in UTC.
 
     >>> parse_instant(1.5, "start"), parse_instant(2, "start")
     (1500000000, 2000000000)
@@ -109,7 +109,7 @@ def parse_instant(value: Any, what: str) -> int:
 
 
 def parse_span(value: Any, what: str) -> int:
-    """Convert a length of time to nanoseconds: a text with units, seconds, or a `timedelta`.
+    """Convert a length of time to nanoseconds: a string with units, seconds, or a `timedelta`.
 
     Raises:
         ValueError: It is not a positive length of time, or is too long.
@@ -117,10 +117,10 @@ def parse_span(value: Any, what: str) -> int:
     >>> parse_span("1h30m", "width")
     5400000000000
     """
-    found = parse_duration(value, what)
-    if found == 0:
+    span = parse_duration(value, what)
+    if span == 0:
         raise ValueError(f"{what} must be longer than 0s, found {value!r}")
-    return found
+    return span
 
 
 def _array(value: Any) -> NDArray[Any]:
@@ -146,7 +146,7 @@ def _refuse(array: NDArray[Any]) -> NDArray[np.int64]:
     if array.dtype.kind == "b":
         found += "; check that it is the right column"
     if array.dtype.kind in "UST":
-        found += _TEXTS
+        found += _STRINGS
     raise TypeError(f"times must be {_EXPECTED}, found {found}")
 
 
@@ -227,8 +227,8 @@ def _one(value: Any) -> int:
             return int(_dates(np.array([value]))[0])
         case _:
             pass
-    texts = _TEXTS if isinstance(value, str) else ""
-    raise TypeError(f"times must be {_EXPECTED}, found {name_value(value)}{texts}")
+    hint = _STRINGS if isinstance(value, str) else ""
+    raise TypeError(f"times must be {_EXPECTED}, found {name_value(value)}{hint}")
 
 
 _READERS: Final[dict[str, Callable[[NDArray[Any]], NDArray[np.int64]]]] = {

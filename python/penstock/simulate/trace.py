@@ -217,7 +217,7 @@ class Trace:
 
     @property
     def ids(self) -> NDArray[np.object_] | None:
-        """The id of each event, as text; None if all events are one client's."""
+        """The id of each event, as a string; None if all events are one client's."""
         if self._codes is None:
             return None
         table = np.empty(len(self._clients), np.object_)
@@ -270,7 +270,7 @@ class Trace:
         """Return the events from `start` on and before `end`.
 
         Args:
-            start: Seconds since the clock's origin, a datetime, or a text such as
+            start: Seconds since the clock's origin, a datetime, or a string such as
                 `2026-11-21T12:00`. None: from the first event.
             end: As `start`. None: to the last event.
 
@@ -467,15 +467,17 @@ def _costs_of(value: Any, events: int) -> NDArray[np.int64] | None:
 def _durations_of(value: Any, events: int) -> NDArray[np.timedelta64] | None:
     if value is None:
         return None
-    given = as_numpy(value, "durations")
-    if given.dtype.kind not in "mif" or given.ndim != 1:
+    column = as_numpy(value, "durations")
+    if column.dtype.kind not in "mif" or column.ndim != 1:
         raise TypeError(
-            f"durations must be a column of seconds or timedeltas, found an array of {given.dtype}"
+            f"durations must be a column of seconds or timedeltas, found an array of {column.dtype}"
         )
-    if len(given) != events:
-        raise ValueError(f"durations must be as long as times, found {len(given):,} for {events:,}")
-    is_span = given.dtype.kind == "m"
-    durations = given if is_span else np.round(given * 1e9)
+    if len(column) != events:
+        raise ValueError(
+            f"durations must be as long as times, found {len(column):,} for {events:,}"
+        )
+    is_span = column.dtype.kind == "m"
+    durations = column if is_span else np.round(column * 1e9)
     is_valid = (durations >= durations.dtype.type(0)) & (durations < durations.dtype.type(2**62))
-    refuse_first(~is_valid, given, "durations must be from 0 to 146 years")
+    refuse_first(~is_valid, column, "durations must be from 0 to 146 years")
     return np.ascontiguousarray(durations).astype("m8[ns]")

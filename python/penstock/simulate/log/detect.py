@@ -101,10 +101,10 @@ def detect_format(
         inner = _unwrapped(lines)
         shape = _auto(inner or lines, name, likely)
     elif format_name in _SHAPES:
-        found = _SHAPES[format_name](lines)
-        if found is None:
+        detected = _SHAPES[format_name](lines)
+        if detected is None:
             raise _error(f"{name} does not begin as a log in the format {format_name}", lines, name)
-        shape = found
+        shape = detected
     else:
         shape = _lines_of(line_format(format_name), lines)
     words = Counter(shape.words)
@@ -197,10 +197,10 @@ def _check_text(lines: list[str], head: bytes, name: str) -> None:
 
 def _unwrapped(lines: list[str]) -> list[str] | None:
     """Return the lines inside of Docker's json-file; None if it is another log."""
-    found = [_object(line) for line in lines]
+    rows = [_object(line) for line in lines]
     inner = [
         row["log"].rstrip("\r\n")
-        for row in found
+        for row in rows
         if isinstance(row.get("log"), str) and row.keys() <= _DOCKER
     ]
     return inner if len(inner) * 2 > len(lines) else None
@@ -209,16 +209,16 @@ def _unwrapped(lines: list[str]) -> list[str] | None:
 def _object(line: str) -> dict[str, Any]:
     """Return the JSON object in a line; an empty one if there is none."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(line)
-        if isinstance(found, dict):
-            return found
+        value = json.loads(line)
+        if isinstance(value, dict):
+            return value
     return {}
 
 
 def _lines_of(layout: LineFormat, lines: list[str]) -> _Shape:
     """Return the shape of the lines that have a format of a server."""
-    found = layout.match(lines)
-    rows, words = [row for _, row in found], [words for words, _ in found]
+    matches = layout.match(lines)
+    rows, words = [row for _, row in matches], [words for words, _ in matches]
     return _Shape(layout.name, layout.known, rows, layout.parser, words)
 
 
@@ -228,17 +228,17 @@ def _w3c(lines: list[str]) -> _Shape | None:
     if directive is None:
         return None
     columns = directive.split()[1:]
-    texts = [line for line in lines if not line.startswith("#")]
-    delimiter = "\t" if any("\t" in text for text in texts) else " "
-    split = (row for text in texts for row in csv.reader([text], delimiter=delimiter))
+    events = [line for line in lines if not line.startswith("#")]
+    delimiter = "\t" if any("\t" in line for line in events) else " "
+    split = (row for line in events for row in csv.reader([line], delimiter=delimiter))
     # Blanks may come in runs.
     rows = ([cell for cell in row if cell] for row in split)
     cells = [
         Field(delimiter if index else "", (column,), "cell") for index, column in enumerate(columns)
     ]
     layout = LineFormat("w3c", tuple(cells))
-    found = [dict(zip(columns, row, strict=False)) for row in rows]
-    return _Shape("w3c", columns, found, layout.parser, directive=directive.strip())
+    named = [dict(zip(columns, row, strict=False)) for row in rows]
+    return _Shape("w3c", columns, named, layout.parser, directive=directive.strip())
 
 
 def _json(lines: list[str]) -> _Shape | None:
@@ -246,16 +246,16 @@ def _json(lines: list[str]) -> _Shape | None:
     rows, words = [], []
     for line in lines:
         before, brace, after = line.partition("{")
-        if (found := _object(brace + after)) and len(before.split()) <= _MAX_PREFIX:
-            rows.append(dict(_dotted(found)))
+        if (value := _object(brace + after)) and len(before.split()) <= _MAX_PREFIX:
+            rows.append(dict(_dotted(value)))
             words.append(len(before.split()))
     known = [key for row in rows for key in row]
     return _Shape("jsonl", known, rows, LogParser.of_objects, words) if known else None
 
 
-def _dotted(found: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+def _dotted(row: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield the names and values of all fields but objects; names in objects have dots."""
-    for key, value in found.items():
+    for key, value in row.items():
         if not isinstance(value, dict):
             yield before + key, "" if value is None else str(value)
         elif depth < 8:  # noqa: PLR2004  deep enough

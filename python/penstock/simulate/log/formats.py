@@ -126,7 +126,7 @@ class LineFormat(NamedTuple):
         address, so that lines with one have no prefix.
         """
         patterns = [_pattern(self, _CLIENT), _pattern(self, _HOST)]
-        found = []
+        matches = []
         for line in lines:
             if match := patterns[0].match(line) or patterns[1].match(line):
                 prefix, *values = match.groups()
@@ -134,8 +134,8 @@ class LineFormat(NamedTuple):
                 for field, value in zip(self.fields, values, strict=True):
                     for name in field.names:
                         row.setdefault(name, value)
-                found.append((len(prefix.split()), row))
-        return found
+                matches.append((len(prefix.split()), row))
+        return matches
 
 
 @lru_cache
@@ -205,7 +205,7 @@ _OTHERS: Final = ("auto", "jsonl", "w3c")
 
 
 def _line_format(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> LineFormat:
-    """Make a format from texts, each with the names of the field after it (none at the end)."""
+    """Make a format from the text before each field and its names, which the end does not have."""
     fields: list[Field] = []
     before = ""
     for text, names in parts:

@@ -181,10 +181,10 @@ class FieldSelection(NamedTuple):
         )
 
 
-def _name(option: str, given: object) -> str:
-    if isinstance(given, str) and given:
-        return given
-    raise LogError(f"{option} must be the name of a field, found {given!r}")
+def _name(option: str, name: object) -> str:
+    if isinstance(name, str) and name:
+        return name
+    raise LogError(f"{option} must be the name of a field, found {name!r}")
 
 
 class Selected(NamedTuple):
@@ -229,21 +229,21 @@ class Head(NamedTuple):
         named += [(_FORWARDED_FOR, _FORWARDED_FOR)] * wanted.has_forwarded
         named += [("where", name) for name in wanted.conditions]
         # For each field its option, its slot and the name to show.
-        found = [("time", field, _TIME, field) for field in self._time_fields(wanted.time)]
+        chosen = [("time", field, _TIME, field) for field in self._time_fields(wanted.time)]
         parts: list[tuple[int, str]] = []
         for slot, (option, name) in enumerate(named, _ID):
             field = self._text_field(option, name, client)
             # A field for the method has nothing else, but one for the path may have the query.
             if name in {"path", "target"} or (name == "method" and field == "request"):
                 parts.append((slot, name))
-            found.append((option, field, slot, name if field == "request" else field))
+            chosen.append((option, field, slot, name if field == "request" else field))
         options = options._replace(parts=parts)
         if wanted.cost is not None:
             field = self._resolve("cost", wanted.cost)
-            found.append(("cost", field, _COST, field))
+            chosen.append(("cost", field, _COST, field))
         if wanted.duration is not None:
             fields = self._duration_fields(wanted.duration)
-            found += [("duration", field, _DURATION, field) for field in fields]
+            chosen += [("duration", field, _DURATION, field) for field in fields]
             unit = wanted.duration_unit or self._duration_unit(fields[0])
             options = options._replace(duration_unit=UNITS[unit])
         if CLIENT in wanted.ids:
@@ -251,9 +251,9 @@ class Head(NamedTuple):
             is_address = "h" not in self.known and self._has_addresses(client)
             options = options._replace(client=wanted.ids.index(CLIENT), is_address=is_address)
         used: dict[str, str] = {}
-        for option, _, _, shown in found:
+        for option, _, _, shown in chosen:
             used[option] = f"{used[option]}, {shown}" if option in used else shown
-        return Selected([(field, slot) for _, field, slot, _ in found], used, options)
+        return Selected([(field, slot) for _, field, slot, _ in chosen], used, options)
 
     def _values(self, field: str) -> list[str]:
         return _present(field, self.rows)
@@ -284,8 +284,8 @@ class Head(NamedTuple):
         Raises:
             LogError: There is no such field, or several with different values.
         """
-        found = [name for name in (CLIENT, *_ALIASES[CLIENT]) if name in self.known]
-        if not found:
+        candidates = [name for name in (CLIENT, *_ALIASES[CLIENT]) if name in self.known]
+        if not candidates:
             likely = [name for name in self.known if any(map(is_address, self._values(name)))]
             listed = f"fields with addresses are {', '.join(likely)}" if likely else ""
             raise LogError(
@@ -303,11 +303,13 @@ class Head(NamedTuple):
             values = _present(name, requests)
             return sum(map(is_address, values)), len(values)
 
-        first = max(found, key=score)
+        first = max(candidates, key=score)
         if wanted.has_forwarded:
             # The address of a proxy.
             return first
-        doubtful = [name for name in found if any(_differ(row, first, name) for row in requests)]
+        doubtful = [
+            name for name in candidates if any(_differ(row, first, name) for row in requests)
+        ]
         doubtful += [
             name
             for name in _FORWARDED
@@ -392,12 +394,12 @@ def _address(text: str) -> str | None:
     return canonical_address(text.strip(" \"'()<>;"), 128) if text.isascii() else None
 
 
-def is_address(text: str) -> bool:
-    """Return whether a text is an address, or a list that begins with one."""
-    return _address(text.partition(",")[0]) is not None
+def is_address(value: str) -> bool:
+    """Return whether a value is an address, or a list that begins with one."""
+    return _address(value.partition(",")[0]) is not None
 
 
-def is_list(text: str) -> bool:
-    """Return whether a text is a list of addresses, which proxies send."""
-    items = [item.strip() for item in text.split(",")]
+def is_list(value: str) -> bool:
+    """Return whether a value is a list of addresses, which proxies send."""
+    items = [item.strip() for item in value.split(",")]
     return len(items) > 1 and not any(" " in item for item in items) and any(map(is_address, items))

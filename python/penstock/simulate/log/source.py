@@ -114,10 +114,10 @@ class Source:
 
     def _size(self) -> int | None:
         try:
-            found = Path(self.name).stat()
+            status = Path(self.name).stat()
         except OSError as error:
             raise LogError(f"cannot read {self.name}: {error.strerror}", file=self.name) from error
-        return None if stat.S_ISFIFO(found.st_mode) else found.st_size
+        return None if stat.S_ISFIFO(status.st_mode) else status.st_size
 
     def head(self) -> bytes:
         """Return the beginning of the text: 64 KiB, or all of it.
@@ -213,7 +213,7 @@ def find_sources(path: LogPath) -> list[Source]:
         LogError: There is no file, or one cannot be read.
     """
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    found: list[str | os.PathLike[str]] = []
+    names: list[str | os.PathLike[str]] = []
     for name in paths:
         pattern = name if isinstance(name, str) and any(sign in name for sign in "*?[") else None
         if pattern is not None and not Path(pattern).exists():
@@ -221,14 +221,14 @@ def find_sources(path: LogPath) -> list[Source]:
             matches = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
             if not matches:
                 raise LogError(f"no file matches {pattern!r}")
-            found.extend(matches)
+            names.extend(matches)
         else:
-            found.append(name)
-    if not found:
+            names.append(name)
+    if not names:
         raise LogError("path must name at least one file, found none")
-    if "-" in found and len(found) > 1:
-        raise LogError(f"'-' must be the only path, found {len(found)} paths")
-    return [Source(name) for name in found]
+    if "-" in names and len(names) > 1:
+        raise LogError(f"'-' must be the only path, found {len(names)} paths")
+    return [Source(name) for name in names]
 
 
 def read_ahead(blocks: Iterator[bytes], *, is_pipe: bool = False) -> Iterator[bytes]:

@@ -29,7 +29,7 @@ class Condition(NamedTuple):
     Attributes:
         field: The field.
         is_negated: Whether no pattern may match.
-        patterns: Texts with `*` and `?`, one of which must match.
+        patterns: Strings with `*` and `?`, one of which must match.
     """
 
     field: str
@@ -51,22 +51,22 @@ class Where(NamedTuple):
     end_ns: int | None
 
     @classmethod
-    def parse(cls, texts: str | Iterable[str], zone: str = "UTC") -> Where:
+    def parse(cls, conditions: str | Iterable[str], zone: str = "UTC") -> Where:
         """Parse conditions such as `path=/api/*,/v2/*`, `status!=4xx` or `time>=2026-11-20T10:00`.
 
         Args:
-            texts: The conditions.
+            conditions: The conditions.
             zone: The zone of times without one.
 
         Raises:
-            LogError: A text is no condition.
+            LogError: A string is no condition.
 
         >>> Where.parse("status=2xx,304").conditions[0].patterns
         ('2??', '304')
         """
-        conditions: list[Condition] = []
+        parsed: list[Condition] = []
         bounds: dict[str, int] = {}
-        for text in [texts] if isinstance(texts, str) else texts:
+        for text in [conditions] if isinstance(conditions, str) else conditions:
             match = _CONDITION.fullmatch(text.strip())
             if match is None or (match[2] in {">=", "<"}) != (match[1] == "time"):
                 raise LogError(
@@ -86,8 +86,8 @@ class Where(NamedTuple):
                     part.replace("x", "?") if _CLASS.fullmatch(part) else part for part in patterns
                 ]
             field = "address" if field == "client" else field
-            conditions.append(Condition(field, operator == "!=", tuple(patterns)))
-        return cls(tuple(conditions), bounds.get(">="), bounds.get("<"))
+            parsed.append(Condition(field, operator == "!=", tuple(patterns)))
+        return cls(tuple(parsed), bounds.get(">="), bounds.get("<"))
 
     @property
     def fields(self) -> tuple[str, ...]:

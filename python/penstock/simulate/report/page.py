@@ -51,7 +51,7 @@ class Cell(NamedTuple):
 
     Attributes:
         text: The text.
-        value: The sort key; None to sort by the text.
+        value: The sort key; None to sort by `text`.
         share: A share of 1 to show as a small bar, if any.
         is_id: Whether it is an id.
     """
@@ -190,7 +190,7 @@ def write_text(path: PathLike, text: str) -> Path:
 
 
 def _shown(value: Any) -> Any:
-    """Replace control characters of a text, and cut it if it is long; markup stays as it is."""
+    """Replace control characters of a string, and cut it if it is long; markup stays as it is."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     if "\n" in value:

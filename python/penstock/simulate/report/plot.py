@@ -248,9 +248,9 @@ def draw_table(
     if y is not None:
         _draw_heat(axes, table, (x, y), values, label)
     elif x == "limit":
-        texts = [format_value(value, each) for each in table[value]]
+        labels = [format_value(value, each) for each in table[value]]
         color = DENIED if "denied" in value else ALLOWED
-        _draw_bars(axes, table[x], values, texts, color)
+        _draw_bars(axes, table[x], values, labels, color)
         axes.set_xlabel(label)
     else:
         marks = [str(mark) for mark in table[x]]
@@ -303,7 +303,7 @@ def draw_recommendation(axes: Axes, recommended: Recommendation) -> None:
 
 
 def plot_text(text: str) -> str:
-    """Return a text that Matplotlib draws as it is, and not as a formula."""
+    """Return a string that Matplotlib draws as it is, and not as a formula."""
     return printable(text).replace("$", r"\$")
 
 
@@ -316,12 +316,12 @@ def _count_of(each: Candidate) -> int:
 
 
 def _draw_bars(
-    axes: Axes, names: Sequence[str], values: Any, texts: Sequence[str], color: str
+    axes: Axes, names: Sequence[str], values: Any, labels: Sequence[str], color: str
 ) -> None:
     places = range(len(names))
     bars = axes.barh(places, values, color=color)
     axes.set_yticks(places, [plot_text(printable(name, _MAX_LABEL)) for name in names])
-    axes.bar_label(bars, texts, padding=4, fontsize="small")
+    axes.bar_label(bars, labels, padding=4, fontsize="small")
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.spines[["top", "right"]].set_visible(False)
