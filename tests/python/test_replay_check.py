@@ -132,7 +132,6 @@ def test_a_proposal_lists_whom_it_denies(
 @pytest.mark.parametrize(
     "wrong",
     [
-        ("--percentile", "x"),
         ("--fail-if-denied", "2"),
         ("--period", "1x", "--recommend"),
     ],

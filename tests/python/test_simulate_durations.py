@@ -196,7 +196,7 @@ def test_replay_recommends_slots(command: Command, write: Write, tmp_path: Path)
     sought = ("--limit", "3 in flight, lease 2m", "--recommend")
     replayed = ("replay", log, *sought, *FORMAT)
     assert command.run(*replayed, *DURATION, "--write", str(written)) == 0
-    assert "12 in flight: " in command.out
+    assert "12 in flight." in command.out
     found = penstock.Limits.load(written).resolve("Limit", "a")
     assert found == penstock.Limit.in_flight(12, lease="2m")
     (recommended,) = command.json_of(*replayed, *DURATION)["recommendations"].values()

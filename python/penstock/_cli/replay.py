@@ -44,7 +44,7 @@ _LOG_OPTIONS: Final = (
 )  # fmt: skip
 # An option of Python in a message, such as `id=` or `where='status=200'`.
 _OPTION: Final = re.compile(r"\b([a-z_]+)=(?=['.,:; ]|$)")
-_KEPT: Final = re.compile(r"  (?:id|number|mode|description|docs):")
+_KEPT: Final = re.compile(r"  (?:id|id_format|number|mode|description|docs):")
 EXAMPLES: Final = """\
 examples:
   penstock replay /var/log/nginx/access.log* --limit "60/minute, burst 20"
@@ -291,9 +291,12 @@ def _recommend(
     """Recommend a limit; return it by its name, and problems."""
     if chunks is None:
         return {}, []
+    trace = as_trace(concat_chunks(chunks))
+    # Not kept twice.
+    chunks.clear()
     try:
         recommended = recommend(
-            as_trace(concat_chunks(chunks)),
+            trace,
             options.period,
             exclude=_clients(options.exclude),
             protect=_clients(options.protect),

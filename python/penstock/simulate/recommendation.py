@@ -195,8 +195,10 @@ class Recommendation:
         # Clients far from the rest have sentences of their own.
         others = "other " if (is_far & (events > 0)).any() else ""
         clients = pluralize(int(np.count_nonzero(rest)), f"{others}client")
+        # Of slots, there is nothing to add.
+        limit = dict.fromkeys([describe_limit(each.limit), explain_limit(each.limit)])
         sentences = [
-            f"{describe_limit(each.limit).capitalize()}: {explain_limit(each.limit)}.",
+            f"{': '.join(limit).capitalize()}.",
             f"It denies {share} of the requests of {hit:,} of {clients}."
             if hit
             else f"It denies nothing of {clients}.",
