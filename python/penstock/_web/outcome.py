@@ -112,7 +112,6 @@ class Outcome:
         self.request = request
         self.decision = decision
         self.entries = entries
-        # Read for every request, and an attribute of the instance is found faster.
         self.refusal: Refusal | None = None
         # `None` for those of the decision itself, as long as nothing is added to them.
         self._parts = parts

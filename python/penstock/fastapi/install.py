@@ -47,7 +47,7 @@ class Middleware(PenstockMiddleware):
             self._needs_response = app_limits.needs_response
             scope[APP_LIMITS_KEY] = app_limits
             scope[ROOT_PATH_KEY] = scope.setdefault("root_path", "")
-        # Not `super()`, which takes longer.
+        # Not `super()`, which takes 790 instructions more.
         return PenstockMiddleware.__call__(self, scope, receive, send)
 
 
