@@ -89,7 +89,7 @@ class InDjango:
     def default(self, *names: str) -> None:
         """Limit every view."""
         middleware = InDjango.middleware if names else self.middleware
-        settings = {"LIMITER": self._limiter, "DEFAULT": list(names)}
+        settings = {"LIMITER": self._limiter, "DEFAULT": list(names) or None}
         self._site.set(PENSTOCK=settings, MIDDLEWARE=middleware, ROOT_URLCONF=self._urls)
 
     def route(self, path: str, view: Any) -> None:
