@@ -27,6 +27,20 @@ class Request(NamedTuple):
     native: Any = None
 
 
+class Sent(NamedTuple):
+    """A request as a client sends it."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    peer: str | None
+
+    @property
+    def path(self) -> str:
+        """The path of the URL."""
+        return self.url.partition("?")[0]
+
+
 class Reply(NamedTuple):
     """The response of a view; a body of parts is a stream."""
 
@@ -133,22 +147,28 @@ class Driver:
         self.environ: dict[str, Any] = {}
         """The variables that a WSGI server adds to the environ of each request."""
 
-    def ask(
+    def ask(self, path: str = "/", **options: Any) -> Answer:
+        """Send a request as a new client; the options are those of `ask_each`."""
+        (answer,) = self.ask_each(1, path, **options)
+        return answer
+
+    def statuses(self, times: int, path: str = "/", **options: Any) -> list[int]:
+        """Send the same request several times, and return the statuses."""
+        return [answer.status for answer in self.ask_each(times, path, **options)]
+
+    def ask_each(
         self,
-        path: str = "/",
+        times: int,
+        path: str,
         *,
         method: str = "GET",
         query: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
         peer: str | None = PEER,
-    ) -> Answer:
-        """Send a request as a new client."""
+    ) -> list[Answer]:
+        """Send the same request several times, each time as a new client."""
         url = path if query is None else f"{path}?{urlencode(query)}"
-        return self.send(method, url, headers or {}, peer)
-
-    def statuses(self, times: int, path: str = "/", **options: Any) -> list[int]:
-        """Send the same request several times, and return the statuses."""
-        return [self.ask(path, **options).status for _ in range(times)]
+        return self.send(Sent(method, url, dict(headers or {}), peer), times)
 
     def start(self) -> Any:
         """Start the application as a server does, or run the check of its framework."""
@@ -160,8 +180,8 @@ class Driver:
     def pass_errors_on(self) -> None:
         """Let the framework raise the exceptions of views, where it has a setting for that."""
 
-    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
-        """Send a request through the framework's test client."""
+    def send(self, sent: Sent, times: int) -> list[Answer]:
+        """Send a request several times through the framework's test client."""
         raise NotImplementedError
 
     @staticmethod

@@ -27,7 +27,7 @@ import quart
 import starlette.testclient
 import werkzeug.test
 import werkzeug.wrappers
-from adapters.case import Answer, Driver, Limited, Reply, Request, Route, Site, View
+from adapters.case import Answer, Driver, Limited, Reply, Request, Route, Sent, Site, View
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
@@ -60,27 +60,34 @@ METHODS = ["GET", "HEAD", "POST", "PROPFIND"]
 """The methods of every route."""
 
 
-def raised(send: Callable[[], Answer]) -> Answer:
-    """Return the response; a 500 without fields if the client propagates an exception."""
-    try:
-        return send()
-    except Exception as error:  # noqa: BLE001  what a server does
-        return Answer(500, (), repr(error).encode())
+def each_sent(times: int, send: Callable[[], Answer]) -> list[Answer]:
+    """Return the responses; a 500 without fields if the client propagates an exception."""
+
+    def answer() -> Answer:
+        try:
+            return send()
+        except Exception as error:  # noqa: BLE001  what a server does
+            return Answer(500, (), repr(error).encode())
+
+    return [answer() for _ in range(times)]
 
 
-def send_to_asgi(
-    app: Any, method: str, url: str, headers: Mapping[str, str], peer: str | None
-) -> Answer:
-    """Send a request to an ASGI application; an exception of it is a 500."""
-    client: Any = None if peer is None else (peer, 50000)
+def send_to_asgi(app: Any, sent: Sent, times: int) -> list[Answer]:
+    """Send requests to an ASGI application, on one event loop; an exception of it is a 500."""
+    client: Any = None if sent.peer is None else (sent.peer, 50000)
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app, client=client, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as session:
-            return await session.request(method, url, headers=dict(headers))
+            return await session.request(sent.method, sent.url, headers=sent.headers)
 
-    response = asyncio.run(ask())
-    return Answer(response.status_code, response.headers.multi_items(), response.content)
+    async def ask_each() -> list[httpx.Response]:
+        return [await ask() for _ in range(times)]
+
+    return [
+        Answer(response.status_code, response.headers.multi_items(), response.content)
+        for response in asyncio.run(ask_each())
+    ]
 
 
 def starlette_response(reply: Reply) -> StarletteResponse:
@@ -120,26 +127,24 @@ class Wsgi(Driver):
         response = werkzeug.wrappers.Response(reply.body, reply.status, dict(reply.headers))
         return response(environ, start_response)
 
-    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
-        return self.send_to(self._apps[url.partition("?")[0]], method, url, headers, peer)
+    def send(self, sent: Sent, times: int) -> list[Answer]:
+        return self.send_to(self._apps[sent.path], sent, times)
 
-    def send_to(
-        self, app: Any, method: str, url: str, headers: Mapping[str, str], peer: str | None
-    ) -> Answer:
-        """Send a request to a WSGI application."""
+    def send_to(self, app: Any, sent: Sent, times: int) -> list[Answer]:
+        """Send requests to a WSGI application."""
 
         def send() -> Answer:
             response = werkzeug.test.Client(app).open(
-                url,
-                method=method,
-                headers=dict(headers),
-                environ_base={"REMOTE_ADDR": peer or ""},
+                sent.url,
+                method=sent.method,
+                headers=sent.headers,
+                environ_base={"REMOTE_ADDR": sent.peer or ""},
                 environ_overrides=self.environ,
                 buffered=True,
             )
             return Answer(response.status_code, [*response.headers], response.data)
 
-        return raised(send)
+        return each_sent(times, send)
 
     @staticmethod
     def request(native: Any) -> Request:
@@ -195,8 +200,8 @@ class Asgi(Driver):
             for limits, options in route.stack
         ]
 
-    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
-        return send_to_asgi(self._apps[url.partition("?")[0]], method, url, headers, peer)
+    def send(self, sent: Sent, times: int) -> list[Answer]:
+        return send_to_asgi(self._apps[sent.path], sent, times)
 
     @staticmethod
     def request(native: Any) -> Request:
@@ -325,19 +330,19 @@ class InFlask(Driver):
     def client_id(self, _: Request, *arguments: Any) -> Any:
         return self._limits.client_id(*arguments)
 
-    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
+    def send(self, sent: Sent, times: int) -> list[Answer]:
         def send() -> Answer:
             response = self._app.test_client().open(
-                url,
-                method=method,
-                headers=dict(headers),
-                environ_base={"REMOTE_ADDR": peer or ""},
+                sent.url,
+                method=sent.method,
+                headers=sent.headers,
+                environ_base={"REMOTE_ADDR": sent.peer or ""},
                 environ_overrides=self.environ,
                 buffered=True,
             )
             return Answer(response.status_code, [*response.headers], response.data)
 
-        return raised(send)
+        return each_sent(times, send)
 
     def application(self) -> Any:
         return self._app
@@ -429,8 +434,8 @@ class InTiny(Wsgi):
     def client_id(self, request: Request, *arguments: Any) -> Any:
         return self._limits.client_id(request.native, *arguments)
 
-    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
-        return self.send_to(self._tiny, method, url, headers, peer)
+    def send(self, sent: Sent, times: int) -> list[Answer]:
+        return self.send_to(self._tiny, sent, times)
 
     @staticmethod
     def response(status: int, text: str) -> Any:
@@ -481,8 +486,8 @@ class InFastapi(Driver):
         serve.__annotations__ = {"request": fastapi.Request}
         return serve
 
-    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
-        return send_to_asgi(self._app, method, url, headers, peer)
+    def send(self, sent: Sent, times: int) -> list[Answer]:
+        return send_to_asgi(self._app, sent, times)
 
     def application(self) -> Any:
         return self._app
@@ -582,15 +587,15 @@ class InDjango(Driver):
         """Return a response that is generated while it is sent."""
         return django.http.StreamingHttpResponse(body, **options)
 
-    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
+    def send(self, sent: Sent, times: int) -> list[Answer]:
         def send() -> Answer:
             client = django.test.Client(raise_request_exception=False)
-            environ: Any = {"REMOTE_ADDR": peer or "", **self.environ}
-            response: Any = client.generic(method, url, headers=dict(headers), **environ)
+            environ: Any = {"REMOTE_ADDR": sent.peer or "", **self.environ}
+            response: Any = client.generic(sent.method, sent.url, headers=sent.headers, **environ)
             body = response.getvalue() if response.streaming else response.content
             return Answer(response.status_code, [*response.headers.items()], body)
 
-        return raised(send)
+        return each_sent(times, send)
 
     def pass_errors_on(self) -> None:
         assert self.site.django is not None
@@ -676,8 +681,8 @@ class InAsyncDjango(InDjango):
         serve.__qualname__ = route.name or f"view_{number}"
         return serve
 
-    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
-        return send_to_asgi(self._handler, method, url, headers, peer)
+    def send(self, sent: Sent, times: int) -> list[Answer]:
+        return send_to_asgi(self._handler, sent, times)
 
     def stream(self, body: Any, **options: Any) -> Any:
         async def parts() -> AsyncIterator[str]:

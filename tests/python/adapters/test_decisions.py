@@ -196,15 +196,15 @@ def break_or_answer(request: Request) -> Reply:
 def test_view_that_raises_is_refunded_on_request(
     serve: Serve, driver: type[Driver], limiter: penstock.Limiter, *, refund: bool
 ) -> None:
-    stack = (limited("Large", refund_on_error=refund),)
+    stack = (limited("PerUser", "Large", refund_on_error=refund),)
     app = serve(Route("/", stack, break_or_answer))
     assert app.ask().status == 500
     refunded = int(refund and driver.sees_errors)
-    assert left(limiter, "Large") == 99 + refunded
+    assert (left(limiter, "PerUser"), left(limiter, "Large")) == (4 + refunded, 99 + refunded)
     # A response is not an exception, regardless of its status.
     assert app.statuses(1, query={"status": 404}) == [404]
     assert app.statuses(1, query={"status": 503}) == [503]
-    assert left(limiter, "Large") == 97 + refunded
+    assert (left(limiter, "PerUser"), left(limiter, "Large")) == (2 + refunded, 97 + refunded)
 
 
 @with_routes

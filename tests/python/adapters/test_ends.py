@@ -556,8 +556,12 @@ def test_slot_is_returned_by_django_under_asgi(
     reply, fields = DJANGO[end]
     set_up(site, limiter, place, reply, outer)
     app = ASGIHandler()
-    for leave in LEAVES:
-        asyncio.run(serve_and_check(app, limiter, leave, fields))
+
+    async def serve_each() -> None:
+        for leave in LEAVES:
+            await serve_and_check(app, limiter, leave, fields)
+
+    asyncio.run(serve_each())
 
 
 @pytest.mark.parametrize("outer", [Outer, SyncOuter], ids=["all", "sync outside"])

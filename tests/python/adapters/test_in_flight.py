@@ -90,7 +90,7 @@ def is_free(limiter: penstock.Limiter, name: str = "Exports") -> bool:
 def check(serve: Serve, limiter: penstock.Limiter, view: Beside, **options: str) -> Answer:
     """Send a request with another beside it, which is refused; return the first."""
     view.app = serve(Route("/", (limited("PerAddress", "Exports"),), view))
-    answer = view.app.ask(**options)  # type: ignore[arg-type]  # a method
+    answer = view.app.ask(**options)
     (refused,) = view.answers
     assert refused.status == 429
     assert refused.header("RateLimit") == '"PerAddress";r=1;t=30, "Exports";r=0'
