@@ -12,7 +12,7 @@ from penstock import Limiter, Limits, ManualClock
 from penstock._web.guard import Guard
 from penstock._web.rule import make_rule
 from penstock.adapter import admit, reset_guards
-from penstock.identity import by_header, shared
+from penstock.identity import by_header
 from penstock.messages import MALFORMED_COST, MISSING_ID
 
 if TYPE_CHECKING:
@@ -91,21 +91,6 @@ def test_refund_happens_once_and_only_with_the_option(guard: Guard, limiter: Lim
     assert '"Large";r=50;t=1' in dict(outcome.headers())["RateLimit"]
 
 
-def test_each_of_several_limits_is_refunded(guard: Guard, limiter: Limiter) -> None:
-    ask = asks(guard, "PerUser", "Large", refund_on_error=True)
-    ask(request()).refund()
-    assert left(limiter, "PerUser") == 5
-    assert left(limiter, "Large") == 100
-
-
-def test_refused_request_has_nothing_to_refund(guard: Guard, limiter: Limiter) -> None:
-    ask = asks(guard, "PerAddress", refund_on_error=True)
-    ask(request())
-    ask(request())
-    ask(request()).refund()
-    assert left(limiter, "PerAddress") == 0
-
-
 @pytest.mark.parametrize("with_other", [False, True])
 @pytest.mark.parametrize("reserve", [False, True])
 def test_shadow_limit_with_deduct_when_counts(
@@ -125,15 +110,6 @@ def test_shadow_limit_with_deduct_when_counts(
     assert fields["RateLimit"] == f'"PerAddress";r=0;t=30{beside}'
     assert left(limiter, "PerAddress") == 0
     assert left(limiter, "PerUser") == (1 if with_other else 5)
-
-
-def test_unlimited_client_gets_no_headers(clock: ManualClock) -> None:
-    limits = Limits.parse(
-        "Orders: {burst: 1, count: 1, period: 1m}",
-        "- Partners: {burst: 1, count: 1, period: 1m, ids: [grace]}",
-    )
-    ask = asks(Guard(Limiter(limits, clock=clock)), "Partners", id=shared("ada"))
-    assert ask(request()).headers() == []
 
 
 def test_request_without_an_id_is_refused(guard: Guard, caplog: pytest.LogCaptureFixture) -> None:

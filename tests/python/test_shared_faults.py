@@ -225,11 +225,6 @@ def test_processes_that_open_at_once_share_one_table(url: str, tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
 
 
-def test_program_that_runs_again_keeps_the_state(url: str) -> None:
-    program = "print(spend(opened(), 300))"
-    assert [run(program, url) for _ in range(3)] == ["300\n", "200\n", "0\n"]
-
-
 def test_another_user_is_refused_while_a_worker_keeps_its_open_table(open_folder: Path) -> None:
     as_root()
     assert run(AS_ANOTHER_USER, f"shm://{open_folder}/table") == "7 500\n"

@@ -53,15 +53,6 @@ def test_forked_child_decides_by_the_same_buckets(shm_url: str) -> None:
     assert limiter.peek("Orders", "ada").remaining == 40
 
 
-def test_manual_clock_decides_in_place_of_the_tables_own(shm_url: str) -> None:
-    clock = penstock.ManualClock(1_700_000_000)
-    limiter = penstock.Limiter({"Orders": "2/minute"}, store=shm_url, clock=clock)
-    assert [limiter.spend("Orders", "ada").allowed for _ in range(3)] == [True, True, False]
-    clock.advance(30)
-    assert limiter.spend("Orders", "ada")
-    assert limiter.is_shared
-
-
 def test_full_table_follows_its_overflow_policy(tmp_path: Path) -> None:
     def fill(overflow: str) -> penstock.Limiter:
         url = f"shm://{tmp_path}/{overflow}?capacity=10&overflow={overflow}"
