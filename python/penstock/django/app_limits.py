@@ -324,7 +324,7 @@ class DjangoLimits(RouteTable):
         reads_another_name: set[type | None] = set()
         for route in _undecorated_routes():
             yield (
-                f"{route}: the limit of the view has no effect: its function has no decorator there",
+                f"{route}: the limit of the view has no effect, as its function has no decorator",
                 "write @limit(...) above the function",
             )
         for route, view in all_routes():
