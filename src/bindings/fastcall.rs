@@ -15,10 +15,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use pyo3::types::{PyBool, PyDict, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
-use crate::bindings::arguments;
+use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::{BoundLimit, CHARGE, CHECK, RESERVE, SPEND, WaiterArgs, verb};
 use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::utf8;
@@ -75,12 +75,17 @@ pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
     attach_by_name(&limiter, &bound)
 }
 
-/// Defines the verbs of `Limiter` that call those of `BoundLimit`, with the number and the name of each.
+/// A call of a bound limit with one argument.
+type CallWithOne =
+    for<'py> fn(&Bound<'py, BoundLimit>, &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>;
+
+/// Defines the verbs of `Limiter` that call those of `BoundLimit`: the number and the name of each, and the
+/// call with one argument, as almost all are.
 macro_rules! by_name {
-    ($($number:literal: $verb:ident),* $(,)?) => {
+    ($($number:literal: $verb:ident = $call:expr),* $(,)?) => {
         fn attach_by_name(limiter: &Bound<'_, PyType>, bound: &Bound<'_, PyType>) -> PyResult<()> {
             $({
-                let (verb, docs) = (BY_NAME[$number], doc!(Limiter.$verb));
+                let (verb, docs) = (BY_NAME[$number].0, doc!(Limiter.$verb));
                 let signature: String = bound.getattr(verb)?.getattr("__text_signature__")?.extract()?;
                 let signature = signature.replacen("$self, ", "$self, name, ", 1);
                 let docs = CString::new(format!("{verb}{signature}\n--\n\n{docs}"))?;
@@ -91,11 +96,19 @@ macro_rules! by_name {
             Ok(())
         }
 
-        const BY_NAME: &[&str] = &[$(stringify!($verb)),*];
+        const BY_NAME: &[(&str, CallWithOne)] = &[$((stringify!($verb), $call)),*];
     };
 }
 
-by_name!(0: refund, 1: reset, 2: peek, 3: spend_each, 4: acquire);
+by_name!(
+    0: refund = |bound, id| Ok(bound.get().refund(id, Argument::Missing, None)?.into_any()),
+    1: reset = |bound, id| {
+        Ok(PyBool::new(id.py(), bound.get().reset(id)?).to_owned().into_any())
+    },
+    2: peek = |bound, id| Ok(bound.get().peek(id)?.into_any()),
+    3: spend_each = |bound, ids| bound.get().spend_each(ids, None, None),
+    4: acquire = |bound, id| BoundLimit::acquire(bound, id, Argument::Missing, None, None),
+);
 
 fn add(
     class: &Bound<'_, PyType>,
@@ -257,12 +270,7 @@ fn call_limiter<'py>(
     let (names, positional) = ParameterNames::interned(slf.py()).of(verb);
     let [name, id, rest @ ..] = arguments.parse(names, positional)?;
     let (Some(name), Some(id)) = (name, id) else { return Err(missing("name and id")) };
-    if let Some(last) = last_bound(slf, name) {
-        return call(&last, verb, id, rest);
-    }
-    let bound = slf.get().bound(name)?;
-    slf.get().last.store(bound.as_ptr(), Ordering::Release);
-    call(&bound, verb, id, rest)
+    call(&bound_named(slf, name)?, verb, id, rest)
 }
 
 /// A verb of `Limiter` that is the one of `limit(name)`, by its number.
@@ -276,9 +284,19 @@ impl<const NUMBER: usize> Method for ByName<NUMBER> {
         arguments: Arguments<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         // The descriptor is called with the bound limit, so that no method object is made.
+        // Attached, so that references are released at once; see `raise_error`.
+        if let ([name, argument], None) = (arguments.positional, arguments.names)
+            && let Some(result) = Python::try_attach(|_| {
+                let (_, call) = BY_NAME[NUMBER];
+                call(&bound_named(slf, name)?, argument)
+            })
+        {
+            return result;
+        }
         static VERBS: [Once<Py<PyAny>>; BY_NAME.len()] = [const { Once::new() }; BY_NAME.len()];
         let py = slf.py();
-        let find = || PyResult::Ok(py.get_type::<BoundLimit>().getattr(BY_NAME[NUMBER])?.unbind());
+        let find =
+            || PyResult::Ok(py.get_type::<BoundLimit>().getattr(BY_NAME[NUMBER].0)?.unbind());
         call_by_name(slf, VERBS[NUMBER].get_or_try_init(py, find)?.bind(py), arguments)
     }
 }
@@ -306,7 +324,7 @@ fn call_by_name<'py>(
         }
     }
     let Some(name) = name else { return Err(missing("name")) };
-    let given = slf.get().bound(name)?;
+    let given = bound_named(slf, name)?;
     let given = std::iter::once(given.as_any()).chain(rest.iter().map(|given| &**given));
     let given = PyTuple::new(py, given.collect::<SmallVec<[_; 8]>>())?;
     verb.call(given, others.as_ref())
@@ -360,12 +378,25 @@ fn last_bound<'a, 'py>(
 ) -> Option<Borrowed<'a, 'py, BoundLimit>> {
     // SAFETY: `last` is null or a BoundLimit in the limiter's dictionary, from which nothing is ever
     // removed, so it lives as long as the limiter does. Acquire pairs with the Release in
-    // `call_limiter`: a thread that sees the pointer sees the whole object.
+    // `bound_named`: a thread that sees the pointer sees the whole object.
     let last = unsafe {
         let last = limiter.get().last.load(Ordering::Acquire);
         Borrowed::from_ptr_or_opt(limiter.py(), last)?.cast_unchecked::<BoundLimit>()
     };
     (last.get().name.as_ptr() == name.as_ptr()).then_some(last)
+}
+
+/// Returns the limit with this name.
+fn bound_named<'py>(
+    limiter: &Bound<'py, Limiter>,
+    name: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, BoundLimit>> {
+    if let Some(last) = last_bound(limiter, name) {
+        return Ok(last.to_owned());
+    }
+    let bound = limiter.get().bound(name)?;
+    limiter.get().last.store(bound.as_ptr(), Ordering::Release);
+    Ok(bound)
 }
 
 /// Makes a call whose only argument is an id of type `str`, as in almost all calls. Returns `None` if
