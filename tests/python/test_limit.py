@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 import enum
+import inspect
 import json
 import operator
 import pickle
@@ -151,6 +152,14 @@ def test_algorithms_of_the_type_hint_are_those_of_the_core() -> None:
     with pytest.raises(penstock.LimitError, match=message):
         Limit.from_fields("none", {})
     assert set(EACH) == set(names)
+
+
+@pytest.mark.parametrize("algorithm", get_args(Algorithm))
+def test_an_algorithm_has_a_constructor_with_its_parameters(algorithm: Algorithm) -> None:
+    name = algorithm.replace("-", "_")
+    assert hasattr(Limit, name), f"src/bindings/limit.rs has no constructor Limit.{name}"
+    parameters = inspect.signature(getattr(Limit, name)).parameters
+    assert set(parameters) >= set(EACH[algorithm].fields())
 
 
 @ALIKE
