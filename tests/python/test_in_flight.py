@@ -307,12 +307,43 @@ def test_clients_that_hold_nothing_take_no_room(
         assert [stats[name] for name in ("buckets", "evicted", "shared", "refused")] == [0] * 4
 
 
+@pytest.mark.parametrize("store", SMALL)
+def test_no_bucket_with_a_held_slot_makes_room_for_a_shared_one(
+    tmp_path: Path, clock: ManualClock, store: str
+) -> None:
+    limits = {"Calls": "1 in flight", "Daily": "1/day"}
+    with Limiter(limits, f"{store.format(tmp_path)}&overflow=share", clock) as limiter:
+        held = limiter.reserve("Calls", "ada")
+        for number in range(200):
+            limiter.spend("Daily", str(number))
+        assert not limiter.reserve("Calls", "ada")
+        assert limiter.reserve("Calls", "grace").release()
+        assert held.release()
+        assert limiter.reserve("Calls", "ada").release()
+
+
+@pytest.mark.parametrize("store", SMALL)
+def test_a_store_full_of_held_slots_evicts_none(
+    tmp_path: Path, clock: ManualClock, store: str
+) -> None:
+    limits = {"Calls": "1 in flight", "Daily": "1/day"}
+    with Limiter(limits, f"{store.format(tmp_path)}&overflow=share", clock) as limiter:
+        taken = {str(number): limiter.reserve("Calls", str(number)) for number in range(200)}
+        held = {id: one for id, one in taken.items() if one}
+        assert held
+        limiter.spend("Daily", "ada")
+        limiter.spend_all([("Daily", "ada"), ("Daily", "grace")])
+        assert not any(limiter.reserve("Calls", id) for id in held)
+        assert not limiter.reserve_all([("Calls", "ada"), ("Calls", "grace")])
+        assert all(one.release() for one in held.values())
+        assert limiter.reserve_all([("Calls", "ada"), ("Calls", "grace")]).release()
+
+
 @pytest.mark.parametrize("renews", [False, True])
 @pytest.mark.parametrize("store", SMALL)
 def test_a_slot_taken_while_the_store_was_full_ends_where_it_is_held(
     tmp_path: Path, clock: ManualClock, store: str, renews: bool
 ) -> None:
-    # Slots last longest, so no bucket of theirs is evicted for a shared one.
     limits = {"Calls": "2 in flight, lease 24h", "Daily": "1/day"}
     with Limiter(limits, f"{store.format(tmp_path)}&overflow=share", clock) as limiter:
 

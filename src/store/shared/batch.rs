@@ -152,7 +152,14 @@ impl<M: TableMemory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
                 let evict = table.evicts() || address == self.overflows[index];
                 match table.insert(address, evict, &mut run, now, self.deadline)? {
                     InsertOutcome::Done(charge) => charge,
-                    InsertOutcome::Full(_) => None,
+                    InsertOutcome::Full(wait) => {
+                        if address == self.overflows[index] {
+                            // All buckets hold slots, so none is evicted for the overflow bucket.
+                            let now = now.on(address.timeline);
+                            self.full[index] = Some(now.saturating_add(wait));
+                        }
+                        None
+                    }
                 }
             }
         };

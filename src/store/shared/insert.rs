@@ -1,6 +1,6 @@
 //! Inserts, under the lock of a window: assign slots to new buckets.
 
-use crate::engine::state::{Lifetime, State};
+use crate::engine::state::{Lifetime, State, StateKind};
 use crate::engine::time::{Nanos, Now};
 use crate::store::Write;
 use crate::store::shared::SharedError;
@@ -171,11 +171,16 @@ impl<M: TableMemory> SharedTable<M> {
     }
 
     /// Returns the slot for a new bucket: the first one that is free or whose bucket is full, or
-    /// else, with `evict`, the one whose bucket is full first.
+    /// else, with `evict`, the one whose bucket is full first. A bucket in which requests in flight hold
+    /// slots is evicted only if the user has chosen that: others would be admitted beside them.
     ///
     /// # Errors
-    /// The time until the first bucket is full, if none is and `evict` is false.
+    /// The time until the first bucket is full, if none is and none may be evicted.
     fn choose(&self, address: SlotAddress, now: Now, evict: bool) -> Result<ChosenSlot<'_>, Nanos> {
+        let is_kept = |occupant: &Occupant| {
+            !evict || !self.evicts() && occupant.key.kind() == StateKind::Slots
+        };
+        let order = |occupant: &Occupant| (is_kept(occupant), occupant.left(now));
         let mut first_full: Option<(&SharedSlot, Occupant)> = None;
         for slot in self.window(address) {
             let (key, occupant) = slot.occupant();
@@ -183,13 +188,13 @@ impl<M: TableMemory> SharedTable<M> {
                 return Ok(ChosenSlot { slot, key, occupant });
             }
             if let Some(occupant) = occupant
-                && first_full.is_none_or(|(_, found)| occupant.left(now) < found.left(now))
+                && first_full.is_none_or(|(_, first)| order(&occupant) < order(&first))
             {
                 first_full = Some((slot, occupant));
             }
         }
         match first_full {
-            Some((slot, occupant)) if evict => {
+            Some((slot, occupant)) if !is_kept(&occupant) => {
                 Ok(ChosenSlot { slot, key: occupant.key, occupant: Some(occupant) })
             }
             Some((_, occupant)) => Err(Nanos::clamped(occupant.left(now))),

@@ -196,7 +196,7 @@ impl<M: TableMemory> SharedTable<M> {
         let address = overflow();
         match self.try_change(address, run, now) {
             Some(charge) => Ok(InsertOutcome::Done(charge)),
-            // The overflow bucket must have a slot, even if another bucket is evicted for it.
+            // The overflow bucket must have a slot, even if a bucket that holds none is evicted for it.
             None => self.insert(address, true, run, now, deadline),
         }
     }
