@@ -33,7 +33,10 @@ pub fn string(text: &str) -> Option<String> {
 /// Returns the window of a limit at `now` in whole seconds, rounded up and at least 1; `None` if its
 /// quota is not one per time.
 pub fn window_seconds(limit: &Limit, now: Timestamp) -> Option<i64> {
-    limit.refills_with_time().then(|| seconds(limit.window_length(now)).max(1))
+    match limit {
+        Limit::Slots(_) => None,
+        Limit::Rate(_) | Limit::Unlimited => Some(seconds(limit.window_length(now)).max(1)),
+    }
 }
 
 /// Serializes the item of `RateLimit-Policy`, or returns `None` if the quota exceeds an Integer.

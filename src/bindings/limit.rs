@@ -20,7 +20,7 @@ use crate::engine::algorithm::leaky_bucket::LeakyBucket;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind};
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
-use crate::engine::limit::{self};
+use crate::engine::limit::{self, Rate};
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
 
@@ -471,7 +471,7 @@ impl Limit {
 
     fn token_bucket_for(&self, field: &str) -> PyResult<&TokenBucket> {
         match &self.limit {
-            limit::Limit::TokenBucket(bucket) => Ok(bucket),
+            limit::Limit::Rate(Rate::TokenBucket(bucket)) => Ok(bucket),
             _ => Err(self.missing_field(field)),
         }
     }

@@ -68,7 +68,7 @@ fn item(yaml: &mut String, entry: &Entry, rule: &Rule) {
     line(yaml, 0, &quoted(entry.name().as_str()), "");
     // Without the algorithm, that of the default would apply, or a token bucket if that is
     // unlimited.
-    let is_token_bucket = |limit: &Limit| matches!(limit, Limit::TokenBucket(_));
+    let is_token_bucket = |limit: &Limit| limit.algorithm() == AlgorithmName::TokenBucket;
     if !is_token_bucket(&rule.limit) || default.is_some_and(|rule| !is_token_bucket(&rule.limit)) {
         line(yaml, 4, "algorithm", rule.limit.algorithm().as_str());
     }

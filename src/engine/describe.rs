@@ -50,11 +50,12 @@ impl Limit {
     /// Returns how much the limit admits; `None` if it is unlimited or limits requests in flight, which
     /// may end and begin at any rate.
     pub fn facts(&self) -> Option<Facts> {
-        let rules = self.rules().filter(|rules| rules.refills_with_time())?;
+        let Limit::Rate(_) = self else { return None };
+        let rules = self.rules()?;
         let (refill, interval) = (rules.refill(), rules.interval());
         let per_day = wide(rules.long_run()) * wide(DAY.get()) / wide(refill.interval.get());
         Some(Facts {
-            at_once: rules.max_cost(),
+            at_once: self.max_cost(),
             refill,
             per_day: narrow(per_day),
             interval,
@@ -100,11 +101,6 @@ impl Limit {
     /// Returns whether its windows differ in length.
     pub fn window_varies(&self) -> bool {
         self.rules().is_some_and(|rules| rules.window_varies())
-    }
-
-    /// Returns whether tokens are added with time, rather than returned by their holders at any time.
-    pub fn refills_with_time(&self) -> bool {
-        self.rules().is_none_or(|rules| rules.refills_with_time())
     }
 
     /// Returns the remaining tokens to show to the client.

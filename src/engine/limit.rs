@@ -1,9 +1,8 @@
 //! Limits, which are valid by construction.
 
-pub use crate::engine::algorithm::Limit;
 pub(crate) use crate::engine::algorithm::dispatch;
+pub use crate::engine::algorithm::{Limit, Rate};
 
-use crate::engine::algorithm::Algorithm;
 use crate::engine::algorithm::calendar::{Calendar, CalendarUnit, Zone};
 use crate::engine::algorithm::calendar_window::CalendarWindow;
 use crate::engine::algorithm::description::Description;
@@ -13,6 +12,7 @@ use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::leaky_bucket::LeakyBucket;
 use crate::engine::algorithm::window::{Anchor, Window};
+use crate::engine::algorithm::{Algorithm, RateAlgorithm};
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
@@ -28,7 +28,7 @@ impl Limit {
     /// [`LimitError`] if a number is below 1, if rounding to whole nanoseconds would change the
     /// rate by more than 0.1 %, or if an empty bucket would take longer than 2^62 ns to refill.
     pub fn token_bucket(burst: i64, count: i64, period: Nanos) -> Result<Limit, LimitError> {
-        TokenBucket::new(burst, count, period).map(Limit::TokenBucket)
+        TokenBucket::new(burst, count, period).map(Limit::from)
     }
 
     /// Returns a leaky bucket that holds `size` requests, of which `drip_size` leave every
@@ -39,7 +39,7 @@ impl Limit {
     /// `size` is above [`State::MAX_TALLY`], or a full bucket would take longer than 2^62 ns to
     /// drain.
     pub fn leaky_bucket(size: i64, drip_rate: Nanos, drip_size: i64) -> Result<Limit, LimitError> {
-        LeakyBucket::new(size, drip_rate, drip_size).map(Limit::LeakyBucket)
+        LeakyBucket::new(size, drip_rate, drip_size).map(Limit::from)
     }
 
     /// Returns a fixed window of `count` requests per `period`.
@@ -48,7 +48,7 @@ impl Limit {
     /// [`LimitError`] if `count` is below 1 or above [`State::MAX_TALLY`], or `period` or the phase
     /// is not a whole number of milliseconds or out of range.
     pub fn fixed_window(count: i64, period: Nanos, anchor: Anchor) -> Result<Limit, LimitError> {
-        FixedWindow::new(count, period, anchor).map(Limit::FixedWindow)
+        FixedWindow::new(count, period, anchor).map(Limit::from)
     }
 
     /// Returns a fixed window with evenly spaced requests and `burst` extra requests.
@@ -62,7 +62,7 @@ impl Limit {
         burst: i64,
         anchor: Anchor,
     ) -> Result<Limit, LimitError> {
-        FixedRateWindow::new(count, period, burst, anchor).map(Limit::FixedRateWindow)
+        FixedRateWindow::new(count, period, burst, anchor).map(Limit::from)
     }
 
     /// Returns a limit of `count` requests in flight. A slot is kept for at least `lease` after it was
@@ -78,7 +78,7 @@ impl Limit {
         retry_after: Nanos,
         max_hold: Option<Nanos>,
     ) -> Result<Limit, LimitError> {
-        InFlight::new(count, lease, retry_after, max_hold).map(Limit::InFlight)
+        InFlight::new(count, lease, retry_after, max_hold).map(Limit::from)
     }
 
     /// Returns a window of `count` requests per day, week, month or year of a time zone.
@@ -90,7 +90,7 @@ impl Limit {
         unit: CalendarUnit,
         zone: Zone,
     ) -> Result<Limit, LimitError> {
-        CalendarWindow::new(count, unit, zone).map(Limit::CalendarWindow)
+        CalendarWindow::new(count, unit, zone).map(Limit::from)
     }
 
     /// Returns whether there is no limit.
@@ -120,8 +120,8 @@ impl Limit {
     /// or if this is another algorithm.
     pub fn with_factor(&self, factor: &Factor) -> Result<Limit, LimitError> {
         match self {
-            Limit::LeakyBucket(bucket) => {
-                Ok(bucket.with_factor(factor)?.map_or(Limit::Unlimited, Limit::LeakyBucket))
+            Limit::Rate(Rate::LeakyBucket(bucket)) => {
+                Ok(bucket.with_factor(factor)?.map_or(Limit::Unlimited, Limit::from))
             }
             Limit::Unlimited => Ok(Limit::Unlimited),
             other => Err(LimitError::FactorForOther { algorithm: other.algorithm() }),
@@ -162,7 +162,7 @@ impl Limit {
     /// Returns the slots of a limit on requests in flight.
     #[inline(always)]
     pub const fn slots(&self) -> Option<&InFlight> {
-        if let Limit::InFlight(slots) = self { Some(slots) } else { None }
+        if let Limit::Slots(slots) = self { Some(slots) } else { None }
     }
 
     /// Returns whether the start of the windows depends on the bucket's key.
@@ -176,9 +176,8 @@ impl Limit {
         dispatch!(*self, rules => rules.for_key(key).into(), Limit::Unlimited)
     }
 
-    /// Returns the algorithm; `None` if unlimited. Spends, which are most calls, avoid this
-    /// indirection.
-    pub(super) fn rules(&self) -> Option<&dyn Algorithm> {
+    /// Returns the description by its algorithm; `None` if unlimited.
+    pub(super) fn rules(&self) -> Option<&dyn Description> {
         dispatch!(self, rules => Some(rules), None)
     }
 
@@ -234,17 +233,18 @@ impl Limit {
     /// denied.
     ///
     /// `charged` is the state that the spend wrote, `found` the state of the bucket now, and `now`
-    /// an instant read after `found`. Returns the state to write, or `None` if no token is left to
-    /// return. The bucket then admits no more than if the spend had never happened. As after a
+    /// an instant read after `found`. Writes nothing if no token is left to return. The bucket then admits no more than if the spend had never happened. As after a
     /// refund, a window or the ticks that the spend started remain.
-    pub fn give_back(
-        &self,
-        cost: Cost,
-        charged: State,
-        found: State,
-        now: Timestamp,
-    ) -> Option<State> {
-        self.rules()?.give_back(cost, charged, found, now)
+    pub fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Write {
+        dispatch!(
+            self,
+            rules => rules.give_back(cost, charged, found, now).map_or(Write::Keep, |state| {
+                // The bucket is live, so it already has a lifetime, and lifetimes never shrink.
+                Write::Put(state, Lifetime::INSTANT)
+            }),
+            slots => slots.give_back(cost, charged, found, now),
+            Write::Keep
+        )
     }
 
     /// Returns the cost of a partial charge: `tokens`, but at most one more than a full bucket can be

@@ -4,7 +4,7 @@ use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::answer::{Answer, Outcome};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::limit::Limit;
+use crate::engine::limit::{Limit, Rate};
 use crate::engine::state::{Lease, State, Write};
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
@@ -26,7 +26,9 @@ impl Operation<'_> {
     pub fn apply(&self, found: Option<State>, now: Timestamp) -> (bool, Write) {
         match (self.verb, self.limit) {
             // Inlined into the store, because almost every call is one.
-            (Verb::Spend, Limit::TokenBucket(bucket)) => bucket.spend(self.cost, found, now),
+            (Verb::Spend, Limit::Rate(Rate::TokenBucket(bucket))) => {
+                bucket.spend(self.cost, found, now)
+            }
             _ => self.apply_other(found, now),
         }
     }
@@ -36,7 +38,7 @@ impl Operation<'_> {
         match (self.verb, self.limit) {
             // Most of the others are spends, too, which need none of the code for the other verbs.
             (Verb::Spend, limit) => limit.spend_state(self.cost, found, now),
-            (Verb::Reserve | Verb::Release(_), Limit::InFlight(slots)) => {
+            (Verb::Reserve | Verb::Release(_), Limit::Slots(slots)) => {
                 slots.apply(self.verb, self.cost, found, now)
             }
             (verb, limit) => {
@@ -51,7 +53,7 @@ impl Operation<'_> {
     pub fn numbers(&self, answer: &Answer) -> Decision {
         match (self.verb, self.limit, answer.outcome) {
             // Inlined for `spend_each`, which computes the numbers of each id.
-            (Verb::Spend, Limit::TokenBucket(bucket), Outcome::Allowed) => {
+            (Verb::Spend, Limit::Rate(Rate::TokenBucket(bucket)), Outcome::Allowed) => {
                 let Answer { found, now, .. } = *answer;
                 let (allowed, write) = bucket.spend(self.cost, found, now);
                 let after = write.state().map(|(state, _)| state).or(found);
@@ -91,7 +93,7 @@ impl Operation<'_> {
     /// Returns the lease of the slots that the operation has taken or kept: [`Lease::NONE`] if they could
     /// not be counted; `None` if the operation has none.
     pub fn lease(&self, answer: &Answer) -> Option<Lease> {
-        let slots = self.limit.slots()?;
+        let Limit::Slots(slots) = self.limit else { return None };
         let Answer { found, now, outcome } = *answer;
         match (self.verb, outcome) {
             (Verb::Reserve, Outcome::Allowed) => {
@@ -103,6 +105,17 @@ impl Operation<'_> {
                 Some(slots.lease_renewed(kept, is_held, write.state().map(|(state, _)| state)))
             }
             _ => None,
+        }
+    }
+
+    /// Returns how many of the slots that it releases or renews were not found in the bucket.
+    pub fn missing(&self, answer: &Answer) -> Cost {
+        match (self.verb, self.limit, answer.outcome) {
+            (Verb::Release(lease), Limit::Slots(slots), Outcome::Allowed) => {
+                slots.missing(self.cost, lease, answer.found, answer.now)
+            }
+            (Verb::Release(_) | Verb::Renew(_), _, Outcome::Denied | Outcome::Refused) => self.cost,
+            _ => Cost::ZERO,
         }
     }
 

@@ -68,10 +68,14 @@ impl Verb {
         matches!(self, Verb::ChargePartial | Verb::ChargeAfter)
     }
 
-    /// Returns whether the operation is one on slots.
+    /// Returns whether the operation is one on slots, which their holder returns.
     #[inline(always)]
     pub const fn fits_slots(self) -> bool {
-        matches!(self, Verb::Reserve | Verb::Check | Verb::Release(_) | Verb::Renew(_))
+        match self {
+            Verb::Reserve | Verb::Check | Verb::Release(_) | Verb::Renew(_) => true,
+            Verb::Spend | Verb::Refund => false,
+            Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter => false,
+        }
     }
 
     /// Returns whether the operation returns tokens or slots. Such an operation denies nothing.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::clock::Stopwatch;
+use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::key::LimitName;
@@ -49,7 +50,7 @@ impl BoundLimit {
         let overrides = entry.overrides().iter().map(|found| &*found.rule);
         let limits = overrides.chain([entry.default_rule()]).map(|rule| rule.limit);
         let max_costs =
-            limits.map(|limit| if limit.slots().is_some() { -1 } else { limit.max_cost() });
+            limits.map(|limit| if let Limit::Slots(_) = limit { -1 } else { limit.max_cost() });
         let max_cost_of_all = max_costs.fold(i64::MAX, i64::min);
         BoundLimit { entry: Arc::clone(entry), keyspaces, counters, max_cost_of_all, generation }
     }
@@ -112,9 +113,9 @@ impl BoundLimit {
         store_failed(error)
     }
 
-    /// Returns whether the limit of a client is one on requests in flight.
-    pub fn has_slots(&self, canonical_id: &str) -> bool {
-        self.entry.rule_for(canonical_id).limit.slots().is_some()
+    /// Returns the slots of a client; `None` if its limit is not one on requests in flight.
+    pub fn slots_for(&self, canonical_id: &str) -> Option<&InFlight> {
+        self.entry.rule_for(canonical_id).limit.slots()
     }
 
     /// Returns the error for a call that would never give its slots back.
@@ -171,7 +172,9 @@ impl BoundLimit {
         let (rule, id_hash) = self.entry.rule_and_hash(&id);
         let effective_limit = self.effective_limit(rule, &id, &call)?;
         let limit = effective_limit.as_deref().unwrap_or(&rule.limit);
-        if limit.slots().is_some() && !call.verb.fits_slots() {
+        if let Limit::Slots(_) = limit
+            && !call.verb.fits_slots()
+        {
             return Err(self.slots_error());
         }
         let cost = match limit.cost(call.cost) {

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use crate::engine::answer::Answer;
 use crate::engine::batch::{self, Kind, Member};
 use crate::engine::operation::Operation;
-use crate::engine::state::{Lifetime, State};
+use crate::engine::state::State;
 use crate::engine::time::{Now, Timestamp};
 use crate::store::remote::RemoteOp;
 use crate::store::{Answers, Batch, StoreStep, Write};
@@ -44,13 +44,10 @@ impl Batch for Members<'_> {
 
     fn give_back(&self, index: usize, charged: State, found: State, now: Timestamp) -> Write {
         let Operation { limit, cost, verb } = self.0[index].operation;
-        match limit.give_back(cost, charged, found, now) {
-            None => Write::Keep,
-            // How much of the cost it has taken is not known.
-            _ if verb.is_partial() => Write::Keep,
-            Some(State::EMPTY) if limit.slots().is_some() => Write::Clear,
-            // The bucket is live, so it already has a lifetime, and lifetimes never shrink.
-            Some(state) => Write::Put(state, Lifetime::INSTANT),
+        // How much of the cost a partial charge has taken is not known.
+        match verb.is_partial() {
+            true => Write::Keep,
+            false => limit.give_back(cost, charged, found, now),
         }
     }
 }

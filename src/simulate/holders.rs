@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use crate::engine::algorithm::Step;
 use crate::engine::decision::Decision;
+use crate::engine::limit::Limit;
 use crate::engine::operation::Operation;
 use crate::engine::state::{Lease, State};
 use crate::engine::time::{Nanos, Timestamp};
@@ -28,7 +29,7 @@ pub(super) type Holders = BinaryHeap<Reverse<Holder>>;
 impl Simulator {
     /// Returns whether a limit of the clients so far is one on requests in flight.
     pub fn has_slots(&self) -> bool {
-        self.limits.iter().any(|limit| limit.slots().is_some())
+        self.limits.iter().any(|limit| matches!(limit, Limit::Slots(_)))
     }
 
     /// Spends for each event as [`run`](Simulator::run) does. An allowed event holds its slots until its
@@ -46,9 +47,8 @@ impl Simulator {
                 columns.put(index, &excess().0);
                 return Ok(());
             };
-            let verb = if limit.slots().is_some() { Verb::Reserve } else { Verb::Spend };
             let state = State::from_word(self.words[bucket]);
-            let mut step = Operation { verb, limit, cost }.step(state, now);
+            let mut step = Operation { verb: Verb::Reserve, limit, cost }.step(state, now);
             self.wait_for_slots(bucket, tokens, now.get(), &mut step.decision);
             if let Some(after) = step.after {
                 self.words[bucket] = after.word();
@@ -68,7 +68,7 @@ impl Simulator {
         now: i64,
         duration: i64,
     ) {
-        let Some(slots) = self.limit_of_bucket(bucket).slots() else { return };
+        let Limit::Slots(slots) = self.limit_of_bucket(bucket) else { return };
         let (lease, end) = (slots.lease_of(after), now.saturating_add(duration));
         let at = end.min(now.saturating_add(slots.lease().get() / 2));
         let ends = self.ends.entry(bucket).or_default();
@@ -104,7 +104,7 @@ impl Simulator {
         {
             self.holders.pop();
             let limit = *self.limit_of_bucket(holder.bucket);
-            let (Some(slots), Ok(cost)) = (limit.slots(), limit.cost(holder.tokens)) else {
+            let (Limit::Slots(slots), Ok(cost)) = (limit, limit.cost(holder.tokens)) else {
                 continue;
             };
             let is_over = holder.at >= holder.end;

@@ -23,7 +23,7 @@ use crate::engine::algorithm::Algorithm;
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
 use crate::engine::id::IdFormat;
-use crate::engine::limit::{Limit, dispatch};
+use crate::engine::limit::{Limit, Rate, dispatch};
 use crate::engine::registry::Entry;
 use crate::engine::state::{State, Write};
 use crate::engine::time::{BeforeOrigin, Timestamp};
@@ -242,7 +242,7 @@ impl Simulator {
             }
         }
         // An unused token bucket is equivalent to one whose TAT is the origin.
-        self.words.push(if matches!(limit, Limit::TokenBucket(_)) { 0 } else { EMPTY });
+        self.words.push(if matches!(limit, Limit::Rate(Rate::TokenBucket(_))) { 0 } else { EMPTY });
     }
 
     /// Spends for each event in order. The next call continues with the same buckets.

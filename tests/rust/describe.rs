@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 
 use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::algorithm::window::{Anchor, Phase};
-use penstock::engine::limit::Limit;
+use penstock::engine::limit::{Limit, Rate};
 use penstock::engine::time::Nanos;
 use penstock::engine::verb::Verb;
 use proptest::prelude::*;
@@ -45,13 +45,13 @@ fn phases(limit: &Limit) -> Vec<i64> {
         |count: i64, period: i64| (0..=count).map(move |k| (k * period + count - 1) / count);
     let mut phases: Vec<i64> = vec![0, MILLI];
     match limit {
-        Limit::TokenBucket(bucket) => phases.push(bucket.emission_interval().get()),
-        Limit::LeakyBucket(bucket) => phases.push(bucket.drip_rate().get()),
-        Limit::FixedWindow(window) => phases.push(window.window().period().get()),
-        Limit::FixedRateWindow(window) => {
+        Limit::Rate(Rate::TokenBucket(bucket)) => phases.push(bucket.emission_interval().get()),
+        Limit::Rate(Rate::LeakyBucket(bucket)) => phases.push(bucket.drip_rate().get()),
+        Limit::Rate(Rate::FixedWindow(window)) => phases.push(window.window().period().get()),
+        Limit::Rate(Rate::FixedRateWindow(window)) => {
             phases.extend(opens(window.count(), window.window().period().get()));
         }
-        Limit::CalendarWindow(_) | Limit::InFlight(_) | Limit::Unlimited => {}
+        Limit::Rate(Rate::CalendarWindow(_)) | Limit::Slots(_) | Limit::Unlimited => {}
     }
     phases.iter().flat_map(|phase| [phase - 1, *phase, phase + 1]).filter(|&at| at >= 0).collect()
 }
@@ -117,11 +117,11 @@ fn small(algorithm: AlgorithmName) -> OfAlgorithm {
 /// Generates interval lengths, mostly near those at which the worst case changes.
 fn interval_for(limit: &Limit) -> impl Strategy<Value = Nanos> + use<> {
     let step = match limit {
-        Limit::TokenBucket(bucket) => bucket.emission_interval(),
-        Limit::LeakyBucket(bucket) => bucket.drip_rate(),
-        Limit::FixedWindow(window) => window.window().period(),
-        Limit::FixedRateWindow(window) => window.window().period(),
-        Limit::CalendarWindow(_) | Limit::InFlight(_) | Limit::Unlimited => Nanos::SECOND,
+        Limit::Rate(Rate::TokenBucket(bucket)) => bucket.emission_interval(),
+        Limit::Rate(Rate::LeakyBucket(bucket)) => bucket.drip_rate(),
+        Limit::Rate(Rate::FixedWindow(window)) => window.window().period(),
+        Limit::Rate(Rate::FixedRateWindow(window)) => window.window().period(),
+        Limit::Rate(Rate::CalendarWindow(_)) | Limit::Slots(_) | Limit::Unlimited => Nanos::SECOND,
     };
     let step = step.get();
     let phases = phases(limit);

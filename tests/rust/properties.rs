@@ -34,7 +34,7 @@
 use penstock::engine::algorithm::Step;
 use penstock::engine::batch::{self, Kind, Member};
 use penstock::engine::decision::Decision;
-use penstock::engine::limit::Limit;
+use penstock::engine::limit::{Limit, Rate};
 use penstock::engine::operation::Operation;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::{Nanos, Timestamp};
@@ -52,8 +52,8 @@ const SECOND: i64 = 1_000_000_000;
 /// TAT of a token bucket must stay below 2^63 ns, and so must the end of a calendar window and a second.
 fn max_instant(limit: &Limit) -> i64 {
     match limit {
-        Limit::TokenBucket(bucket) => i64::MAX - bucket.burst_offset().get(),
-        Limit::CalendarWindow(_) => (i64::MAX / SECOND - 1) * SECOND - 1,
+        Limit::Rate(Rate::TokenBucket(bucket)) => i64::MAX - bucket.burst_offset().get(),
+        Limit::Rate(Rate::CalendarWindow(_)) => (i64::MAX / SECOND - 1) * SECOND - 1,
         _ => State::MAX_INSTANT.get(),
     }
 }
@@ -78,7 +78,7 @@ fn in_time_for_debt(scene: Scene) -> Option<Scene> {
 /// Returns whether no call of the limit, now or earlier, can have written the state.
 fn is_impossible(scene: &Scene) -> bool {
     match (&scene.limit, scene.state) {
-        (Limit::TokenBucket(bucket), Some(state)) => {
+        (Limit::Rate(Rate::TokenBucket(bucket)), Some(state)) => {
             let max = i128::from(scene.now.get()) + 2 * i128::from(bucket.burst_offset().get());
             i128::from(state.instant().get()) > max
         }
@@ -96,13 +96,13 @@ fn double_cases() -> ProptestConfig {
 fn has_same_origin(one: &Scene, other: &Scene) -> bool {
     let origin = |scene: &Scene| match (scene.state, scene.limit) {
         (None, _) => None,
-        (Some(state), Limit::LeakyBucket(bucket)) => {
+        (Some(state), Limit::Rate(Rate::LeakyBucket(bucket))) => {
             Some(state.tally_instant().get() % bucket.drip_rate().get())
         }
-        (Some(state), Limit::CalendarWindow(_)) => Some(state.instant().get() / SECOND),
+        (Some(state), Limit::Rate(Rate::CalendarWindow(_))) => Some(state.instant().get() / SECOND),
         (Some(state), _) => Some(state.tally_instant().get()),
     };
-    origin(one) == origin(other) || matches!(one.limit, Limit::TokenBucket(_))
+    origin(one) == origin(other) || matches!(one.limit, Limit::Rate(Rate::TokenBucket(_)))
 }
 
 /// Returns the steps of a spend, a check and a refund.
@@ -307,7 +307,7 @@ proptest! {
         for cost in [0, 1, scene.share(share), scene.limit.max_cost()] {
             for step in steps(&scene, cost) {
                 let max = match scene.limit {
-                    Limit::FixedRateWindow(window) => window.count() + window.burst(),
+                    Limit::Rate(Rate::FixedRateWindow(window)) => window.count() + window.burst(),
                     limit => limit.max_cost(),
                 };
                 prop_assert!((0..=max).contains(&step.decision.remaining));
@@ -344,7 +344,7 @@ proptest! {
         let decided = |scene: &Scene| scene.step(Verb::Spend, other).decision;
         prop_assert_eq!(decided(&back), decided(&scene));
         // The spend stays undone later, except that a window that began with it continues.
-        let is_window = matches!(scene.limit, Limit::FixedWindow(_) | Limit::FixedRateWindow(_));
+        let is_window = matches!(scene.limit, Limit::Rate(Rate::FixedWindow(_)) | Limit::Rate(Rate::FixedRateWindow(_)));
         let began = spent.state.map(State::tally_instant) != scene.state.map(State::tally_instant);
         if !(is_window && began)
             && let (Some(back), Some(scene)) = (later(back, nanos(wait)), later(scene, nanos(wait)))
@@ -382,6 +382,7 @@ proptest! {
         }
         let found = with.state.expect("a state was written");
         let after = with.limit.give_back(with.cost(cost), charged, found, with.now);
+        let after = after.state().map(|(state, _)| state);
         let back = Scene { state: after.or(with.state), ..with };
         // The window or the ticks that the spend started continue.
         prop_assume!(has_same_origin(&back, &without));
@@ -410,7 +411,7 @@ proptest! {
         let after = scene.after(&refund).step(Verb::Check, 0).decision;
         let none = Scene { state: None, ..scene };
         prop_assert!(after.remaining >= before.remaining);
-        if !matches!(scene.limit, Limit::FixedRateWindow(_)) {
+        if !matches!(scene.limit, Limit::Rate(Rate::FixedRateWindow(_))) {
             // In a fixed-rate window, `remaining` also counts past slots, of which a new window may
             // have more.
             prop_assert!(after.remaining <= none.step(Verb::Check, 0).decision.remaining);
@@ -441,7 +442,7 @@ proptest! {
         prop_assume!(left.state.is_none_or(|state| state.instant() < Timestamp::MAX));
         let wait = step.decision.next_token_after;
         let remaining = |scene: Scene| match scene.limit {
-            Limit::FixedRateWindow(_) => None,
+            Limit::Rate(Rate::FixedRateWindow(_)) => None,
             _ => Some(scene.step(Verb::Check, 0).decision.remaining),
         };
         let has_token = |scene: Scene| scene.step(Verb::Check, 1).decision.allowed;
@@ -451,21 +452,21 @@ proptest! {
         }
         let (early, on_time) = (later(left, nanos(wait.get() - 1)), later(left, wait));
         match scene.limit {
-            Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::InFlight(_) => {
+            Limit::Rate(Rate::TokenBucket(_)) | Limit::Rate(Rate::LeakyBucket(_)) | Limit::Slots(_) => {
                 prop_assert!(early.is_none_or(|early| remaining(early) == remaining(left)));
                 prop_assert!(on_time.is_none_or(|on_time| remaining(on_time) > remaining(left)));
             }
-            Limit::FixedWindow(window) => {
+            Limit::Rate(Rate::FixedWindow(window)) => {
                 prop_assert_eq!(wait, step.decision.reset_after);
                 prop_assert!(early.is_none_or(|early| remaining(early) == remaining(left)));
                 prop_assert!(on_time.is_none_or(|on_time| remaining(on_time) == Some(window.count())));
             }
-            Limit::CalendarWindow(window) => {
+            Limit::Rate(Rate::CalendarWindow(window)) => {
                 prop_assert_eq!(wait, step.decision.reset_after);
                 prop_assert!(early.is_none_or(|early| remaining(early) == remaining(left)));
                 prop_assert!(on_time.is_none_or(|on_time| remaining(on_time) == Some(window.count())));
             }
-            Limit::FixedRateWindow(window) => {
+            Limit::Rate(Rate::FixedRateWindow(window)) => {
                 // The number of tokens that can be spent now grows by one when the slot opens, and not
                 // before.
                 let at_once = |scene: Scene| {

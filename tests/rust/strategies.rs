@@ -7,7 +7,7 @@ use penstock::engine::algorithm::window::{Anchor, Phase};
 use penstock::engine::cost::Cost;
 use penstock::engine::decision::Decision;
 use penstock::engine::factor::Factor;
-use penstock::engine::limit::Limit;
+use penstock::engine::limit::{Limit, Rate};
 use penstock::engine::operation::Operation;
 use penstock::engine::state::{State, StateKind};
 use penstock::engine::time::{Nanos, Timestamp};
@@ -56,7 +56,7 @@ fn any_token_bucket() -> impl Strategy<Value = Limit> {
         // The part of the period lost by rounding: below a nanosecond per token, and below 0.1 %.
         let part = part % count.min(whole / 1000 + 1).min((i64::MAX - whole).saturating_add(1));
         let limit = Limit::token_bucket(burst, count, nanos(whole + part)).expect("a token bucket");
-        let Limit::TokenBucket(bucket) = &limit else { unreachable!("a token bucket") };
+        let Limit::Rate(Rate::TokenBucket(bucket)) = &limit else { unreachable!("a token bucket") };
         assert_eq!(bucket.emission_interval().get(), interval);
         limit
     })

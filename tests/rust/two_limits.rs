@@ -4,7 +4,7 @@
 use std::thread;
 
 use penstock::engine::algorithm::window::Anchor;
-use penstock::engine::limit::Limit;
+use penstock::engine::limit::{Limit, Rate};
 use penstock::engine::operation::Operation;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::{Nanos, Timestamp};
@@ -125,7 +125,9 @@ struct Clamped<'a>(Operation<'a>);
 
 impl StoreStep for Clamped<'_> {
     fn apply(&self, found: Option<State>, now: Timestamp) -> (bool, Write) {
-        let Limit::TokenBucket(bucket) = self.0.limit else { return self.0.apply(found, now) };
+        let Limit::Rate(Rate::TokenBucket(bucket)) = self.0.limit else {
+            return self.0.apply(found, now);
+        };
         let latest = now.saturating_add(bucket.burst_offset().saturating_mul(2));
         let clamped = found.map(|state| State::from_instant(state.instant().min(latest)));
         match self.0.apply(clamped, now) {

@@ -67,11 +67,6 @@ pub(crate) trait Description {
         false
     }
 
-    /// Returns whether tokens are added with time, rather than returned by their holders at any time.
-    fn refills_with_time(&self) -> bool {
-        true
-    }
-
     /// Returns how a bucket gets tokens.
     fn refill(&self) -> Refill;
 

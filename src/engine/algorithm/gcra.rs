@@ -7,7 +7,7 @@ use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, Repayment, part, times,
 };
 use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind, Shape};
-use crate::engine::algorithm::{Algorithm, Definition, Limit, Overdraft};
+use crate::engine::algorithm::{Algorithm, Definition, Limit, Overdraft, RateAlgorithm};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::divisor::Divisor;
@@ -183,33 +183,6 @@ impl Algorithm for TokenBucket {
         (allowed, Write::put_if(allowed && cost > Cost::ZERO, after, Lifetime::INSTANT))
     }
 
-    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
-        let stored = found.map_or(now, State::instant).max(now);
-        let increment = self.emission_interval.get() * cost.get();
-        let tat = Timestamp::clamped(stored.get() - increment).max(now);
-        let moved = tat != stored;
-        (moved, Write::put_if(moved, State::from_instant(tat), Lifetime::INSTANT))
-    }
-
-    fn charge(
-        &self,
-        cost: Cost,
-        overdraft: Overdraft,
-        found: Option<State>,
-        now: Timestamp,
-    ) -> (bool, Write) {
-        let latest = now.saturating_add(self.burst_offset.saturating_mul(2));
-        let tat = found.map_or(now, State::instant).max(now);
-        // Rounded down, because only whole tokens can be overdrawn; below 0 if a limit with a larger
-        // burst wrote the TAT.
-        let most = (latest.get() - tat.get()) / self.emission_interval.get();
-        let taken = overdraft.taken(cost.get(), most.max(0));
-        // Cannot overflow: the TAT does not exceed the latest one.
-        let increment = Nanos::clamped(taken * self.emission_interval.get());
-        let after = State::from_instant(tat.saturating_add(increment));
-        (taken == cost.get(), Write::put_if(taken > 0, after, Lifetime::INSTANT))
-    }
-
     #[inline]
     fn numbers(
         &self,
@@ -248,6 +221,35 @@ impl Algorithm for TokenBucket {
 
     fn lifetime(&self, _: State) -> Lifetime {
         Lifetime::INSTANT
+    }
+}
+
+impl RateAlgorithm for TokenBucket {
+    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        let stored = found.map_or(now, State::instant).max(now);
+        let increment = self.emission_interval.get() * cost.get();
+        let tat = Timestamp::clamped(stored.get() - increment).max(now);
+        let moved = tat != stored;
+        (moved, Write::put_if(moved, State::from_instant(tat), Lifetime::INSTANT))
+    }
+
+    fn charge(
+        &self,
+        cost: Cost,
+        overdraft: Overdraft,
+        found: Option<State>,
+        now: Timestamp,
+    ) -> (bool, Write) {
+        let latest = now.saturating_add(self.burst_offset.saturating_mul(2));
+        let tat = found.map_or(now, State::instant).max(now);
+        // Rounded down, because only whole tokens can be overdrawn; below 0 if a limit with a larger
+        // burst wrote the TAT.
+        let most = (latest.get() - tat.get()) / self.emission_interval.get();
+        let taken = overdraft.taken(cost.get(), most.max(0));
+        // Cannot overflow: the TAT does not exceed the latest one.
+        let increment = Nanos::clamped(taken * self.emission_interval.get());
+        let after = State::from_instant(tat.saturating_add(increment));
+        (taken == cost.get(), Write::put_if(taken > 0, after, Lifetime::INSTANT))
     }
 
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {

@@ -7,7 +7,7 @@
 
 use crate::engine::algorithm::description::{Description, FieldValue, Fields, Refill, part};
 use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind, Shape};
-use crate::engine::algorithm::{Algorithm, Definition, Limit, Overdraft};
+use crate::engine::algorithm::{Algorithm, Definition, Limit};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
@@ -204,7 +204,7 @@ impl InFlight {
             return (false, Write::Keep);
         }
         let mut slots = self.advance(found, now);
-        // Fewer than the cost only after a reset.
+        // Fewer than the cost after a reset, or where ids share buckets for lack of room.
         let returned = self.held_in(lease, &mut slots).map_or(0, |held| {
             let returned = cost.get().min(*held);
             *held -= returned;
@@ -212,6 +212,19 @@ impl InFlight {
         });
         let changes = returned > 0 || slots.current + slots.previous == 0;
         (returned > 0, if changes { self.put_rest(slots) } else { Write::Keep })
+    }
+
+    /// Returns how many of the slots of a release are not there.
+    pub(crate) fn missing(
+        &self,
+        cost: Cost,
+        lease: Lease,
+        found: Option<State>,
+        now: Timestamp,
+    ) -> Cost {
+        let mut slots = self.advance(found, now);
+        let held = self.held_in(lease, &mut slots).map_or(0, |held| *held);
+        Cost((cost.get() - held).max(0))
     }
 
     /// Keeps slots for another lease, whatever the count is, because their holder runs. Allowed if they
@@ -235,6 +248,37 @@ impl InFlight {
         slots.current += cost.get();
         // Only the word bounds them: a process with a higher count may have admitted them.
         (is_held, self.put_if(slots.current <= Slots::MAX, slots))
+    }
+
+    /// Applies an operation to a state. A check returns the write of a spend.
+    #[inline]
+    pub(crate) fn apply(
+        &self,
+        verb: Verb,
+        cost: Cost,
+        found: Option<State>,
+        now: Timestamp,
+    ) -> (bool, Write) {
+        match verb {
+            Verb::Spend | Verb::Reserve | Verb::Check => self.spend(cost, found, now),
+            Verb::Release(lease) => self.release(cost, lease, found, now),
+            Verb::Renew(lease) => self.renew(cost, lease, found, now),
+            // Without a lease it is unknown which slots to return, and none are taken in advance.
+            Verb::Refund | Verb::Charge | Verb::ChargePartial | Verb::ChargeAfter => {
+                (false, Write::Keep)
+            }
+        }
+    }
+
+    /// Undoes a reservation of `cost` that wrote `charged`, in a bucket whose state is now `found`.
+    pub(crate) fn give_back(
+        &self,
+        cost: Cost,
+        charged: State,
+        found: State,
+        now: Timestamp,
+    ) -> Write {
+        self.release(cost, self.lease_of(charged), Some(found), now).1
     }
 }
 
@@ -267,10 +311,6 @@ impl Description for InFlight {
 
     fn time_to_refill(&self) -> Nanos {
         self.longest()
-    }
-
-    fn refills_with_time(&self) -> bool {
-        false
     }
 
     /// If no slot is given back.
@@ -319,27 +359,6 @@ impl Algorithm for InFlight {
         (allowed, self.put_if(allowed && cost != Cost::ZERO, slots))
     }
 
-    /// Without a lease it is unknown which slots to return, so none are.
-    fn refund(&self, _: Cost, _: Option<State>, _: Timestamp) -> (bool, Write) {
-        (false, Write::Keep)
-    }
-
-    /// Slots are not taken in advance.
-    fn charge(&self, _: Cost, _: Overdraft, _: Option<State>, _: Timestamp) -> (bool, Write) {
-        (false, Write::Keep)
-    }
-
-    #[inline]
-    fn apply(&self, verb: Verb, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
-        match verb {
-            Verb::Spend | Verb::Reserve | Verb::Check => self.spend(cost, found, now),
-            Verb::Release(lease) => self.release(cost, lease, found, now),
-            Verb::Renew(lease) => self.renew(cost, lease, found, now),
-            // No other verb fits slots.
-            _ => (false, Write::Keep),
-        }
-    }
-
     fn numbers(
         &self,
         verb: Verb,
@@ -377,10 +396,5 @@ impl Algorithm for InFlight {
     #[inline]
     fn lifetime(&self, _: State) -> Lifetime {
         self.lifetime
-    }
-
-    fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
-        let (_, write) = self.release(cost, self.lease_of(charged), Some(found), now);
-        write.state().map(|(state, _)| state)
     }
 }

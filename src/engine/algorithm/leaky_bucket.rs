@@ -6,7 +6,7 @@ use crate::engine::algorithm::description::{
     Description, FieldValue, Fields, Refill, Repayment, narrow, part, times, wide,
 };
 use crate::engine::algorithm::parameter::{LimitForm, Parameter, ParameterKind, Shape};
-use crate::engine::algorithm::{Algorithm, Definition, Limit, Overdraft};
+use crate::engine::algorithm::{Algorithm, Definition, Limit, Overdraft, RateAlgorithm};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
@@ -310,26 +310,6 @@ impl Algorithm for LeakyBucket {
         (allowed, self.put_if(allowed && cost > 0, &content))
     }
 
-    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
-        let mut content = self.content(found, now.min(State::MAX_INSTANT));
-        let given_back = cost.get().min(content.level);
-        content.level -= given_back;
-        (given_back > 0, self.put_if(given_back > 0, &content))
-    }
-
-    fn charge(
-        &self,
-        cost: Cost,
-        overdraft: Overdraft,
-        found: Option<State>,
-        now: Timestamp,
-    ) -> (bool, Write) {
-        let mut content = self.content(found, now.min(State::MAX_INSTANT));
-        let taken = overdraft.taken(cost.get(), self.max_level() - content.level);
-        content.level += taken;
-        (taken == cost.get(), self.put_if(taken > 0, &content))
-    }
-
     fn numbers(
         &self,
         verb: Verb,
@@ -363,6 +343,28 @@ impl Algorithm for LeakyBucket {
 
     fn lifetime(&self, state: State) -> Lifetime {
         self.lifetime_of(state.tally() as i64)
+    }
+}
+
+impl RateAlgorithm for LeakyBucket {
+    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        let mut content = self.content(found, now.min(State::MAX_INSTANT));
+        let given_back = cost.get().min(content.level);
+        content.level -= given_back;
+        (given_back > 0, self.put_if(given_back > 0, &content))
+    }
+
+    fn charge(
+        &self,
+        cost: Cost,
+        overdraft: Overdraft,
+        found: Option<State>,
+        now: Timestamp,
+    ) -> (bool, Write) {
+        let mut content = self.content(found, now.min(State::MAX_INSTANT));
+        let taken = overdraft.taken(cost.get(), self.max_level() - content.level);
+        content.level += taken;
+        (taken == cost.get(), self.put_if(taken > 0, &content))
     }
 
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {

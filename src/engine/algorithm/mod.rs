@@ -9,6 +9,7 @@ pub mod window;
 use std::iter;
 
 use crate::engine::algorithm::description::Description;
+use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::parameter::{LimitForm, Shape};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -17,33 +18,62 @@ use crate::engine::state::{Lifetime, State, StateKind, Write};
 use crate::engine::time::Timestamp;
 use crate::engine::verb::Verb;
 
+/// Expands to the script of an algorithm.
+#[cfg(feature = "redis")]
+macro_rules! script {
+    ($module:ident) => {
+        concat!(
+            "do\n",
+            include_str!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/src/engine/algorithm/",
+                stringify!($module),
+                ".lua"
+            )),
+            "end\n",
+        )
+    };
+}
+#[cfg(feature = "redis")]
+pub(crate) use script;
+
 /// Declares the algorithms: the file, the type and the name of each.
 macro_rules! algorithms {
     (
         ($d:tt)
-        $($(#[$doc:meta])* $module:ident::$Algorithm:ident = $name:literal,)+
+        rates { $($(#[$doc:meta])* $module:ident::$Algorithm:ident = $name:literal,)+ }
+        slots { $(#[$slots_doc:meta])* $slots_module:ident::$Slots:ident = $slots_name:literal }
     ) => {
         $(pub mod $module;)+
+        pub mod $slots_module;
 
-        /// A limit: its algorithm and parameters, which are always valid.
+        /// A limit on tokens, which are added with time.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Limit {
+        pub enum Rate {
             $($(#[$doc])* $Algorithm($module::$Algorithm),)+
-            /// No limit.
-            Unlimited,
         }
 
         $(impl From<$module::$Algorithm> for Limit {
             fn from(rules: $module::$Algorithm) -> Limit {
-                Limit::$Algorithm(rules)
+                Limit::Rate(Rate::$Algorithm(rules))
             }
         })+
 
-        /// Evaluates `$call` with the algorithm of `$limit` as `$rules`, or `$unlimited` if there is none.
+        /// Evaluates `$call` with the algorithm of `$limit` as `$rules`, or `$unlimited` if there is none. If
+        /// slots differ, `$for_slots` is evaluated for them.
         macro_rules! dispatch {
             ($d limit:expr, $d rules:ident => $d call:expr, $d unlimited:expr) => {
+                dispatch!($d limit, $d rules => $d call, $d rules => $d call, $d unlimited)
+            };
+            (
+                $d limit:expr,
+                $d rules:ident => $d call:expr,
+                $d slots:pat => $d for_slots:expr,
+                $d unlimited:expr
+            ) => {
                 match $d limit {
-                    $(Limit::$Algorithm($d rules) => $d call,)+
+                    $(Limit::Rate($crate::engine::algorithm::Rate::$Algorithm($d rules)) => $d call,)+
+                    Limit::Slots($d slots) => $d for_slots,
                     Limit::Unlimited => $d unlimited,
                 }
             };
@@ -54,16 +84,10 @@ macro_rules! algorithms {
         #[cfg(feature = "redis")]
         macro_rules! scripts {
             () => {
-                concat!($(
-                    "do\n",
-                    include_str!(concat!(
-                        env!("CARGO_MANIFEST_DIR"),
-                        "/src/engine/algorithm/",
-                        stringify!($module),
-                        ".lua"
-                    )),
-                    "end\n",
-                )+)
+                concat!(
+                    $($crate::engine::algorithm::script!($module),)+
+                    $crate::engine::algorithm::script!($slots_module)
+                )
             };
         }
         #[cfg(feature = "redis")]
@@ -73,6 +97,7 @@ macro_rules! algorithms {
             /// The algorithms by their names in limits files.
             pub enum AlgorithmName {
                 $($Algorithm = $name,)+
+                $Slots = $slots_name,
                 /// No limit.
                 Unlimited = "unlimited",
             }
@@ -82,7 +107,8 @@ macro_rules! algorithms {
             /// Returns the algorithm's name.
             pub const fn algorithm(&self) -> AlgorithmName {
                 match self {
-                    $(Limit::$Algorithm(_) => AlgorithmName::$Algorithm,)+
+                    $(Limit::Rate(Rate::$Algorithm(_)) => AlgorithmName::$Algorithm,)+
+                    Limit::Slots(_) => AlgorithmName::$Slots,
                     Limit::Unlimited => AlgorithmName::Unlimited,
                 }
             }
@@ -93,6 +119,7 @@ macro_rules! algorithms {
             pub const fn definition(self) -> &'static Definition {
                 match self {
                     $(AlgorithmName::$Algorithm => &$module::$Algorithm::DEFINITION,)+
+                    AlgorithmName::$Slots => &$slots_module::$Slots::DEFINITION,
                     AlgorithmName::Unlimited => &UNLIMITED,
                 }
             }
@@ -102,18 +129,39 @@ macro_rules! algorithms {
 
 algorithms! {
     ($)
-    /// Tokens are added one by one.
-    gcra::TokenBucket = "token-bucket",
-    /// Requests fill the bucket and leave at every drip.
-    leaky_bucket::LeakyBucket = "leaky-bucket",
-    /// A number of requests per window.
-    fixed_window::FixedWindow = "fixed-window",
-    /// A number of requests per window, evenly spaced.
-    fixed_rate_window::FixedRateWindow = "fixed-rate-window",
-    /// A number of requests per day, week, month or year.
-    calendar_window::CalendarWindow = "calendar-window",
+    rates {
+        /// Tokens are added one by one.
+        gcra::TokenBucket = "token-bucket",
+        /// Requests fill the bucket and leave at every drip.
+        leaky_bucket::LeakyBucket = "leaky-bucket",
+        /// A number of requests per window.
+        fixed_window::FixedWindow = "fixed-window",
+        /// A number of requests per window, evenly spaced.
+        fixed_rate_window::FixedRateWindow = "fixed-rate-window",
+        /// A number of requests per day, week, month or year.
+        calendar_window::CalendarWindow = "calendar-window",
+    }
+    slots {
+        /// A number of requests at once.
+        in_flight::InFlight = "in-flight"
+    }
+}
+
+/// A limit: its algorithm and parameters, which are always valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// Tokens per time.
+    Rate(Rate),
     /// A number of requests at once.
-    in_flight::InFlight = "in-flight",
+    Slots(InFlight),
+    /// No limit.
+    Unlimited,
+}
+
+impl From<InFlight> for Limit {
+    fn from(slots: InFlight) -> Limit {
+        Limit::Slots(slots)
+    }
 }
 
 /// An algorithm as data.
@@ -209,18 +257,6 @@ pub(crate) trait Algorithm: Description {
     /// Takes `cost` tokens if the bucket has them.
     fn spend(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write);
 
-    /// Returns `cost` tokens to the bucket, up to a full one.
-    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write);
-
-    /// Takes `cost` tokens even if the bucket does not have them yet.
-    fn charge(
-        &self,
-        cost: Cost,
-        overdraft: Overdraft,
-        found: Option<State>,
-        now: Timestamp,
-    ) -> (bool, Write);
-
     /// Returns the numbers of a call that left the state `after`. For a charge, `retry_after` is the
     /// wait until the bucket is no longer overdrawn or, if nothing was taken, until the same charge
     /// would be allowed.
@@ -235,6 +271,21 @@ pub(crate) trait Algorithm: Description {
 
     /// Returns how long a store must keep `state`.
     fn lifetime(&self, state: State) -> Lifetime;
+}
+
+/// How a rate adds tokens and takes them back.
+pub(crate) trait RateAlgorithm: Algorithm {
+    /// Returns `cost` tokens to the bucket, up to a full one.
+    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write);
+
+    /// Takes `cost` tokens even if the bucket does not have them yet.
+    fn charge(
+        &self,
+        cost: Cost,
+        overdraft: Overdraft,
+        found: Option<State>,
+        now: Timestamp,
+    ) -> (bool, Write);
 
     /// Applies an operation to a state. A check returns the write of a spend.
     #[inline(always)]
@@ -258,7 +309,7 @@ pub(crate) trait Algorithm: Description {
     /// Returns the state to write, or `None` if no token is left to return.
     ///
     /// `now` must be read after `found`. Only tokens that have not refilled since are returned, so
-    /// the bucket admits no more than if the spend had never happened. [`Algorithm::refund`] does
+    /// the bucket admits no more than if the spend had never happened. [`RateAlgorithm::refund`] does
     /// not guarantee that. As after a refund, a window or ticks that the spend started remain.
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State>;
 }
@@ -301,7 +352,7 @@ mod testing {
     /// Tokens, the tally written by their spend, the tally found, now (ms), and the tally to write.
     type GiveBack = (i64, (u64, i64), (u64, i64), i64, Option<(u64, i64)>);
 
-    pub(super) fn give_backs(rules: &impl Algorithm, cases: &[GiveBack]) {
+    pub(super) fn give_backs(rules: &impl RateAlgorithm, cases: &[GiveBack]) {
         for &(tokens, charged, found, now, expected) in cases {
             let after = rules.give_back(cost(tokens), tally(charged), tally(found), at(now));
             assert_eq!(after, expected.map(tally), "{tokens} at {now} ms");

@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use crate::engine::algorithm::description::{Description, FieldValue, part, times};
 use crate::engine::algorithm::parameter::{Parameter, ParameterKind, Values};
-use crate::engine::algorithm::{Algorithm, Overdraft};
+use crate::engine::algorithm::{Algorithm, Overdraft, RateAlgorithm};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
@@ -163,28 +163,6 @@ impl<W: WindowRules> Algorithm for W {
         (allowed, self.put_if(allowed && cost > Cost::ZERO, &window))
     }
 
-    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
-        let (mut window, slot) = self.open(found, now);
-        // A refund does not return forfeited slots.
-        let given_back = cost.get().min(window.used - slot);
-        window.used -= given_back;
-        (given_back > 0, self.put_if(given_back > 0, &window))
-    }
-
-    fn charge(
-        &self,
-        cost: Cost,
-        overdraft: Overdraft,
-        found: Option<State>,
-        now: Timestamp,
-    ) -> (bool, Write) {
-        let (mut window, _) = self.open(found, now);
-        let most = self.capacity().saturating_mul(2).min(W::Series::MAX_USED);
-        let taken = overdraft.taken(cost.get(), most - window.used);
-        window.used += taken;
-        (taken == cost.get(), self.put_if(taken > 0, &window))
-    }
-
     fn numbers(
         &self,
         verb: Verb,
@@ -217,6 +195,30 @@ impl<W: WindowRules> Algorithm for W {
 
     fn lifetime(&self, _: State) -> Lifetime {
         self.series().lifetime()
+    }
+}
+
+impl<W: WindowRules> RateAlgorithm for W {
+    fn refund(&self, cost: Cost, found: Option<State>, now: Timestamp) -> (bool, Write) {
+        let (mut window, slot) = self.open(found, now);
+        // A refund does not return forfeited slots.
+        let given_back = cost.get().min(window.used - slot);
+        window.used -= given_back;
+        (given_back > 0, self.put_if(given_back > 0, &window))
+    }
+
+    fn charge(
+        &self,
+        cost: Cost,
+        overdraft: Overdraft,
+        found: Option<State>,
+        now: Timestamp,
+    ) -> (bool, Write) {
+        let (mut window, _) = self.open(found, now);
+        let most = self.capacity().saturating_mul(2).min(W::Series::MAX_USED);
+        let taken = overdraft.taken(cost.get(), most - window.used);
+        window.used += taken;
+        (taken == cost.get(), self.put_if(taken > 0, &window))
     }
 
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {

@@ -62,11 +62,6 @@ impl Terms {
         let max_hold = slots.and_then(InFlight::max_hold).unwrap_or(Nanos::MAX);
         Terms { renewed_every: Nanos::clamped(lease.get() / 2), max_hold }
     }
-
-    /// Returns the terms of a client's slots.
-    fn for_client(limit: &BoundLimit, id: &str) -> Terms {
-        Terms::of(limit.entry().rule_for(id).limit.slots())
-    }
 }
 
 /// The place of held slots in the list. It is never that of others, in this process or its children.
@@ -190,7 +185,7 @@ impl OpenSlots {
         lease: Lease,
         now: Timestamp,
     ) -> AddedSlot {
-        self.insert(limit, id, cost, lease, now, Terms::for_client(limit, id))
+        self.insert(limit, id, cost, lease, now, Terms::of(limit.slots_for(id)))
     }
 
     /// Adds the slots that a reservation of several transactions has taken; `None` for each other one.
@@ -280,9 +275,8 @@ impl OpenSlots {
 
     /// Tries `endings` with a renewal that follows soon.
     pub fn retry_later(&self, endings: Endings, now: Timestamp) {
-        let lasts = endings.iter().filter_map(|ending| {
-            ending.limit.entry().rule_for(&ending.id).limit.slots().map(|slots| slots.lease())
-        });
+        let slots = endings.iter().filter_map(|ending| ending.limit.slots_for(&ending.id));
+        let lasts = slots.map(InFlight::lease);
         let until = now.saturating_add(lasts.max().unwrap_or(Nanos::from_millis(30_000)));
         self.failed.lock().push((until, endings));
         self.open().plan(now.saturating_add(FIRST_PAUSE));
@@ -292,9 +286,9 @@ impl OpenSlots {
     fn on_reload(&self, snapshot: &Snapshot) {
         for slot in self.open().places.iter_mut().filter_map(|(_, slot)| slot.as_mut()) {
             if let Ok(limit) = snapshot.limit(slot.limit.entry().name().as_str())
-                && limit.entry().rule_for(&slot.id).limit.slots().is_some()
+                && let Some(slots) = limit.slots_for(&slot.id)
             {
-                slot.terms = Terms::for_client(limit, &slot.id);
+                slot.terms = Terms::of(Some(slots));
             }
         }
     }

@@ -8,6 +8,8 @@ const HANDOFF_TIME: Nanos = Nanos::from_millis(200);
 /// The releases of one bucket, as the first of its waiters sees them.
 #[derive(Debug)]
 pub(in crate::limiter) struct Releases {
+    /// Whether other processes return slots, too.
+    is_shared: bool,
     /// When the first asks without a release, because other processes return slots, too.
     poll_at: Timestamp,
     /// The number of releases for which the store was not asked yet.
@@ -19,8 +21,8 @@ pub(in crate::limiter) struct Releases {
 }
 
 impl Releases {
-    pub(in crate::limiter) const fn new(now: Timestamp) -> Releases {
-        Releases { poll_at: now, count: 0, is_handed: false, left_at: now }
+    pub(in crate::limiter) const fn new(is_shared: bool, now: Timestamp) -> Releases {
+        Releases { is_shared, poll_at: now, count: 0, is_handed: false, left_at: now }
     }
 
     /// Returns when the first asks without a release.
@@ -34,9 +36,9 @@ impl Releases {
     }
 
     /// Notes a release. Returns false if it is left to the waiters of other processes, as one is now and
-    /// then if `is_polled`.
-    pub(in crate::limiter) fn add(&mut self, is_polled: bool, now: Timestamp) -> bool {
-        if is_polled && self.is_handed && now >= self.left_at.saturating_add(HANDOFF_TIME) {
+    /// then.
+    pub(in crate::limiter) fn add(&mut self, now: Timestamp) -> bool {
+        if self.is_shared && self.is_handed && now >= self.left_at.saturating_add(HANDOFF_TIME) {
             self.left_at = now;
             return false;
         }
@@ -51,12 +53,18 @@ impl Releases {
         self.is_handed &= now < self.poll_at;
     }
 
-    /// Notes that the first was denied; if `is_polled`, it asks again although nothing is released.
-    pub(in crate::limiter) fn deny(&mut self, is_polled: bool, now: Timestamp) {
+    /// Notes that the first was denied.
+    pub(in crate::limiter) fn deny(&mut self) {
         self.count = 0;
-        if is_polled && self.poll_at <= now {
+    }
+
+    /// Returns when the first, which was denied slots, asks again although nothing is released; `None` if no
+    /// other process returns any.
+    pub(in crate::limiter) fn poll(&mut self, now: Timestamp) -> Option<Timestamp> {
+        if self.is_shared && self.poll_at <= now {
             self.poll_at = now.saturating_add(poll_interval(now));
         }
+        self.is_shared.then_some(self.poll_at)
     }
 
     /// Lets the first ask at once.

@@ -40,6 +40,8 @@ pub(super) struct Line<W> {
     deadlines: BTreeSet<(Timestamp, u64)>,
     /// Charges that belong to no call any more, to be returned to the store.
     pub(super) unused: Vec<Acquired>,
+    /// Whether other processes return slots, too.
+    is_shared: bool,
 }
 
 /// A call that waits, and how to wake its caller.
@@ -127,14 +129,20 @@ pub(super) struct Question {
 pub(super) struct Denial {
     /// The transaction to wait for.
     pub(super) index: usize,
-    /// How long; `None` if unknown, because others wait for it.
-    pub(super) wait: Option<Nanos>,
-    /// Whether that is only the latest, because slots are waited for.
-    pub(super) is_latest: bool,
+    pub(super) wait: DeniedWait,
     /// The shortest wait until all rates allow the call; `None` if only slots are waited for.
     pub(super) rates: Option<Nanos>,
-    /// Whether other processes may return the slots that are waited for.
-    pub(super) is_polled: bool,
+}
+
+/// What a denied transaction waits for, and how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum DeniedWait {
+    /// Others that wait for its bucket.
+    Others,
+    /// Tokens, which are there then.
+    Tokens(Nanos),
+    /// Slots, which are free then at the latest.
+    Slots(Nanos),
 }
 
 /// What a call does after a denial.
@@ -147,14 +155,17 @@ pub(super) enum Next {
     Late(Option<Nanos>),
 }
 
-impl<W> Default for Line<W> {
-    fn default() -> Line<W> {
-        let (calls, queues) = (BTreeMap::new(), BTreeMap::new());
-        Line { calls, queues, deadlines: BTreeSet::new(), unused: Vec::new() }
-    }
-}
-
 impl<W: Clone> Line<W> {
+    pub(super) fn new(is_shared: bool) -> Line<W> {
+        let (calls, queues) = (BTreeMap::new(), BTreeMap::new());
+        Line { calls, queues, deadlines: BTreeSet::new(), unused: Vec::new(), is_shared }
+    }
+
+    /// Returns empty queues of the same limiter.
+    pub(super) fn fresh(&self) -> Line<W> {
+        Line::new(self.is_shared)
+    }
+
     pub(super) fn queues(&self) -> usize {
         self.queues.len()
     }
@@ -244,7 +255,8 @@ impl<W: Clone> Line<W> {
         {
             return Err(Nanos::clamped(turn.get() - now.get()));
         }
-        let queue = self.queues.entry(key.clone()).or_insert_with(|| Queue::new(now));
+        let queue =
+            self.queues.entry(key.clone()).or_insert_with(|| Queue::new(self.is_shared, now));
         let place = QueuedPart { index, cost: want.cost, may_owe: waiter.call.may_owe() };
         queue.tickets.insert(ticket, place);
         self.unused.extend(queue.unfit());
@@ -335,7 +347,7 @@ impl<W: Clone> Line<W> {
     ///
     /// It holds up those behind it for a limit of another queue only for as long as it has already waited.
     pub(super) fn deny(&mut self, question: &Question, denial: Denial, now: Timestamp) -> Next {
-        let Denial { index, wait, is_latest, rates, is_polled } = denial;
+        let Denial { index, wait, rates } = denial;
         let Some(waiter) = self.calls.get_mut(&question.number) else { return Next::Stay };
         // Another thread asks for a caller that has not woken.
         waiter.wakes_at = waiter.wakes_at.filter(|at| *at > now);
@@ -346,15 +358,22 @@ impl<W: Clone> Line<W> {
         }
         let waited = now.get() - waiter.arrived_at.get();
         let Some((own, key)) = &question.own else { return Next::Join(index) };
-        let stays = wait.filter(|wait| *own == index || wait.get() <= waited);
+        let is_own = *own == index;
+        let stays = match wait {
+            DeniedWait::Slots(wait) if is_own => Some((wait, deadline.or(Some(Timestamp::MAX)))),
+            DeniedWait::Tokens(wait) | DeniedWait::Slots(wait)
+                if is_own || wait.get() <= waited =>
+            {
+                Some((wait, None))
+            }
+            DeniedWait::Others | DeniedWait::Tokens(_) | DeniedWait::Slots(_) => None,
+        };
         let ticket = Ticket { keep: waiter.call.wants[*own].keep, number: question.number };
         let check_at = waiter.check_at;
         match stays {
-            Some(wait) => {
+            Some((wait, slots_by)) => {
                 if let Some(queue) = self.queues.get_mut(key) {
-                    let is_polled = is_polled && *own == index;
-                    let last = deadline.filter(|_| is_latest && *own == index);
-                    queue.put_off(ticket, wait, is_polled, last, now);
+                    queue.put_off(ticket, wait, slots_by, now);
                     if check_at.is_none_or(|at| queue.ask_at.get() - at.get() > SLACK) {
                         queue.tail = None;
                     }
@@ -362,7 +381,7 @@ impl<W: Clone> Line<W> {
             }
             None => self.give_up(question.number, Some(*own), now),
         }
-        if *own == index { Next::Stay } else { Next::Join(index) }
+        if is_own { Next::Stay } else { Next::Join(index) }
     }
 
     /// Ends a call. Returns its queues, and what was taken if the caller has left.
@@ -391,22 +410,14 @@ impl<W: Clone> Line<W> {
     }
 
     /// Takes the first, who was served, out of its queue.
-    pub(super) fn served(
-        &mut self,
-        number: u64,
-        index: usize,
-        key: &BucketKey,
-        is_polled: bool,
-        now: Timestamp,
-    ) {
+    pub(super) fn served(&mut self, number: u64, index: usize, key: &BucketKey, now: Timestamp) {
         let Some(waiter) = self.calls.get_mut(&number) else { return };
         waiter.places.retain(|(at, _)| *at != index);
         let ticket = Ticket { keep: waiter.call.wants[index].keep, number };
         if let Some(queue) = self.queues.get_mut(key) {
             let is_changed = queue.has_changed(ticket);
             queue.tickets.remove(&ticket);
-            queue.ask_at =
-                if is_polled && !is_changed { now.max(queue.slots.poll_at()) } else { now };
+            queue.ask_at = if is_changed { now } else { now.max(queue.slots.poll_at()) };
             if queue.tickets.is_empty() {
                 self.queues.remove(key);
             }
@@ -485,11 +496,10 @@ impl<W: Clone> Line<W> {
         }
     }
 
-    /// Asks for the first of a queue after a release of slots. If `is_polled`, one release is left to the
-    /// waiters of other processes now and then.
-    pub(super) fn on_release(&mut self, key: &BucketKey, is_polled: bool, now: Timestamp) {
+    /// Asks for the first of a queue after a release of slots.
+    pub(super) fn on_release(&mut self, key: &BucketKey, now: Timestamp) {
         let Some(queue) = self.queues.get_mut(key) else { return };
-        if queue.slots.add(is_polled, now) {
+        if queue.slots.add(now) {
             (queue.ask_at, queue.is_changed) = (now, true);
         }
     }
@@ -601,8 +611,8 @@ impl<W: Clone> Line<W> {
 }
 
 impl Queue {
-    fn new(now: Timestamp) -> Queue {
-        let slots = Releases::new(now);
+    fn new(is_shared: bool, now: Timestamp) -> Queue {
+        let slots = Releases::new(is_shared, now);
         let (tickets, charges, tail) = (BTreeMap::new(), VecDeque::new(), None);
         let (is_early, is_changed) = (false, false);
         Queue { tickets, charges, is_early, ask_at: now, is_changed, tail, slots }
@@ -650,27 +660,23 @@ impl Queue {
         self.is_changed || self.slots.is_open() || !self.is_next(ticket)
     }
 
-    /// Asks for the first again after `wait`; sooner if slots may be returned in between, and for the last
-    /// time at the instant `last`.
+    /// Asks for the first again after `wait`. Slots may be returned in between; the last question for them is
+    /// at `slots_by`.
     fn put_off(
         &mut self,
         ticket: Ticket,
         wait: Nanos,
-        is_polled: bool,
-        last: Option<Timestamp>,
+        slots_by: Option<Timestamp>,
         now: Timestamp,
     ) {
         let has_changed = self.has_changed(ticket);
-        self.slots.deny(is_polled, now);
+        self.slots.deny();
         // A wait of zero without a charge would be a busy loop.
-        let turn = now.saturating_add(wait.max(Nanos::clamped(1)));
-        self.ask_at = match is_polled {
-            _ if has_changed => now,
-            true => turn.min(self.slots.poll_at()),
-            false => turn,
-        };
-        if let Some(last) = last.filter(|&last| last > now) {
-            self.ask_at = self.ask_at.min(last);
+        let mut turn = now.saturating_add(wait.max(Nanos::clamped(1)));
+        if let Some(last) = slots_by {
+            let polls = [self.slots.poll(now), Some(last).filter(|&last| last > now)];
+            turn = polls.into_iter().flatten().fold(turn, Timestamp::min);
         }
+        self.ask_at = if has_changed { now } else { turn };
     }
 }

@@ -39,7 +39,7 @@ use crate::limiter::{
 use crate::store::{Store, StoreError};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, forks};
 
-use line::{BucketKey, Charge, Denial, Line, Next, Question, Task, Ticket};
+use line::{BucketKey, Charge, Denial, DeniedWait, Line, Next, Question, Task, Ticket};
 pub use turn::{Demand, Estimate};
 
 /// A call that waits for one limit or several, which decide together.
@@ -127,14 +127,11 @@ pub struct WaitingRoom<W> {
     arrivals: AtomicU64,
     line: Mutex<(u32, Line<W>)>,
     slots: Arc<OpenSlots>,
-    /// Whether other processes return slots, too.
-    is_shared: bool,
 }
 
 /// The store's answer to a call.
 enum Verdict {
-    /// Taken, and whether the slots that the call waited for are polled.
-    Taken(Acquired, bool),
+    Taken(Acquired),
     /// Charged, and how long the bucket is in debt.
     Charged(Acquired, Nanos),
     Denied(Denial),
@@ -193,11 +190,12 @@ impl<W> Default for Driven<W> {
 }
 
 impl<W: Clone> WaitingRoom<W> {
-    /// Creates an empty waiting room. `slots` are those that the limiter holds.
+    /// Creates an empty waiting room. `slots` are those that the limiter holds; if it `is_shared`, other
+    /// processes return slots, too.
     pub fn new(slots: &Arc<OpenSlots>, is_shared: bool) -> WaitingRoom<W> {
         let (queues, arrivals) = (AtomicUsize::new(0), AtomicU64::new(0));
-        let line = Mutex::new((forks(), Line::default()));
-        WaitingRoom { queues, arrivals, line, slots: Arc::clone(slots), is_shared }
+        let line = Mutex::new((forks(), Line::new(is_shared)));
+        WaitingRoom { queues, arrivals, line, slots: Arc::clone(slots) }
     }
 
     /// Returns whether no call waits.
@@ -214,12 +212,13 @@ impl<W: Clone> WaitingRoom<W> {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Line<W>) -> T) -> T {
-        let mut stale = Line::default();
+        let mut stale = None;
         let mut guard: MutexGuard<'_, (u32, Line<W>)> = self.line.lock();
         let (process, line) = &mut *guard;
         if *process != forks() {
             // After a fork, the callers exist only in the parent.
-            (*process, stale) = (forks(), std::mem::take(line));
+            let fresh = line.fresh();
+            (*process, stale) = (forks(), Some(std::mem::replace(line, fresh)));
         }
         let result = act(line);
         self.queues.store(line.queues(), Ordering::Relaxed);
@@ -371,7 +370,7 @@ impl<W: Clone> WaitingRoom<W> {
             })
         };
         self.with(|line| match change {
-            BucketChange::Release => line.on_release(key, self.is_shared, now),
+            BucketChange::Release => line.on_release(key, now),
             BucketChange::Refund => line.poke(key, now),
             BucketChange::Reset => {
                 line.drop_charges(key, true, |_| false);
@@ -472,9 +471,9 @@ impl<W: Clone> WaitingRoom<W> {
         let verdict = self.decide(limiter, question, driven);
         let now = limiter.clock().now();
         let mut keys = match verdict {
-            Ok(Verdict::Taken(taken, is_polled)) => {
+            Ok(Verdict::Taken(taken)) => {
                 if let Some((index, key)) = own {
-                    self.with(|line| line.served(*number, *index, key, is_polled, now));
+                    self.with(|line| line.served(*number, *index, key, now));
                 }
                 self.finish(limiter, *number, WaitOutcome::Taken(taken), driven)
             }
@@ -549,35 +548,32 @@ impl<W: Clone> WaitingRoom<W> {
                 && key.is_some_and(|key| self.with(|line| line.has_before(&key, ticket)))
         };
         if let Some((index, _)) = transactions.iter().enumerate().find(is_behind_others) {
-            let (is_latest, is_polled) = (false, false);
-            return Ok(Verdict::Denied(Denial {
-                index,
-                wait: None,
-                is_latest,
-                rates: None,
-                is_polled,
-            }));
+            return Ok(Verdict::Denied(Denial { index, wait: DeniedWait::Others, rates: None }));
         }
         let answered = limiter.place_all(call.verb, &transactions)?;
-        let has_slots = |one: &Transaction| {
-            bucket_key(limiter, &one.limit, &one.id).is_some_and(|(_, id)| one.limit.has_slots(&id))
-        };
-        let is_shared = self.is_shared;
         let decided = answered.clone().decided(&transactions);
         let Some(index) = decided.binding.filter(|_| !decided.decision.allowed) else {
             let now = limiter.clock().now();
             let slots = self.slots.hold_all(&transactions, &answered, now);
             driven.plans_renewal |= slots.iter().flatten().any(|added| added.is_earlier);
             let slots = slots.into_iter().map(|added| added.map(|added| added.key)).collect();
-            let is_polled = is_shared && own.is_some_and(|own| has_slots(&transactions[own]));
-            let taken = Acquired { transactions, answered, slots, decided: None };
-            return Ok(Verdict::Taken(taken, is_polled));
+            return Ok(Verdict::Taken(Acquired { transactions, answered, slots, decided: None }));
         };
-        let of_rates = transactions
-            .iter()
-            .zip(&decided.parts)
-            .filter(|(one, part)| one.kind.decides() && !part.allowed() && !has_slots(one));
-        let rates = of_rates.map(|(_, part)| part.decision.retry_after).max();
+        let wait_for = |index: usize| {
+            let (one, wait) = (&transactions[index], decided.parts[index].decision.retry_after);
+            let key = bucket_key(limiter, &one.limit, &one.id);
+            match key.and_then(|(_, id)| one.limit.slots_for(&id)) {
+                Some(_) => DeniedWait::Slots(wait),
+                None => DeniedWait::Tokens(wait),
+            }
+        };
+        let parts = transactions.iter().zip(&decided.parts).enumerate();
+        let denied = parts.filter(|(_, (one, part))| one.kind.decides() && !part.allowed());
+        let rates = denied.filter_map(|(index, _)| match wait_for(index) {
+            DeniedWait::Tokens(wait) => Some(wait),
+            DeniedWait::Slots(_) | DeniedWait::Others => None,
+        });
+        let rates = rates.max();
         let turn = limiter.clock().now().saturating_add(decided.decision.retry_after);
         if *may_owe
             && deadline.is_none_or(|deadline| turn <= deadline)
@@ -585,15 +581,7 @@ impl<W: Clone> WaitingRoom<W> {
         {
             return Ok(charged);
         }
-        let is_latest = has_slots(&transactions[index]);
-        let wait = Some(decided.decision.retry_after);
-        Ok(Verdict::Denied(Denial {
-            index,
-            wait,
-            is_latest,
-            rates,
-            is_polled: is_shared && is_latest,
-        }))
+        Ok(Verdict::Denied(Denial { index, wait: wait_for(index), rates }))
     }
 
     /// Charges the cost of a call before its turn; `None` if the algorithm does not allow it.
@@ -611,8 +599,7 @@ impl<W: Clone> WaitingRoom<W> {
         let decision = answered.clone().decided(transactions).decision;
         let wait = decision.retry_after;
         if !decision.allowed {
-            let (wait, is_latest, is_polled) = (Some(wait), false, false);
-            let denial = Denial { index: 0, wait, is_latest, rates: wait, is_polled };
+            let denial = Denial { index: 0, wait: DeniedWait::Tokens(wait), rates: Some(wait) };
             return Ok(Some(Verdict::Denied(denial)));
         }
         let transaction = Transaction {
@@ -642,7 +629,7 @@ impl<W: Clone> WaitingRoom<W> {
             let key = (want.name.clone(), id);
             let ticket = Ticket { keep: want.keep, number };
             let demands = self.with(|line| line.demands_to(&key, ticket, want.cost));
-            let estimate = match demands.filter(|_| !bound.has_slots(&key.1)) {
+            let estimate = match demands.filter(|_| bound.slots_for(&key.1).is_none()) {
                 Some((demands, after)) => limiter.estimate(bound, &key.1, &demands, after)?,
                 None => None,
             };
@@ -668,7 +655,8 @@ impl<W: Clone> WaitingRoom<W> {
         let Some((call, place)) = found else { return };
         let wait = place.and_then(|(index, key, ticket)| {
             let (active, cost) = (limiter.snapshot(), call.wants[index].cost);
-            let bound = active.limit(&key.0).ok().filter(|bound| !bound.has_slots(&key.1))?;
+            let bound =
+                active.limit(&key.0).ok().filter(|bound| bound.slots_for(&key.1).is_none())?;
             let demands = self.with(|line| line.demands_to(&key, ticket, cost));
             let (demands, after) = demands.unwrap_or((vec![(cost, ticket.keep)], None));
             let estimate = limiter.estimate(bound, &key.1, &demands, after).ok().flatten();

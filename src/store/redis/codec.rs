@@ -12,7 +12,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::engine::algorithm;
 use crate::engine::answer::Answer;
 use crate::engine::batch::Kind;
-use crate::engine::limit::Limit;
+use crate::engine::limit::{Limit, Rate};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timeline, Timestamp};
 use crate::engine::verb::Verb;
@@ -218,7 +218,7 @@ fn pack(packed: &mut Vec<u8>, operation: &RemoteOp, now: Option<Timestamp>) {
 /// Returns the times of the cost and the burst of a spend or check of a token bucket; `None` for other
 /// calls, and if the sums of the times are not exact in the script.
 fn short_times(operation: &RemoteOp, now: Option<Timestamp>) -> Option<(i64, i64)> {
-    let (Verb::Spend | Verb::Reserve | Verb::Check, Limit::TokenBucket(bucket)) =
+    let (Verb::Spend | Verb::Reserve | Verb::Check, Limit::Rate(Rate::TokenBucket(bucket))) =
         (operation.verb, operation.limit)
     else {
         return None;

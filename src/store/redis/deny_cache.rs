@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 
 use crate::clock::Stopwatch;
 use crate::engine::answer::{Answer, Outcome};
+use crate::engine::limit::Limit;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
@@ -53,7 +54,7 @@ struct Denied {
 /// Returns whether the state that denied an earlier call can deny this one. Slots can be returned by
 /// another process at any time.
 pub(super) fn may_deny(operation: &RemoteOp) -> bool {
-    operation.verb.decides() && operation.limit.refills_with_time()
+    operation.verb.decides() && matches!(operation.limit, Limit::Rate(_))
 }
 
 impl DenyCache {
@@ -124,9 +125,7 @@ impl DenyCache {
     ///
     /// Returns `None` for slots, of which no state is kept.
     pub(super) fn on_submit(&self, bucket: u64, operation: &RemoteOp) -> Option<Noted> {
-        if !operation.limit.refills_with_time() {
-            return None;
-        }
+        let Limit::Rate(_) = operation.limit else { return None };
         let verb = operation.verb;
         if !verb.decides() {
             self.forget(bucket);

@@ -42,7 +42,7 @@ store/any.rs
     other: thiserror
 store/redis/
     crate: clock::Clock clock::Stopwatch clock::SystemClock engine::algorithm engine::answer
-    crate: engine::batch::Kind engine::key engine::limit::Limit engine::named_enum engine::state
+    crate: engine::batch::Kind engine::key engine::limit engine::named_enum engine::state
     crate: engine::time engine::verb hash::HashKey latencies store sync
     other: crc16 futures_util hashbrown humantime percent_encoding redis sha2 std::fs std::future
     other: std::process once_cell::race std::sync::OnceLock std::thread std::time::Duration tokio
