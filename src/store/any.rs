@@ -100,11 +100,12 @@ impl Store for AnyStore {
     fn update_shared<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
+        nth: u64,
         step: &S,
         now: Now,
         wait: Wait,
     ) -> Result<Option<Answer>, StoreError> {
-        each_store!(self, store => Ok(store.update_shared(bucket, step, now, wait)?))
+        each_store!(self, store => Ok(store.update_shared(bucket, nth, step, now, wait)?))
     }
 
     fn update_all<B: Batch>(

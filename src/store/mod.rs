@@ -319,7 +319,8 @@ pub trait Store: Send + Sync {
         wait: Wait,
     ) -> Result<Answer, Self::Error>;
 
-    /// Runs `step` on the bucket that `bucket` shares while the store is full. `None` if there is none.
+    /// Runs `step` on the bucket that `bucket` shares while the store is full, or the `nth` of them if those of
+    /// a batch share different ones. `None` if there is none.
     ///
     /// A slot may have been taken there before its own bucket had room.
     ///
@@ -328,6 +329,7 @@ pub trait Store: Send + Sync {
     fn update_shared<S: StoreStep>(
         &self,
         _bucket: Bucket<'_>,
+        _nth: u64,
         _step: &S,
         _now: Now,
         _wait: Wait,

@@ -339,6 +339,34 @@ def test_a_store_full_of_held_slots_evicts_none(
         assert limiter.reserve_all([("Calls", "ada"), ("Calls", "grace")]).release()
 
 
+@pytest.mark.parametrize("store", SMALL)
+def test_slots_of_a_batch_in_a_full_store_are_returned_among_those_of_others(
+    tmp_path: Path, clock: ManualClock, store: str
+) -> None:
+    limits = {"Calls": "5 in flight", "Daily": "1/day"}
+    calls: list[AnyTransaction] = [("Calls", "ada", 1), ("Calls", "grace", 3)]
+    with Limiter(limits, f"{store.format(tmp_path)}&overflow=share", clock) as limiter:
+        for room in [True, False] * 2:
+            for number in range(200):
+                limiter.spend("Daily", str(number))
+            both, one = limiter.reserve_all(calls), limiter.reserve("Calls", "linus")
+            assert both
+            assert one
+            if room:
+                for number in range(200):
+                    limiter.reset("Daily", str(number))
+            assert both.release()
+            assert one.release()
+            for number in range(200):
+                limiter.spend("Daily", str(number))
+            # Nothing is held in any of the buckets that they shared.
+            most: list[AnyTransaction] = [("Calls", "ada", 2), ("Calls", "grace", 3)]
+            assert limiter.reserve_all(most).release()
+            assert limiter.reserve("Calls", "linus", 5).release()
+            for number in range(200):
+                limiter.reset("Daily", str(number))
+
+
 @pytest.mark.parametrize("renews", [False, True])
 @pytest.mark.parametrize("store", SMALL)
 def test_a_slot_taken_while_the_store_was_full_ends_where_it_is_held(

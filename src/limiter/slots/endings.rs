@@ -9,6 +9,7 @@ use crate::engine::answer::{Answer, Outcome};
 use crate::engine::batch::{Kind, Member};
 use crate::engine::cost::Cost;
 use crate::engine::factor::Adjustment;
+use crate::engine::limit::Limit;
 use crate::engine::operation::Operation;
 use crate::engine::time::{Now, Timeline};
 use crate::engine::verb::Verb;
@@ -46,7 +47,7 @@ impl Ending {
         if matches!(self.verb, Verb::Release(_) | Verb::Renew(_))
             && let Ok(active) = snapshot.limit(self.limit.entry().name().as_str())
             && let Ok(resolved) = self.resolve(active)
-            && resolved.limit().slots().is_some()
+            && matches!(resolved.limit(), Limit::Slots(_))
         {
             return Ok(resolved);
         }
@@ -103,11 +104,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(then(&buckets, &members))
     }
 
-    /// Looks for slots that were not found in their bucket where ids share one while the store is full,
-    /// and returns them there. Returns whether they were found.
+    /// Looks for slots that `answer` did not find in their bucket where ids share some while the store is
+    /// full, and returns them there. Returns whether any were found.
     ///
-    /// They were taken there, and their bucket has had room since. A renewal has then taken them again in
-    /// their own.
+    /// They were taken there, and their bucket has had room since, or those of a batch have other shared
+    /// buckets. A renewal has then taken them again in their own.
     ///
     /// # Errors
     /// As [`Store::update`].
@@ -115,13 +116,24 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self,
         bucket: Bucket<'_>,
         operation: &Operation<'_>,
+        answer: &Answer,
         now: Now,
         wait: Wait,
     ) -> Result<bool, StoreError> {
-        let (Verb::Release(lease) | Verb::Renew(lease)) = operation.verb else { return Ok(false) };
-        let release = Operation { verb: Verb::Release(lease), ..*operation };
-        let answer = self.store().update_shared(bucket, &release, now, wait).map_err(Into::into)?;
-        Ok(answer.is_some_and(|answer| answer.allowed()))
+        let (Verb::Release(lease) | Verb::Renew(lease)) = operation.verb else {
+            return Ok(answer.allowed());
+        };
+        let (verb, cost) = (Verb::Release(lease), operation.missing(answer));
+        let mut release = Operation { verb, cost, ..*operation };
+        for nth in 0.. {
+            if release.cost == Cost::ZERO {
+                break;
+            }
+            let answer = self.store().update_shared(bucket, nth, &release, now, wait);
+            let Some(answer) = answer.map_err(Into::into)? else { break };
+            release.cost = release.missing(&answer);
+        }
+        Ok(answer.allowed() || release.cost < operation.cost)
     }
 
     /// Executes the ends of a reservation in one call. May wait.
@@ -158,9 +170,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             answers.map(|mut answers| {
                 for ((answer, bucket), member) in answers.iter_mut().zip(buckets).zip(members) {
                     // An error here leaves slots until they expire: the others must not be returned again.
-                    if !answer.allowed()
-                        && let Ok(true) = self.return_shared(*bucket, &member.operation, now, wait)
-                    {
+                    let operation = &member.operation;
+                    if let Ok(true) = self.return_shared(*bucket, operation, answer, now, wait) {
                         answer.outcome = Outcome::Allowed;
                     }
                 }
@@ -185,10 +196,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         }?;
         if let Some((bucket, operation)) = resolved.operation(ending.verb) {
             let now = self.clock().read(bucket.timeline);
-            let answer = self.store().update(bucket, &operation, now, wait);
-            let is_found = answer.map_err(store_failed)?.allowed()
-                || self.return_shared(bucket, &operation, now, wait).map_err(store_failed)?;
-            ending.count(is_found);
+            let answer =
+                self.store().update(bucket, &operation, now, wait).map_err(store_failed)?;
+            let is_found = self.return_shared(bucket, &operation, &answer, now, wait);
+            ending.count(is_found.map_err(store_failed)?);
         }
         Ok(())
     }

@@ -228,8 +228,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                     let (index, bound, bucket, operation) = calls[at];
                     is_done[at] = true;
                     let executed = answer.and_then(|answer| {
-                        let is_found = answer.allowed()
-                            || self.return_shared(bucket, &operation, now, Wait::Allowed)?;
+                        let (operation, wait) = (&operation, Wait::Allowed);
+                        let is_found = self.return_shared(bucket, operation, answer, now, wait)?;
                         Ok(Executed { bound, lease: operation.lease(answer), is_found })
                     });
                     then(index, executed);

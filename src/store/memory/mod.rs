@@ -367,19 +367,16 @@ impl Store for MemoryStore {
     fn update_shared<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
+        nth: u64,
         step: &S,
         now: Now,
         _wait: Wait,
     ) -> Result<Option<Answer>, Infallible> {
-        let (mut table, mut found) = (self.shared.lock(), None);
-        // One after the other: those of a batch share different ones.
-        for nth in 0..self.most_shared.load(Ordering::Relaxed) {
+        let update = || {
             let tag = shared_tag(bucket, nth);
-            if found.is_none_or(|found: Answer| !found.allowed()) && table.find(tag).is_some() {
-                found = Some(update_in(&mut table, tag, bucket.timeline, step, now));
-            }
-        }
-        Ok(found)
+            update_in(&mut self.shared.lock(), tag, bucket.timeline, step, now)
+        };
+        Ok((nth < self.most_shared.load(Ordering::Relaxed)).then(update))
     }
 
     fn may_wait(&self) -> bool {

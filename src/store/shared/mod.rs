@@ -130,12 +130,13 @@ impl<M: TableMemory> Store for SharedStore<M> {
     fn update_shared<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
+        nth: u64,
         step: &S,
         now: Now,
         wait: Wait,
     ) -> Result<Option<Answer>, SharedError> {
         let (address, mut answer) = (self.overflow_address(bucket), Answer::default());
-        if self.table.find(address).is_none() {
+        if nth > 0 || self.table.find(address).is_none() {
             return Ok(None);
         }
         let deadline = Deadline::of_call(wait);
