@@ -68,7 +68,10 @@ def named(limiter: penstock.Limiter, drawn: list[str]) -> harness.Run:
 
 
 def slots(table: harness.Table, store: str, rounds: int) -> None:
-    """Time taking and giving back a slot, against a spend and a refund."""
+    """Time taking and giving back a slot, against a spend and a refund.
+
+    A block takes at least as long as that of an object of the interpreter which does nothing.
+    """
     _, drawn = harness.ids(1_000, 10_000)
     limits = {"Orders": ROOMY, "Calls": penstock.Limit.in_flight(1_000)}
     with penstock.Limiter(limits, store) as limiter:
@@ -82,14 +85,23 @@ def slots(table: harness.Table, store: str, rounds: int) -> None:
             with calls.reserve(id):
                 pass
 
+        def bare(_: str) -> None:
+            with memoryview(b""):
+                pass
+
         took = harness.alternate(
-            {"refund": harness.each(returned, drawn), "slot": harness.each(held, drawn)},
+            {
+                "refund": harness.each(returned, drawn),
+                "least": harness.each(bare, drawn),
+                "slot": harness.each(held, drawn),
+            },
             len(drawn),
             rounds,
             drawn=drawn,
         )
     what = f"a slot in a block relative to spend and refund, {store.partition(':')[0]}"
-    sides = harness.sides(took, "slot", floor="refund")
+    least = f"{harness.ratio(took, 'least', 'refund'):.3g} x"
+    sides = harness.sides(took, "slot", floor="refund", least=least)
     table.at_most("17", what, 1.6, harness.ratio(took, "slot", "refund"), " x", sides=sides)
 
 
