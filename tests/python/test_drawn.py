@@ -151,7 +151,7 @@ def test_title_names_the_algorithm_if_not_the_default(limit: Limit, trace: Trace
 
 
 def test_comparison_is_a_heat_map_a_line_or_bars(trace: Trace) -> None:
-    both = compare({"burst": [5, 10], "count": [5, 10, 20], "period": "1m"}, trace, progress=False)
+    both = compare({"burst": [5, 10], "count": [5, 10, 20], "period": "1m"}, trace)
     (axes, _) = both.plot().axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("count (tokens per period)", "burst (tokens)")
     assert axes.images[0].get_array().shape == (2, 3)
@@ -159,17 +159,17 @@ def test_comparison_is_a_heat_map_a_line_or_bars(trace: Trace) -> None:
     assert np.allclose(axes.images[0].get_array(), shares)
     (axes, _) = both.plot("longest_wait", x="burst").axes
     assert axes.images[0].get_array().shape == (3, 2)
-    one = compare({"burst": [5, 10], "count": 5, "period": "1m"}, trace, progress=False)
+    one = compare({"burst": [5, 10], "count": 5, "period": "1m"}, trace)
     (axes,) = one.plot().axes
     assert axes.get_ylabel() == "denied (% of events)"
-    listed = compare(["5/minute", "10/minute"], trace, progress=False)
+    listed = compare(["5/minute", "10/minute"], trace)
     (axes,) = listed.plot("clients_denied").axes
     assert len(axes.patches) == 2
 
 
 def test_grid_over_three_parameters_cannot_be_plotted(trace: Trace) -> None:
     grid = {"burst": [5, 10], "count": [5, 10], "period": ["1m", "2m"]}
-    table = compare(grid, trace, progress=False)
+    table = compare(grid, trace)
     with pytest.raises(ValueError, match="burst, count, period"):
         table.plot()
     with pytest.raises(KeyError, match="speed"):
@@ -321,9 +321,9 @@ def test_an_axis_of_seconds_says_the_minute() -> None:
 def test_a_line_and_a_heat_map_are_readable_if_all_numbers_are_close() -> None:
     trace = traffic.poisson(10, "10m")
     grid = {"burst": [10, 20], "count": 10, "period": "1m"}
-    (axes,) = compare(grid, trace, progress=False).plot().axes
+    (axes,) = compare(grid, trace).plot().axes
     assert axes.get_ylim()[1] > 1.05 * max(axes.lines[0].get_ydata())
-    (axes, _) = compare(grid | {"count": [10, 11]}, trace, progress=False).plot().axes
+    (axes, _) = compare(grid | {"count": [10, 11]}, trace).plot().axes
     assert {len(text.get_text().partition(".")[2]) for text in axes.texts} == {1}
 
 

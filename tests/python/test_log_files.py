@@ -278,15 +278,6 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     assert peaks[1] < 1.5 * peaks[0] + (8 << 20)
 
 
-def test_progress_is_reported_in_bytes_of_the_files(tmp_path: Path) -> None:
-    path = write_access_log(tmp_path / "a.log.gz", events=30_000)
-    reports: list[tuple[int, int | None]] = []
-    Trace.from_log(path, progress=lambda done, total: reports.append((done, total)))
-    size = path.stat().st_size
-    assert reports[-1] == (size, size)
-    assert reports == sorted(reports)
-
-
 def test_progress_bar_is_shown_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -149,14 +149,6 @@ def test_invalid_ids_can_be_left_out() -> None:
         Simulator(limits).feed([0.0], ["localhost"])
 
 
-def test_a_part_of_a_result_leaves_out_the_warm_up() -> None:
-    simulation = simulate("2/minute", [0.0, 0.0, 0.0, 10.0, 70.0])
-    later = simulation.between(5.0)
-    assert later.allowed.tolist() == [False, True]
-    assert (later.summary().events, later.summary().denied) == (2, 1)
-    assert simulation.summary().denied == 2
-
-
 class _Counted(list[str]):
     """A table of clients that counts how many of its entries were looked at."""
 

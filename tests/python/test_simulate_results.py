@@ -161,7 +161,6 @@ def test_results_can_be_pickled() -> None:
     for made in (
         simulate("1/minute", trace),
         simulate(limits, by_address),
-        simulate(limits, by_address).between(0.05),
         simulator.feed(by_address),
     ):
         made.summary()
@@ -249,7 +248,7 @@ def test_limits_of_a_list_are_labelled_as_given() -> None:
 def test_grid_contains_every_combination_in_order() -> None:
     trace = traffic.poisson(20, "10s", clients=3, seed=4)
     grid = {"burst": np.array([1, 5]), "count": [1, 2], "period": np.float64(1)}
-    table = compare(grid, trace, progress=False)
+    table = compare(grid, trace)
     assert [table["burst"], table["count"]] == [[1, 1, 5, 5], [1, 2, 1, 2]]
     expected = [simulate(limit, trace).denied_share for limit in table.limits]
     assert table["denied_share"] == expected
@@ -258,13 +257,6 @@ def test_grid_contains_every_combination_in_order() -> None:
     assert same["limit"][0] == "1 per second"
     windows = compare({"algorithm": ["fixed-window"], "count": [1, 9], "period": [1.0]}, trace)
     assert [limit.algorithm for limit in windows.limits] == ["fixed-window"] * 2
-
-
-def test_progress_bar_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    compare(["1/second", "2/second"], [0.0, 1.0], progress=True)
-    assert "2/2" in capsys.readouterr().err
-    compare(["1/second", "2/second"], [0.0, 1.0])
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

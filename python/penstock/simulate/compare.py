@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._core import Limit
@@ -14,7 +14,6 @@ from penstock._validation import name_value
 from penstock.errors import LimitError
 from penstock.simulate.check import Change
 from penstock.simulate.evaluator import Evaluator
-from penstock.simulate.log.progress import make_bar
 from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.table import Table
 
@@ -149,7 +148,6 @@ def compare(
     trace: Any,
     *,
     name: str | None = None,
-    progress: bool | None = None,
     sort: bool = False,
 ) -> Comparison:
     """Simulate several limits over one trace, on all cores.
@@ -160,14 +158,11 @@ def compare(
             "period": "1m"}`, whose `algorithm` defaults to `token-bucket`.
         trace: As `times` of `simulate`.
         name: As for `simulate`, if the limits have labels.
-        progress: Whether to show a progress bar, which needs tqdm. None: on a terminal or in a
-            notebook, if tqdm is installed.
         sort: As for `simulate`.
 
     Raises:
         LimitError: A limit of the grid is not valid; a note says which.
         ValueError: There are no limits.
-        ImportError: `progress` is True and tqdm is not installed.
 
     Otherwise raises as `simulate`; a note names the limit.
 
@@ -189,26 +184,20 @@ def compare(
         return simulation
 
     labels = [_label(setting) for setting in settings]
-    bar = make_bar(progress, total=len(parsed), desc="compare", unit="limit")
-    simulations: dict[int, Simulation] = {}
     pool = ThreadPoolExecutor(os.cpu_count() or 1)
     try:
-        futures = {pool.submit(simulated, index): index for index in range(len(parsed))}
-        for future in as_completed(futures):
-            index = futures[future]
+        futures = [pool.submit(simulated, index) for index in range(len(parsed))]
+        simulations = {}
+        for label, future in zip(labels, futures, strict=True):
             try:
-                simulations[index] = future.result()
+                simulations[label] = future.result()
             except Exception as error:
-                error.add_note(f"this is {labels[index]!r} of limits")
+                error.add_note(f"this is {label!r} of limits")
                 raise
-            if bar is not None:
-                bar.update()
     finally:
         # After an interrupt, wait only for the simulations that are running.
         pool.shutdown(cancel_futures=True)
-        if bar is not None:
-            bar.close()
-    return Comparison(settings, parsed, {label: simulations[i] for i, label in enumerate(labels)})
+    return Comparison(settings, parsed, simulations)
 
 
 def _label(setting: Mapping[str, Any]) -> str:

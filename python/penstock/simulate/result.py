@@ -166,31 +166,6 @@ class Simulation(WithTotals):
         start = (np.arange(bins, dtype=np.int64) + first) * width_ns
         return Bins(start, width_ns, arrivals, allowed, arrivals - allowed)
 
-    def between(self, start: Any = None, end: Any = None) -> Simulation:
-        """Return the decisions on the events from `start` on and before `end`, sorted by time.
-
-        The decisions stay as they are: buckets are as full as the events before have left them.
-        Use it to leave a warm-up out of the totals.
-
-        Args:
-            start: As for `Trace.between`.
-            end: As `start`.
-
-        >>> from penstock.simulate import simulate
-        >>> simulate("2/second", [0.0, 0.1, 0.2, 1.5]).between(0.15).summary().events
-        2
-        """
-        ordered = self._ordered
-        kept = ordered.mask_between(start, end)
-        names = [*self._columns] if self._evaluator is None else ["allowed", *NUMBERS]
-        columns = {name: self._sorted_column(name)[kept] for name in names}
-        return Simulation(
-            ordered[kept],
-            columns,
-            buckets=self._by_bucket()[kept],
-            described=self._describe(),
-        )
-
     def limit_result(
         self,
         title: str = "",

@@ -14,9 +14,7 @@ from penstock.simulate.totals import Accumulator, WithTotals
 from penstock.simulate.trace import Trace
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -179,24 +177,6 @@ class Simulator(WithTotals):
         if self.first_invalid is None:
             self.first_invalid = part.clients[part.client_indices[int(is_valid.argmin())]]
         return part[is_valid], numbers[is_valid]
-
-    def report(self, path: str | os.PathLike[str], *, source: str = "a trace") -> Path:
-        """Write a self-contained HTML page about the events so far.
-
-        Args:
-            path: The file, such as `out.html`.
-            source: The source of the events, to show.
-
-        Returns:
-            The file.
-
-        Raises:
-            ImportError: Matplotlib is not installed.
-            OSError: The file cannot be written.
-        """
-        from penstock.simulate.report import page  # noqa: PLC0415  needs Matplotlib
-
-        return page.Report(results=[self.limit_result()], source=source).write(path)
 
     def __repr__(self) -> str:
         return f"<Simulator {self._feed.name}: {self.events:,} events, {self.denied:,} denied>"

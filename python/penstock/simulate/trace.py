@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.simulate.ids import AnyId
-    from penstock.simulate.log.progress import Progress
     from penstock.simulate.log.report import LogReport
     from penstock.simulate.log.source import LogPath
 
@@ -55,7 +54,7 @@ class LogOptions(TypedDict, total=False):
     ipv6_prefix: int
     where: str | Iterable[str]
     max_bad: float
-    progress: Progress
+    progress: bool | None
     trusted_proxies: str | Sequence[str]
     hops: int
 

@@ -17,7 +17,7 @@ from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE
 from penstock.simulate.log.detect import Detected, detect_format
 from penstock.simulate.log.options import UNITS, Options, parse_zone
-from penstock.simulate.log.progress import Progress, progress_bar
+from penstock.simulate.log.progress import progress_bar
 from penstock.simulate.log.report import MAX_EXAMPLES, LogError, LogReport, SkippedLine
 from penstock.simulate.log.selection import (
     CLIENT,
@@ -250,7 +250,7 @@ class LogReader:
         where: Where,
         max_bad: float,
         chunk_events: int,
-        progress: Progress,
+        progress: bool | None,
         ended: bool,
         find_client: ClientAddress | None,
     ) -> None:
@@ -394,7 +394,7 @@ def read_log(
     max_bad: float = 0.01,
     window: float | None = 60.0,
     chunk_events: int = 1_000_000,
-    progress: Progress = None,
+    progress: bool | None = None,
     trusted_proxies: str | Sequence[str] = (),
     hops: int = 0,
 ) -> LogReader:
@@ -427,8 +427,8 @@ def read_log(
         window: How many seconds a line may be out of order; servers write a line when a request
             ends. None: return the events in the order of the lines, unsorted.
         chunk_events: The largest number of events in a chunk.
-        progress: None shows a progress bar on a terminal, False does not; a function is called
-            with the bytes read so far and the total.
+        progress: Whether to show a progress bar, which needs tqdm. None: on a terminal or in a
+            notebook, if tqdm is installed.
         trusted_proxies: As in production: the networks of your proxies. The client is then found
             from the address and the field with `X-Forwarded-For`. IPv6 networks of at most
             `ipv6_prefix` bits.
