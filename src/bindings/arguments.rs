@@ -238,11 +238,12 @@ pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64
 pub(crate) fn timeout_ns(timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
     // The fast methods pass a `None` that was given.
     let Some(given) = timeout.filter(|given| !given.is_none()) else { return Ok(None) };
-    let nanos = signed_nanos("timeout", given)?;
+    let is_infinite = given.cast::<PyFloat>().is_ok_and(|seconds| seconds.value().is_infinite());
+    let nanos = if is_infinite { -1 } else { signed_nanos("timeout", given)? };
     if nanos < 0 {
         let found = shown(given);
         return Err(PyValueError::new_err(format!(
-            "timeout must be at least 0, or None to wait as long as necessary, found {found}"
+            "timeout must be a time from 0, or None to wait as long as necessary, found {found}"
         )));
     }
     Ok(Some(nanos))

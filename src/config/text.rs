@@ -58,6 +58,8 @@ pub enum TextFault {
     TooLarge,
     #[error("a period must be below {}", Nanos::MAX)]
     TooLong,
+    #[error("no option follows; leave it out")]
+    TrailingSeparator,
     #[error("a rate string must be at most {MAX_LENGTH} bytes long, found {found}")]
     LongText { found: usize },
     #[error(transparent)]
@@ -240,7 +242,7 @@ impl<'t> Reader<'t> {
     fn slots(&mut self, count: i64, count_at: At) -> Result<Limit, TextError> {
         let (mut lease, mut max_hold) = (None, None);
         while self.rest().starts_with([',', ';']) && max_hold.is_none() {
-            self.at += 1;
+            self.separator()?;
             let (word, at) = self.take(char::is_alphabetic);
             match word.to_ascii_lowercase().as_str() {
                 "lease" if lease.is_none() => lease = Some(self.time()?),
@@ -274,6 +276,17 @@ impl<'t> Reader<'t> {
             };
             self.error(at, error.into())
         })
+    }
+
+    /// Skips the `,` or `;` in front of an option.
+    fn separator(&mut self) -> Result<(), TextError> {
+        let at = self.at..self.at + 1;
+        self.at = at.end;
+        self.skip_blanks();
+        if self.rest().is_empty() {
+            return Err(self.error(at, TextFault::TrailingSeparator));
+        }
+        Ok(())
     }
 
     /// Parses a time with units, up to the next option.
@@ -317,7 +330,7 @@ impl<'t> Reader<'t> {
         let unit = unit.ok_or_else(|| self.unexpected(at.start, "day, week, month or year"))?;
         let mut zone = Zone::utc();
         if self.rest().starts_with([',', ';']) {
-            self.at += 1;
+            self.separator()?;
             let is_of_name = |letter: char| letter.is_alphanumeric() || "/_+-".contains(letter);
             let (name, at) = self.take(is_of_name);
             zone = fields::zone(name).map_err(|error| self.error(at, error.into()))?;
@@ -358,7 +371,7 @@ impl<'t> Reader<'t> {
             if !self.rest().starts_with([',', ';']) {
                 return Err(self.unexpected(self.at, "the end or `,` and an option"));
             }
-            self.at += 1;
+            self.separator()?;
             if self.peek_digit() && self.rest().contains(['/', 'p']) {
                 return Err(self.error(self.at..self.text.len(), TextFault::SecondRate));
             }
@@ -577,6 +590,13 @@ mod tests {
             (
                 "5/s\u{1b}[2J",
                 "expected the end or `,` and an option, found `\\u{1b}`\n  5/s\u{fffd}[2J\n     ^",
+            ),
+            ("9/s;", "no option follows; leave it out\n  9/s;\n     ^"),
+            ("9/s , ", "no option follows; leave it out\n  9/s , \n      ^"),
+            ("9 in flight;", "no option follows; leave it out\n  9 in flight;\n             ^"),
+            (
+                "9/calendar day,",
+                "no option follows; leave it out\n  9/calendar day,\n                ^",
             ),
             (
                 "9/s; 50/h",

@@ -108,7 +108,7 @@ fn parameters(yaml: &mut String, indent: usize, limit: &Limit) {
 
 fn format(yaml: &mut String, indent: usize, format: IdFormat) {
     if format != IdFormat::Any {
-        line(yaml, indent, "id", &quoted(&format.to_string()));
+        line(yaml, indent, "id_format", &quoted(&format.to_string()));
     }
 }
 

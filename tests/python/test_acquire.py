@@ -415,6 +415,12 @@ def test_an_impossible_timeout_is_refused(limiter: Limiter, timeout: float) -> N
     assert len(limiter) == 0
 
 
+@pytest.mark.parametrize("timeout", [-1, float("inf")])
+def test_an_impossible_timeout_names_none(limiter: Limiter, timeout: float) -> None:
+    with pytest.raises(ValueError, match="None to wait as long as necessary"):
+        limiter.acquire("Tokens", "ada", timeout=timeout)
+
+
 @pytest.mark.parametrize("timeout", [True, b"1"])
 def test_a_timeout_of_another_type_is_refused(limiter: Limiter, timeout: Any) -> None:
     with pytest.raises(TypeError, match="timeout"):

@@ -309,6 +309,7 @@ def test_names_of_an_enumeration_give_numbers_and_formats() -> None:
     mails = Limits.parse("Mails: {burst: 4, count: 2, period: 1s, id: ipAddress}", names=Names)
     assert mails.explain("Mails", "::ffff:192.0.2.7").bucket_key == "4:192.0.2.7"
     # Written out and read again without the class, it is the same.
+    assert "id_format:" in mails.to_yaml()
     again = Limits.parse(limits.to_yaml())
     assert again.explain("Orders", 12).bucket_key == "3:12"
 

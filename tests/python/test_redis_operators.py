@@ -108,6 +108,24 @@ def test_a_url_of_another_kind_of_server_is_an_error_that_names_the_right_one(
         assert expected in message.partition(" in place of ")[0], (name, scheme, message)
 
 
+def test_a_url_of_a_replica_is_an_error_until_it_is_promoted(
+    redis_server: Server, start_server: StartServer
+) -> None:
+    replica = start_server({"replicaof": f"127.0.0.1 {redis_server.port}"})
+    url = f"redis://127.0.0.1:{replica.port}"
+    with pytest.raises(penstock.StoreUnavailable, match=r"a replica.*its primary"):
+        Limiter(LIMITS, url)
+    replica.command("REPLICAOF", "NO", "ONE")
+    with Limiter(LIMITS, url) as limiter:
+        assert limiter.spend("Orders", "ada").allowed
+        # Of a server that was a primary, a failover made a replica: an outage.
+        replica.command("REPLICAOF", "127.0.0.1", str(redis_server.port))
+        with pytest.raises(penstock.StoreError):
+            limiter.spend("Orders", "ada")
+        replica.command("REPLICAOF", "NO", "ONE")
+        assert limiter.spend("Orders", "ada").remaining == 48
+
+
 def test_an_answer_that_is_not_of_redis_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

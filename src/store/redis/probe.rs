@@ -34,7 +34,13 @@ pub(super) async fn run(connection: &Connection, url: &RedisUrl) -> Result<bool,
     let mut has_succeeded = true;
     for (command, reply) in commands.iter().zip(replies) {
         let Err(error) = reply else { continue };
-        if let Some(why) = mistake(&error, Some(command), url) {
+        // Of a server that calls have used, a failover may make a replica: an outage.
+        let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+        let why = match url.place {
+            ServerPlace::Server(_) | ServerPlace::Socket(_) if is_replica => Some(replica(url)),
+            _ => mistake(&error, Some(command), url),
+        };
+        if let Some(why) = why {
             return Err(StoreError::Refused { why });
         }
         // A server without the script knows the command, and is sent the text with the first call.
@@ -175,6 +181,14 @@ fn sentinel(url: &RedisUrl) -> String {
         "the server is a Sentinel; write {}://HOST/SERVICE in place of {}",
         url.scheme("+sentinel"),
         given_scheme(url)
+    )
+}
+
+fn replica(url: &RedisUrl) -> String {
+    format!(
+        "the server is a replica, which refuses writes; name its primary, or write \
+         {}://HOST/SERVICE with the host of a Sentinel",
+        url.scheme("+sentinel")
     )
 }
 
