@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, cast
 
-from penstock._core import parse_duration
+from penstock._core import parse_duration, timeout_ns
 from penstock.errors import DOCUMENTATION, ConfigError, InvalidId, UnknownLimit
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def check_call(limits: Limits, name: str, id: object, cost: object) -> bool:
         default = limits.default(name)
     except UnknownLimit as error:
         raise ConfigError(str(error)) from error
-    if not callable(cost) and not is_whole(cost, 0, 2**63 - 1):
-        raise ConfigError(f"cost must be a whole number from 0 or a callable, found {cost!r}")
+    if not callable(cost) and not is_whole(cost, 1, 2**63 - 1):
+        raise ConfigError(f"cost must be a whole number from 1 or a callable, found {cost!r}")
     for option, given in (("id", id), ("cost", cost)):
         if inspect.iscoroutinefunction(given):
             raise ConfigError(f"{option} must be an ordinary function, found {given!r}")
@@ -153,6 +153,18 @@ def duration_ns(given: Period, option: str) -> int:
     """
     try:
         return parse_duration(given, option)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def read_timeout(timeout: Period | None) -> int | None:
+    """Return the longest wait in nanoseconds; `None` for as long as necessary.
+
+    Raises:
+        ConfigError: It is not a length of time.
+    """
+    try:
+        return timeout_ns(timeout)
     except (ValueError, TypeError) as error:
         raise ConfigError(str(error)) from error
 

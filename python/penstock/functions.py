@@ -6,7 +6,7 @@ import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast, overload
 
-from penstock._validation import check_call, check_flag, duration_ns, slots_error
+from penstock._validation import check_call, check_flag, read_timeout, slots_error
 from penstock.aio import AsyncLimiter, plain_limiter
 from penstock.errors import ConfigError
 
@@ -99,7 +99,8 @@ class limited:  # noqa: N801  a decorator
         self._name: Final = name
         self._id: Final = id
         self._cost: Final = cost
-        self._timeout: Final = None if timeout is None else duration_ns(timeout, "timeout") / 1e9
+        timeout_ns = read_timeout(timeout)
+        self._timeout: Final = None if timeout_ns is None else timeout_ns / 1e9
         self._refund_on_error: Final = refund_on_error
 
     def __call__(self, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:

@@ -245,11 +245,16 @@ async def coroutine() -> str:
     [
         ({"name": "PartnerAPI"}, "no limit is named 'PartnerAPI'; did you mean 'PartnerApi'?"),
         ({"timeout": "30"}, 'timeout: a duration must have a unit, found "30"; use 30s or 30ms'),
-        ({"timeout": -1}, "timeout must not be negative, found -1"),
+        (
+            {"timeout": -1},
+            "timeout must be a time from 0, or None to wait as long as necessary, found -1",
+        ),
         ({"timeout": True}, "seconds or a timedelta, found bool True"),
         ({"retries": -1}, "retries must be a whole number from 0 to 100, found -1"),
         ({"retries": True}, "retries must be a whole number from 0 to 100, found True"),
-        ({"cost": -1}, "cost must be a whole number from 0 or a callable, found -1"),
+        ({"cost": -1}, "cost must be a whole number from 1 or a callable, found -1"),
+        ({"cost": 0}, "cost must be a whole number from 1 or a callable, found 0"),
+        ({"timeout": float("inf")}, "timeout must be a time from 0, or None to wait as long as"),
         ({"cost": 3}, "PartnerApi: cost must be at most 2, found 3, which could never be allowed"),
         ({"cost": coroutine}, "cost must be an ordinary function, found <function coroutine"),
         ({"id": coroutine}, "id must be an ordinary function, found <function coroutine"),

@@ -11,6 +11,7 @@ import flask
 import pytest
 from click.testing import CliRunner
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.views import View
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -478,6 +479,16 @@ def test_scope_is_reported_although_nothing_else_is_limited(
     site.route("orders", of_class(Mails, throttle_scope="A"))
     site.get("/orders")
     assert [text[:4] for text in findings(caplog)] == ["P008"]
+
+
+@pytest.mark.parametrize("scope", [["A"], ("A",), 5])
+def test_scope_that_is_no_limit_is_an_error(site: DjangoSite, scope: object) -> None:
+    site.set(PENSTOCK={"LIMITS": LIMITS})
+    site.route("orders", of_class(Mails, throttle_classes=[PenstockThrottle], throttle_scope=scope))
+    reported = checks.run_checks(tags=["penstock"])
+    assert [message.id for message in reported] == ["penstock.E007"]
+    with pytest.raises(ImproperlyConfigured, match="throttle_scope must be one limit"):
+        site.get("/orders")
 
 
 def route_another(site: DjangoSite) -> None:

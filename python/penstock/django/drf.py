@@ -175,8 +175,12 @@ class PenstockThrottle(BaseThrottle):
             needs_view = visit.has_middleware and not visit.is_decided
             served_by = app_limits.view_of(http) if needs_view else None
             place = keys, type(view), getattr(view, "throttle_scope", None), served_by
-            known = app_limits.compiled.get(place)
-            limits = (_add(place, throttles, app_limits) if known is None else known).limits
+            try:
+                compiled = app_limits.compiled.get(place)
+            except TypeError:
+                # A scope that cannot be a key, such as a list, is no limit.
+                compiled = None
+            limits = (_add(place, throttles, app_limits) if compiled is None else compiled).limits
             if limits is not None:
                 if limits.needs_end and not visit.has_writer:
                     _check_writer(view)
@@ -205,6 +209,8 @@ class PenstockThrottle(BaseThrottle):
         if limit is None:
             if scope is None:
                 return None
+            if not isinstance(cast("object", scope), str):
+                raise ConfigError(f"throttle_scope must be one limit or one rate, found {scope!r}")
             limit, owner = scope, view_class
         rule = _rules.get((cls, limit, owner))
         if rule is None:

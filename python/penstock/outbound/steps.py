@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, Type
 
 from penstock._core import rate_limited_error
 from penstock._locks import fork_safe
-from penstock._validation import check_call, duration_ns, is_whole
+from penstock._validation import check_call, is_whole, read_timeout
 from penstock.errors import ConfigError, RateLimited, StoreError
 from penstock.outbound import received
 
@@ -145,7 +145,7 @@ class Pace:
         self.cooldowns: Final = Cooldowns(limiter.clock)
         self._id: Final = id
         self._cost: Final = cost
-        self._timeout_ns: Final = None if timeout is None else duration_ns(timeout, "timeout")
+        self._timeout_ns: Final = read_timeout(timeout)
         self._retries: Final = retries
         self._on_store_error: Final = on_store_error
         self._messages: Final = messages
