@@ -438,21 +438,21 @@ class RouteLimits:
 def take(limiter: Limiter, steps: Steps) -> Outcome | Allowed:
     """Take steps in this thread."""
     try:
-        verb, given = next(steps)
+        verb, argument = next(steps)
         while True:
             try:
                 if verb == "one":
-                    limit, id, cost = given
+                    limit, id, cost = argument
                     do = limit.bound.check if limit.is_deferred else limit.bound.spend
                     answer: Any = do(id, cost)
                 elif verb == "all":
-                    answer = limiter.spend_all(given)
+                    answer = limiter.spend_all(argument)
                 else:
-                    answer = limiter.reserve_all(given) if verb == "hold" else given()
+                    answer = limiter.reserve_all(argument) if verb == "hold" else argument()
             except Exception as error:  # noqa: BLE001  the steps decide about it
-                verb, given = steps.throw(error)
+                verb, argument = steps.throw(error)
             else:
-                verb, given = steps.send(answer)
+                verb, argument = steps.send(answer)
     except StopIteration as done:
         outcome: Outcome | Allowed = done.value
         return outcome
@@ -461,25 +461,25 @@ def take(limiter: Limiter, steps: Steps) -> Outcome | Allowed:
 async def take_async(limiter: Limiter, steps: Steps) -> Outcome | Allowed:
     """Take steps on an event loop."""
     try:
-        verb, given = next(steps)
+        verb, argument = next(steps)
         while True:
             try:
                 if verb == "run":
-                    answer: Any = await asyncio.to_thread(given)
+                    answer: Any = await asyncio.to_thread(argument)
                 elif verb == "hold":
-                    answer = (await AsyncLimiter(limiter).reserve_all(given)).reservation
+                    answer = (await AsyncLimiter(limiter).reserve_all(argument)).reservation
                 elif verb == "all":
-                    answer = ask_all("spend", limiter, given)
+                    answer = ask_all("spend", limiter, argument)
                 else:
-                    limit, id, cost = given
+                    limit, id, cost = argument
                     asked: Literal["check", "spend"] = "check" if limit.is_deferred else "spend"
                     answer = ask(asked, limit.unadjusted, id, cost, limit.factor, keep=limit.keep)
                 if asyncio.isfuture(answer):
                     answer = await answer
             except Exception as error:  # noqa: BLE001  the steps decide about it
-                verb, given = steps.throw(error)
+                verb, argument = steps.throw(error)
             else:
-                verb, given = steps.send(answer)
+                verb, argument = steps.send(answer)
     except StopIteration as done:
         outcome: Outcome | Allowed = done.value
         return outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from threading import TIMEOUT_MAX, Event
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, Unpack
 
@@ -15,7 +16,7 @@ from penstock.errors import Error, RateLimited
 from penstock.outbound.steps import Pace, PaceOptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from penstock._core import Decision, Limiter, Reservation, SystemClock
     from penstock.types import AnyTransaction
@@ -133,6 +134,28 @@ class Paced:
             **others,
         }
 
+    async def _take(self, request: Any, calls: Mapping[str, Callable[..., Any]]) -> Any:
+        """Execute the steps of a request by the functions of each, and await what they return."""
+        steps = self.pace.steps(request)
+        try:
+            verb, *arguments = next(steps)
+            while True:
+                try:
+                    answer = calls[verb](*arguments)
+                    if inspect.isawaitable(answer):
+                        answer = await answer
+                except Exception as error:  # noqa: BLE001  the steps decide about it
+                    verb, *arguments = steps.throw(error)
+                else:
+                    verb, *arguments = steps.send(answer)
+        except StopIteration as done:
+            return done.value
+        except RateLimited as error:
+            raise self._error(str(error), error.decision) from None
+        finally:
+            # If the request is cancelled, what it holds is given back.
+            steps.close()
+
 
 class PacedInThread(Paced):
     """Executes the steps of a pace in a thread."""
@@ -150,23 +173,12 @@ class PacedInThread(Paced):
             wait=functools.partial(_wait, limiter.clock),
             **sends,
         )
-        steps = self.pace.steps(request)
         try:
-            verb, *arguments = next(steps)
-            while True:
-                try:
-                    answer = calls[verb](*arguments)
-                except Exception as error:  # noqa: BLE001  the steps decide about it
-                    verb, *arguments = steps.throw(error)
-                else:
-                    verb, *arguments = steps.send(answer)
+            # No call returns something to await, so the coroutine runs to its end.
+            self._take(request, calls).send(None)
         except StopIteration as done:
             return done.value
-        except RateLimited as error:
-            raise self._error(str(error), error.decision) from None
-        finally:
-            # If the request is cancelled, what it holds is given back.
-            steps.close()
+        raise AssertionError("a step of a thread was awaited")
 
 
 class PacedInTask(Paced):
@@ -189,23 +201,7 @@ class PacedInTask(Paced):
             wait=functools.partial(_wait_in_task, limiter.clock),
             **sends,
         )
-        steps = self.pace.steps(request)
-        try:
-            verb, *arguments = next(steps)
-            while True:
-                try:
-                    answer = await calls[verb](*arguments)
-                except Exception as error:  # noqa: BLE001  the steps decide about it
-                    verb, *arguments = steps.throw(error)
-                else:
-                    verb, *arguments = steps.send(answer)
-        except StopIteration as done:
-            return done.value
-        except RateLimited as error:
-            raise self._error(str(error), error.decision) from None
-        finally:
-            # If the request is cancelled, what it holds is given back.
-            steps.close()
+        return await self._take(request, calls)
 
 
 class HeldStream:
