@@ -32,6 +32,7 @@ from penstock.django import exempt, get_limiter, limit
 from penstock.django.conf import current
 from penstock.django.drf import PenstockThrottle
 from penstock.fastapi import RateLimit, install
+from penstock.fastapi import exempt as exempt_route
 from penstock.flask import Penstock
 from penstock.flask.commands import commands
 from penstock.identity import everyone, shared
@@ -266,6 +267,13 @@ def with_an_application_that_has_limits(app: FastAPI) -> None:
     app.mount("/shop", within)
 
 
+def with_an_application_that_is_exempt(app: FastAPI) -> None:
+    within = FastAPI()
+    within.get("/")(lambda: "")
+    app.mount("/shop", exempt_route(within))
+    app.get("/")(lambda: "")
+
+
 def with_files(app: FastAPI) -> None:
     app.mount("/files", StaticFiles(directory="."))
     app.get("/", dependencies=[Depends(ORDERS)])(lambda: "")
@@ -277,6 +285,7 @@ def with_files(app: FastAPI) -> None:
         (with_a_route_of_starlette, "/"),
         (with_an_application_within, "/shop"),
         (with_an_application_that_has_limits, None),
+        (with_an_application_that_is_exempt, None),
         (with_files, None),
     ],
 )
