@@ -263,7 +263,7 @@ class Rule:
         Phase.READ, _reader, counts=_is_not_exempt, skips=bool, is_callable=True, is_flag=True
     )
     factor: Factor | Callable[[Request], Any] | None = option(
-        Phase.READ, _factor, is_constant=True, is_callable=True
+        Phase.READ, _factor, is_constant=True, is_callable=True, is_flag=True
     )
     keep: int | Callable[[Request], Any] = option(
         Phase.READ, _tokens, unset=0, is_constant=True, is_callable=True

@@ -11,7 +11,9 @@ from adapters.case import Reply, Request, Route, hello, limited
 from guards import left
 
 import penstock
+from penstock._web.route_table import fact_text, limit_facts
 from penstock._web.rule import OPTIONS, Phase, Rule, RuleOptions
+from penstock.adapter import Guard, make_rule
 
 if TYPE_CHECKING:
     from adapters.conftest import Serve
@@ -70,6 +72,18 @@ def test_reserve_takes_tokens_before_the_view(
     limit = limited("PerAddress", deduct_when=lambda _: True, reserve=reserves)
     serve(Route("/", (limit,), view)).statuses(1)
     assert seen == [found]
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name != "methods"])
+def test_option_is_shown_with_the_limits_of_a_route(name: str) -> None:
+    guard = Guard(penstock.Limiter({"Calls": penstock.Limit.leaky_bucket(size=2)}))
+
+    def shown(**options: Any) -> str:
+        (limit,) = guard.route_limits([make_rule(["Calls"], "calls", options)]).limits  # type: ignore[arg-type]
+        return fact_text(limit_facts(guard, limit))
+
+    # The commands show the methods with those of the route.
+    assert shown(**EXPECTED[name][0]) != "Calls: 2 at once, 1 more every second, by_address"
 
 
 def test_every_option_is_declared_and_tried_here() -> None:
