@@ -58,6 +58,8 @@ def test_golden_scenario_has_its_fields_and_no_others(scenario: dict[str, Any]) 
         decision = calls(limiter, step)
         for style, expected in step.get("headers", {}).items():
             assert lower(decision.headers(style)) == lower(expected), style
+            declared = {name.lower() for name in compile_style(style).names}
+            assert lower(expected).keys() - {"retry-after"} <= declared, style
             if style == "ietf":
                 assert decision.headers("draft-11") == decision.headers("ietf")
             if decision:

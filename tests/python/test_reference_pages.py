@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
@@ -22,6 +22,8 @@ from penstock.adapter import Guard
 from penstock.asgi import PenstockMiddleware as AsgiMiddleware
 from penstock.django.conf import KEYS
 from penstock.fastapi import install
+from penstock.headers import STYLES
+from penstock.types import Algorithm
 from penstock.wsgi import PenstockMiddleware as WsgiMiddleware
 
 if TYPE_CHECKING:
@@ -67,6 +69,42 @@ def test_options_page_has_every_option_of_a_limit() -> None:
     assert (rows["cost"], rows["reserve"], rows["mode"]) == ("1", "True", '"enforce"')
 
 
+def test_docstrings_have_every_option() -> None:
+    owners = (*RuleOptions.__orig_bases__, LimitOptions)  # type: ignore[attr-defined]
+    text = "\n".join(getattr(owner, "__origin__", owner).__doc__ for owner in owners)
+    described = set(re.findall(r"^ +(\w+): ", text, re.MULTILINE))
+    assert RuleOptions.__optional_keys__ - described == set()
+    named = set(re.findall(r"\w+", inspect.getdoc(Guard) or ""))
+    assert GuardOptions.__optional_keys__ - named == set()
+
+
+def test_pages_have_every_algorithm() -> None:
+    file, constructors = read("limits-file.md"), read("reference/index.md")
+    fields = read("headers.md").partition("| algorithm | `q` |")[2].partition("\n\n")[0]
+    table = read("algorithms.md").partition("| algorithm | behavior |")[2].partition("\n\n")[0]
+    for name in set(get_args(Algorithm)) - {"unlimited"}:
+        assert f"`{name}`" in file, name
+        assert f"| `Limit.{name.replace('-', '_')}(" in constructors, name
+        words = re.sub("-(?=bucket|window|flight)", " ", name)
+        assert re.search(rf"^\| \[?{words}\b", fields, re.MULTILINE), name
+        # Slots have a page of their own.
+        assert f"(`{name}`" in table or name == "in-flight", name
+
+
+def test_reference_page_has_every_method_of_a_limiter() -> None:
+    shown = read("reference/index.md").partition("| method | effect |")[2].partition("\n\n")[0]
+    # The names of other rate limiters are in `dir`, and raise.
+    names = {n for n in dir(penstock.Limiter) if n[0] != "_" and hasattr(penstock.Limiter, n)}
+    assert len(names) >= 20
+    assert names - set(re.findall(r"\b(\w+)\b", shown)) == set()
+
+
+def test_headers_page_has_every_style() -> None:
+    table = read("headers.md").partition("| style | fields |")[2].partition("\n\n")[0]
+    rows = "".join(line.split("|")[1] for line in table.splitlines()[2:])
+    assert set(re.findall(r"`([\w-]+)`", rows)) == set(STYLES)
+
+
 def test_middlewares_lack_the_options_listed_on_the_page() -> None:
     for middleware in (AsgiMiddleware, WsgiMiddleware):
         for option in ("override_defaults", "on_store_error", "default"):
@@ -101,6 +139,14 @@ def test_every_extra_is_on_its_lists() -> None:
     package = ROOT / "python/penstock"
     modules = {path.stem for path in package.glob("*.py")}
     modules |= {path.parent.name for path in package.glob("*/__init__.py")}
+    # What an adapter needs is an extra of the same name.
+    files = [*package.glob("*.py"), *package.glob("*/*.py")]
+    needed = {
+        name
+        for file in files
+        for name in re.findall(r'with Extra\("(\w+)"\)', file.read_text("utf-8"))
+    }
+    assert needed <= extras.keys()
     adapters = extras.keys() & modules
     contracts = settings["tool"]["importlinter"]["contracts"]
     (forbidden,) = [each["forbidden_modules"] for each in contracts if "framework" in each["name"]]

@@ -186,6 +186,31 @@ OPTIONAL = {
 }
 
 
+def test_every_module_that_needs_a_library_is_tried(root: Path) -> None:
+    folder = root / "python"
+    found = {
+        ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+        for file in folder.rglob("*.py")
+        if "\nwith Extra(" in file.read_text(encoding="utf-8")
+    }
+    assert found == OPTIONAL.keys()
+
+
+def test_every_adapter_is_in_the_suite_of_all_adapters(root: Path) -> None:
+    package = root / "python/penstock"
+    adapters = {
+        file.relative_to(package).parts[0].removesuffix(".py")
+        for file in package.rglob("*.py")
+        if "\nfrom penstock._web.guard import" in file.read_text(encoding="utf-8")
+    } - {"_web", "adapter"}
+    assert len(adapters) >= 5
+    drivers = (root / "tests/python/adapters/drivers.py").read_text(encoding="utf-8")
+    assert {name for name in adapters if f"import penstock.{name}\n" not in drivers} == set()
+    page = (root / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`python/penstock/(\w+)(?:/|\.py)`", page))
+    assert adapters <= named
+
+
 @pytest.mark.parametrize("module", OPTIONAL)
 def test_import_without_the_library_names_the_extra(module: str) -> None:
     library, extra = OPTIONAL[module]

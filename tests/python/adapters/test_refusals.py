@@ -13,6 +13,7 @@ from adapters.drivers import Wsgi, only, with_refusals
 from guards import PEER
 
 import penstock
+from penstock.headers import STYLES
 
 if TYPE_CHECKING:
     from adapters.case import Driver
@@ -46,9 +47,6 @@ def test_scripts_of_other_origins_may_read_the_fields(serve: Serve) -> None:
     assert app.ask().header("Access-Control-Expose-Headers") == f"X-Total, {ours}"
     app.ask()
     assert app.ask().header("Access-Control-Expose-Headers") == ours
-
-
-STYLES = ["ietf", "github", "sharkey", "draft-03", "draft-06", "draft-07", "envoy"]
 
 
 @only(lambda driver: driver is Wsgi)
