@@ -239,6 +239,23 @@ def test_core_declares_that_it_needs_no_global_lock(root: Path) -> None:
     assert "gil_used = false" in source
 
 
+def test_scripts_and_properties_have_every_verb(root: Path) -> None:
+    """A script takes a verb that it does not know for a spend."""
+    codec = (root / "src/store/redis/codec.rs").read_text(encoding="utf-8")
+    script = (root / "src/store/redis/decide_shared.lua").read_text(encoding="utf-8")
+    properties = (root / "tests/rust/strategies.rs").read_text(encoding="utf-8")
+    numbers = dict(re.findall(r"Verb::(\w+)(?:\(_\))? => (\d+),", codec))
+    line = re.search(r"^local (REFUND[\w, ]*) = ([\d, ]+)$", script, re.MULTILINE)
+    assert line
+    known = dict(zip(line[1].split(", "), line[2].split(", "), strict=True))
+    # A check is a spend that may not write.
+    others = {re.sub(r"(?<!^)(?=[A-Z])", "_", verb).upper(): n for verb, n in numbers.items()}
+    assert {verb: n for verb, n in others.items() if int(n) > 2} == known
+    # Slots have tests of their own.
+    drawn = numbers.keys() - {"Reserve", "Check", "Release", "Renew"}
+    assert {verb for verb in drawn if f"=> Just(Verb::{verb})" not in properties} == set()
+
+
 def test_version_is_that_of_the_crate(root: Path) -> None:
     manifest = (root / "Cargo.toml").read_text(encoding="utf-8")
     assert f'\nversion = "{penstock.__version__}"\n' in manifest
