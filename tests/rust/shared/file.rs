@@ -216,17 +216,6 @@ fn a_table_in_use_keeps_its_capacity() {
 }
 
 #[test]
-fn a_table_whose_file_was_removed_adds_no_buckets() {
-    let path = fresh_path("table");
-    let before = Shared::open(&path, 100).expect("a new table");
-    assert!(before.spend("Counted", "ada"));
-    fs::remove_file(&path).expect("the table");
-    let after = Shared::open(&path, 100).expect("another table");
-    assert!(before.call(Verb::Spend, "Counted", "new").is_err());
-    assert!(after.spend("Counted", "new"));
-}
-
-#[test]
 fn tables_with_similar_names_are_separate() {
     let path = fresh_path("table");
     let named = |suffix: &str| PathBuf::from(format!("{}{suffix}", path.display()));
