@@ -243,7 +243,8 @@ pub(crate) fn timeout_ns(timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Option<
     if nanos < 0 {
         let found = shown(given);
         return Err(PyValueError::new_err(format!(
-            "timeout must be a time from 0, or None to wait as long as necessary, found {found}"
+            "timeout must be finite and at least 0, or None to wait as long as necessary, \
+             found {found}"
         )));
     }
     Ok(Some(nanos))

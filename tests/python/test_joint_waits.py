@@ -400,7 +400,7 @@ def test_invalid_calls_take_nothing(limiter: Limiter) -> None:
     for wanted, error, message in cases:
         with pytest.raises(error, match=message):
             limiter.acquire_all(wanted, timeout=1)
-    with pytest.raises(ValueError, match="timeout must be at least 0"):
+    with pytest.raises(ValueError, match="timeout must be finite and at least 0"):
         limiter.reserve_all([site], timeout=-1)
     assert limiter.acquire_all([]).allowed
     assert left(limiter, "Site") == [2]
