@@ -3,96 +3,20 @@
 pub(crate) use crate::engine::algorithm::dispatch;
 pub use crate::engine::algorithm::{Limit, Rate};
 
-use crate::engine::algorithm::calendar::{Calendar, CalendarUnit, Zone};
-use crate::engine::algorithm::calendar_window::CalendarWindow;
+use crate::engine::algorithm::calendar::Calendar;
 use crate::engine::algorithm::description::Description;
-use crate::engine::algorithm::fixed_rate_window::FixedRateWindow;
-use crate::engine::algorithm::fixed_window::FixedWindow;
-use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::in_flight::InFlight;
-use crate::engine::algorithm::leaky_bucket::LeakyBucket;
-use crate::engine::algorithm::window::{Anchor, Window};
+use crate::engine::algorithm::window::Window;
 use crate::engine::algorithm::{Algorithm, RateAlgorithm};
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::{Lifetime, State, Write};
-use crate::engine::time::{Nanos, Timeline, Timestamp};
+use crate::engine::time::{Timeline, Timestamp};
 use crate::engine::verb::Verb;
 
 impl Limit {
-    /// Returns a token bucket that holds `burst` tokens and gets `count` more per `period`.
-    ///
-    /// # Errors
-    /// [`LimitError`] if a number is below 1, if rounding to whole nanoseconds would change the
-    /// rate by more than 0.1 %, or if an empty bucket would take longer than 2^62 ns to refill.
-    pub fn token_bucket(burst: i64, count: i64, period: Nanos) -> Result<Limit, LimitError> {
-        TokenBucket::new(burst, count, period).map(Limit::from)
-    }
-
-    /// Returns a leaky bucket that holds `size` requests, of which `drip_size` leave every
-    /// `drip_rate`.
-    ///
-    /// # Errors
-    /// [`LimitError`] if a number is below 1, `drip_rate` is not a whole number of milliseconds,
-    /// `size` is above [`State::MAX_TALLY`], or a full bucket would take longer than 2^62 ns to
-    /// drain.
-    pub fn leaky_bucket(size: i64, drip_rate: Nanos, drip_size: i64) -> Result<Limit, LimitError> {
-        LeakyBucket::new(size, drip_rate, drip_size).map(Limit::from)
-    }
-
-    /// Returns a fixed window of `count` requests per `period`.
-    ///
-    /// # Errors
-    /// [`LimitError`] if `count` is below 1 or above [`State::MAX_TALLY`], or `period` or the phase
-    /// is not a whole number of milliseconds or out of range.
-    pub fn fixed_window(count: i64, period: Nanos, anchor: Anchor) -> Result<Limit, LimitError> {
-        FixedWindow::new(count, period, anchor).map(Limit::from)
-    }
-
-    /// Returns a fixed window with evenly spaced requests and `burst` extra requests.
-    ///
-    /// # Errors
-    /// As [`Limit::fixed_window`]; also if `burst` is negative or `count + burst` is above
-    /// [`State::MAX_TALLY`].
-    pub fn fixed_rate_window(
-        count: i64,
-        period: Nanos,
-        burst: i64,
-        anchor: Anchor,
-    ) -> Result<Limit, LimitError> {
-        FixedRateWindow::new(count, period, burst, anchor).map(Limit::from)
-    }
-
-    /// Returns a limit of `count` requests in flight. A slot is kept for at least `lease` after it was
-    /// taken or renewed. `retry_after` is the `Retry-After` of denied clients. A slot that has been held
-    /// for `max_hold` is not renewed.
-    ///
-    /// # Errors
-    /// [`LimitError`] if `count` is below 1 or above [`InFlight::MAX_COUNT`], `lease` is out of range,
-    /// `retry_after` is 0, or `max_hold` is shorter than the lease.
-    pub fn in_flight(
-        count: i64,
-        lease: Nanos,
-        retry_after: Nanos,
-        max_hold: Option<Nanos>,
-    ) -> Result<Limit, LimitError> {
-        InFlight::new(count, lease, retry_after, max_hold).map(Limit::from)
-    }
-
-    /// Returns a window of `count` requests per day, week, month or year of a time zone.
-    ///
-    /// # Errors
-    /// [`LimitError`] if `count` is below 1 or above 999,999,999.
-    pub fn calendar_window(
-        count: i64,
-        unit: CalendarUnit,
-        zone: Zone,
-    ) -> Result<Limit, LimitError> {
-        CalendarWindow::new(count, unit, zone).map(Limit::from)
-    }
-
     /// Returns whether there is no limit.
     pub const fn is_unlimited(&self) -> bool {
         matches!(self, Limit::Unlimited)

@@ -75,6 +75,20 @@ impl CalendarWindow {
     }
 }
 
+impl Limit {
+    /// Returns a window of `count` requests per day, week, month or year of a time zone.
+    ///
+    /// # Errors
+    /// [`LimitError`] if `count` is below 1 or above 999,999,999.
+    pub fn calendar_window(
+        count: i64,
+        unit: CalendarUnit,
+        zone: Zone,
+    ) -> Result<Limit, LimitError> {
+        CalendarWindow::new(count, unit, zone).map(Limit::from)
+    }
+}
+
 impl Description for CalendarWindow {
     fn fields(&self) -> Fields {
         vec![

@@ -90,6 +90,22 @@ impl FixedRateWindow {
     }
 }
 
+impl Limit {
+    /// Returns a fixed window with evenly spaced requests and `burst` extra requests.
+    ///
+    /// # Errors
+    /// As [`Limit::fixed_window`]; also if `burst` is negative or `count + burst` is above
+    /// [`State::MAX_TALLY`].
+    pub fn fixed_rate_window(
+        count: i64,
+        period: Nanos,
+        burst: i64,
+        anchor: Anchor,
+    ) -> Result<Limit, LimitError> {
+        FixedRateWindow::new(count, period, burst, anchor).map(Limit::from)
+    }
+}
+
 impl Description for FixedRateWindow {
     fn fields(&self) -> Fields {
         let mut fields = vec![("count", FieldValue::Whole(self.count))];

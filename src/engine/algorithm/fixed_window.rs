@@ -65,6 +65,17 @@ impl FixedWindow {
     }
 }
 
+impl Limit {
+    /// Returns a fixed window of `count` requests per `period`.
+    ///
+    /// # Errors
+    /// [`LimitError`] if `count` is below 1 or above [`State::MAX_TALLY`], or `period` or the phase
+    /// is not a whole number of milliseconds or out of range.
+    pub fn fixed_window(count: i64, period: Nanos, anchor: Anchor) -> Result<Limit, LimitError> {
+        FixedWindow::new(count, period, anchor).map(Limit::from)
+    }
+}
+
 impl Description for FixedWindow {
     fn fields(&self) -> Fields {
         let mut fields = vec![("count", FieldValue::Whole(self.count))];

@@ -105,6 +105,17 @@ impl TokenBucket {
     }
 }
 
+impl Limit {
+    /// Returns a token bucket that holds `burst` tokens and gets `count` more per `period`.
+    ///
+    /// # Errors
+    /// [`LimitError`] if a number is below 1, if rounding to whole nanoseconds would change the
+    /// rate by more than 0.1 %, or if an empty bucket would take longer than 2^62 ns to refill.
+    pub fn token_bucket(burst: i64, count: i64, period: Nanos) -> Result<Limit, LimitError> {
+        TokenBucket::new(burst, count, period).map(Limit::from)
+    }
+}
+
 impl Description for TokenBucket {
     fn fields(&self) -> Fields {
         vec![

@@ -282,6 +282,24 @@ impl InFlight {
     }
 }
 
+impl Limit {
+    /// Returns a limit of `count` requests in flight. A slot is kept for at least `lease` after it was
+    /// taken or renewed. `retry_after` is the `Retry-After` of denied clients. A slot that has been held
+    /// for `max_hold` is not renewed.
+    ///
+    /// # Errors
+    /// [`LimitError`] if `count` is below 1 or above [`InFlight::MAX_COUNT`], `lease` is out of range,
+    /// `retry_after` is 0, or `max_hold` is shorter than the lease.
+    pub fn in_flight(
+        count: i64,
+        lease: Nanos,
+        retry_after: Nanos,
+        max_hold: Option<Nanos>,
+    ) -> Result<Limit, LimitError> {
+        InFlight::new(count, lease, retry_after, max_hold).map(Limit::from)
+    }
+}
+
 impl Description for InFlight {
     fn fields(&self) -> Fields {
         let mut fields = vec![

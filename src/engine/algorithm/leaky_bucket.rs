@@ -225,6 +225,19 @@ impl LeakyBucket {
     }
 }
 
+impl Limit {
+    /// Returns a leaky bucket that holds `size` requests, of which `drip_size` leave every
+    /// `drip_rate`.
+    ///
+    /// # Errors
+    /// [`LimitError`] if a number is below 1, `drip_rate` is not a whole number of milliseconds,
+    /// `size` is above [`State::MAX_TALLY`], or a full bucket would take longer than 2^62 ns to
+    /// drain.
+    pub fn leaky_bucket(size: i64, drip_rate: Nanos, drip_size: i64) -> Result<Limit, LimitError> {
+        LeakyBucket::new(size, drip_rate, drip_size).map(Limit::from)
+    }
+}
+
 impl Description for LeakyBucket {
     fn fields(&self) -> Fields {
         vec![
