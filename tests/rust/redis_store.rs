@@ -26,6 +26,7 @@ use std::time::Duration;
 use penstock::clock::{AnyClock, Clock, ManualClock, Stopwatch, SystemClock};
 use penstock::config;
 use penstock::engine::algorithm::calendar::{CalendarUnit, Zone};
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::algorithm::window::Anchor;
 use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
@@ -669,8 +670,8 @@ const FIXED: &[f64] = &[1.0, 9.0, 60_000.0, -1.0, 0.0, 0.0];
 
 #[test]
 fn the_script_fails_on_an_unknown_algorithm() {
-    // 7 is no limit, which no store is asked about.
-    for number in [0, 7, 255] {
+    // No store is asked about no limit, the last of the algorithms.
+    for number in [0, AlgorithmName::Unlimited as u8 + 1, 255] {
         let outcome = run_script::<redis::Value>(&[("{unknown:ada}x", number, FIXED)]);
         let error = outcome.expect_err("no algorithm").to_string();
         assert!(error.contains(&format!("no algorithm of the script has the number {number}")));
