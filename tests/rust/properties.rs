@@ -100,9 +100,14 @@ fn has_same_origin(one: &Scene, other: &Scene) -> bool {
             Some(state.tally_instant().get() % bucket.drip_rate().get())
         }
         (Some(state), Limit::Rate(Rate::CalendarWindow(_))) => Some(state.instant().get() / SECOND),
-        (Some(state), _) => Some(state.tally_instant().get()),
+        (
+            Some(state),
+            Limit::Rate(Rate::FixedWindow(_) | Rate::FixedRateWindow(_)) | Limit::Slots(_),
+        ) => Some(state.tally_instant().get()),
+        // No tokens are added together.
+        (Some(_), Limit::Rate(Rate::TokenBucket(_)) | Limit::Unlimited) => None,
     };
-    origin(one) == origin(other) || matches!(one.limit, Limit::Rate(Rate::TokenBucket(_)))
+    origin(one) == origin(other)
 }
 
 /// Returns the steps of a spend, a check and a refund.
