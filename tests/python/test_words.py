@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gettext
 import json
+import re
 import string
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import pytest
@@ -155,6 +157,17 @@ def test_lists_have_every_text_that_is_looked_up() -> None:
     # The others: ids and costs that are missing or malformed, a failing store, a denial without an
     # id or by a limit in flight, and limits with other parameters.
     assert len(known - catalogue.asked) == 9
+
+
+def test_texts_have_every_summary_of_a_limit() -> None:
+    summaries: set[str] = set()
+    for file in (Path(__file__).parents[2] / "src/engine/algorithm").glob("*.rs"):
+        function = (
+            file.read_text(encoding="utf-8").partition("fn summary(")[2].partition("\n    }")[0]
+        )
+        summaries.update(re.findall(r'"(.*)"', function))
+    assert len(summaries) >= 10
+    assert summaries - {*TEMPLATES} == set()
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
