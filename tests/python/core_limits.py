@@ -1,7 +1,21 @@
-"""Limits of each kind, for tests that try every verb on them."""
+"""Limits of each kind, for tests that try all of them."""
 
 from __future__ import annotations
 
+from penstock import Limit
+
+# One of each algorithm, which test_limit.py compares with those of the core.
+EACH = {
+    "token-bucket": Limit.token_bucket(burst=20, count=40, period="1m"),
+    "leaky-bucket": Limit.leaky_bucket(size=30, drip_rate="500ms", drip_size=2),
+    "fixed-window": Limit.fixed_window(count=10, period="1h", anchor="aligned", phase="6m"),
+    "fixed-rate-window": Limit.fixed_rate_window(count=5, period=1, burst=2),
+    "in-flight": Limit.in_flight(5, lease="2m", retry_after=3, max_hold="10m"),
+    "calendar-window": Limit.calendar_window(count=5, period="month", zone="Europe/Berlin"),
+    "unlimited": Limit.unlimited(),
+}
+# Those whose tokens refill.
+RATES = {name: limit for name, limit in EACH.items() if name not in {"in-flight", "unlimited"}}
 FILE = """
 Orders:
   burst: 4

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from core_limits import EACH
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pages import Page
@@ -18,10 +19,8 @@ from penstock.messages import explain_limit
 SCRIPT = "<script>alert('1')</script>\"&<!--\u202e\x00"
 LIMITS = [
     Limit.token_bucket(burst=20, count=10, period="1m"),
-    Limit.leaky_bucket(size=30, drip_rate="500ms", drip_size=2),
     Limit.fixed_window(count=10, period="1h", anchor="aligned", phase="per-key"),
-    Limit.fixed_rate_window(count=5, period=1, burst=2),
-    Limit.unlimited(),
+    *EACH.values(),
 ]
 
 

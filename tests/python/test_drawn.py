@@ -13,6 +13,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from colors import contrast, luminance
+from core_limits import RATES
 from hypothesis import given
 from matplotlib import pyplot
 from matplotlib.figure import Figure
@@ -138,12 +139,7 @@ def test_part_of_a_log_is_plotted_without_a_bucket(trace: Trace) -> None:
 
 
 @pytest.mark.parametrize(
-    "limit",
-    [
-        Limit.leaky_bucket(size=3, drip_rate="6s"),
-        Limit.fixed_window(count=10, period="1m"),
-        Limit.fixed_rate_window(count=10, period="1m"),
-    ],
+    "limit", [limit for name, limit in RATES.items() if name != "token-bucket"]
 )
 def test_title_names_the_algorithm_if_not_the_default(limit: Limit, trace: Trace) -> None:
     name = limit.algorithm.replace("-bucket", " bucket").replace("-window", " window")

@@ -10,11 +10,13 @@ import contextlib
 import datetime
 import decimal
 import fractions
+import inspect
 import ipaddress
 import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from core_limits import EACH
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -125,11 +127,8 @@ def test_one_argument_of_any_kind(thing: Any) -> None:
 
 
 CONSTRUCTORS = {
-    "token_bucket": ("burst", "count", "period"),
-    "leaky_bucket": ("size", "drip_rate", "drip_size"),
-    "leaky_bucket_from": ("max", "duration", "min_interval"),
-    "fixed_window": ("count", "period", "anchor", "phase"),
-    "fixed_rate_window": ("count", "period", "burst", "anchor", "phase"),
+    name: tuple(inspect.signature(getattr(Limit, name)).parameters)
+    for name in ("leaky_bucket_from", *(algorithm.replace("-", "_") for algorithm in EACH))
 }
 
 

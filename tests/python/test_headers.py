@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from core_limits import RATES
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -273,19 +274,22 @@ def test_override_has_its_own_policy_line(make_limiter: MakeLimiter) -> None:
 
 
 @given(
-    burst=st.integers(1, 50),
-    count=st.integers(1, 1000),
-    period_ms=st.integers(1, 10_000_000),
+    limit=st.sampled_from([*RATES.values()])
+    | st.builds(
+        penstock.Limit.token_bucket,
+        burst=st.integers(1, 50),
+        count=st.integers(1, 1000),
+        period=st.integers(1, 10_000_000).map("{}ms".format),
+    ),
     costs=st.lists(st.integers(0, 60), max_size=20),
 )
 def test_client_that_waits_for_retry_after_is_allowed(
-    burst: int, count: int, period_ms: int, costs: list[int]
+    limit: penstock.Limit, costs: list[int]
 ) -> None:
     clock = penstock.ManualClock(start=1_000_000_000)
-    limit = penstock.Limit.token_bucket(burst=burst, count=count, period=f"{period_ms}ms")
     limiter = penstock.Limiter({"Orders": limit}, clock=clock)
     for cost in costs:
-        asked = min(cost, burst)
+        asked = min(cost, limit.max_cost)
         decision = limiter.spend("Orders", "ada", asked)
         fields = headers(decision)
         assert re.fullmatch(r'"Orders";q=\d+;w=[1-9]\d*', fields["RateLimit-Policy"])

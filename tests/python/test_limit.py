@@ -12,6 +12,7 @@ import pickle
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
+from core_limits import EACH
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SECOND_NS = 1_000_000_000
-
-EACH = {
-    "token-bucket": Limit.token_bucket(burst=20, count=40, period="1m"),
-    "leaky-bucket": Limit.leaky_bucket(size=30, drip_rate="500ms", drip_size=2),
-    "fixed-window": Limit.fixed_window(count=10, period="1h", anchor="aligned", phase="6m"),
-    "fixed-rate-window": Limit.fixed_rate_window(count=5, period=1, burst=2),
-    "in-flight": Limit.in_flight(5, lease="2m", retry_after=3, max_hold="10m"),
-    "calendar-window": Limit.calendar_window(count=5, period="month", zone="Europe/Berlin"),
-    "unlimited": Limit.unlimited(),
-}
 ALIKE = pytest.mark.parametrize("limit", EACH.values(), ids=EACH.keys())
 
 PROPERTIES: dict[str, dict[str, object]] = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECOND = 1_000_000_000
-ALGORITHMS = ["token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window"]
+ALGORITHMS = [name for name, (_, _, period) in penstock._core.limit_shapes().items() if period]
 
 events = st.lists(
     st.tuples(st.integers(0, 20).map(lambda tenths: tenths * SECOND // 10), st.sampled_from("abc")),

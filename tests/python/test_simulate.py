@@ -13,6 +13,7 @@ import polars as pl
 import programs
 import pyarrow as pa
 import pytest
+from core_limits import RATES
 from hypothesis import given
 from loops import interrupted_after
 
@@ -63,13 +64,19 @@ def trace_of(events: list[tuple[int, str, int]], start: int = 0) -> Trace:
     return Trace(times, [id for _, id, _ in events], [cost for *_, cost in events], unit="ns")
 
 
-@given(st.sampled_from(NAMES), st.integers(0, 2**61), st.lists(event, max_size=40), st.booleans())
+@given(
+    st.sampled_from([*NAMES, *RATES]),
+    st.integers(0, 2**61),
+    st.lists(event, max_size=40),
+    st.booleans(),
+)
 def test_simulation_decides_like_a_limiter(
     name: str, start: int, events: list[tuple[int, str, int]], ones: bool
 ) -> None:
     clock = penstock.ManualClock(start=0)
     clock.set_ns(start)
-    limiter = penstock.Limiter(LIMITS, clock=clock)
+    limits = penstock.Limits({name: RATES[name]}) if name in RATES else LIMITS
+    limiter = penstock.Limiter(limits, clock=clock)
     expected = []
     for wait, id, cost in events:
         clock.advance_ns(wait)
@@ -78,8 +85,8 @@ def test_simulation_decides_like_a_limiter(
     trace = trace_of(events, start)
     if ones:
         trace = Trace(trace.times, trace.ids, unit="ns")
-    assert columns(simulate(LIMITS, trace, name=name)) == expected
-    halves, middle = Simulator(LIMITS, name), len(events) // 2
+    assert columns(simulate(limits, trace, name=name)) == expected
+    halves, middle = Simulator(limits, name), len(events) // 2
     fed = [columns(halves.feed(part)) for part in (trace[:middle], trace[middle:])]
     assert fed[0] + fed[1] == expected
     assert (halves.events, halves.denied) == (len(events), sum(not row[0] for row in expected))
