@@ -232,11 +232,13 @@ def test_factors(factor: Any) -> None:
 
 
 @given(texts | st.builds("memory://?max_buckets={}".format, texts | st.integers(-1, 2**70)))
+@example("redis://0")
 def test_store_addresses(store: str) -> None:
     found = soft(Limiter, {"Orders": "4/second"}, store)
     if isinstance(found, Limiter):
         assert found.store == store
-        assert found.spend("Orders", "ada").allowed
+        # A server may be away, which the first call tells.
+        assert store.startswith("redis") or found.spend("Orders", "ada").allowed
 
 
 HOSTILE: list[Callable[[Any, Limiter], object]] = [
