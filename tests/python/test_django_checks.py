@@ -47,6 +47,15 @@ def test_correct_site_has_no_faults(site: DjangoSite) -> None:
     assert found() == []
 
 
+def test_hint_has_the_names_as_they_are_written(site: DjangoSite) -> None:
+    site.set(MIDDLEWARE=[], PENSTOCK={"DEFAULT": "5/minute"})
+    site.route("", limit("5/minute", methods=["POST"])(hello))
+    hints = [message.hint for message in checks.run_checks(tags=["penstock"])]
+    assert hints[0] == (
+        "Add 'penstock.django.PenstockMiddleware' to MIDDLEWARE, below AuthenticationMiddleware."
+    )
+
+
 def test_faulty_file_is_reported_with_its_lines(site: DjangoSite, tmp_path: Path) -> None:
     (tmp_path / "limits.yaml").write_text(
         "A: {burst: 0, count: 1, period: 1s}\nB: {burst: 1, cuont: 1, period: 1s}\n",

@@ -30,7 +30,14 @@ if TYPE_CHECKING:
 
 _TAG: Final = "penstock"
 _KEYS: Final = f"{DOCUMENTATION}/options/"
-_ADD: Final = f"{ADD_MIDDLEWARE.capitalize()}."
+
+
+def _sentence(fix: str) -> str:
+    # Not `capitalize`, which would write the names of classes and settings in lower case.
+    return f"{fix[:1].upper()}{fix[1:]}."
+
+
+_ADD: Final = _sentence(ADD_MIDDLEWARE)
 
 
 @register(_TAG)
@@ -108,7 +115,7 @@ def check_effects(app_configs: object, **_: Any) -> list[CheckMessage]:
     guard = _usable_guard()
     mistakes = () if guard is None else DjangoLimits(guard, _defaults()).mistakes()
     return [
-        Warning(f"{sentence}.", hint=f"{fix}.".capitalize(), id="penstock.W003")
+        Warning(f"{sentence}.", hint=_sentence(fix), id="penstock.W003")
         for sentence, fix in mistakes
     ]
 
