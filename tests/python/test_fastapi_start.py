@@ -278,6 +278,17 @@ def test_limit_of_messages_on_a_route_is_an_error() -> None:
         install(app)
 
 
+@pytest.mark.parametrize("of_router", [False, True])
+def test_limit_of_messages_that_no_parameter_gets_is_an_error(*, of_router: bool) -> None:
+    app = FastAPI()
+    depends = [Depends(MessageLimit("1/minute"))]
+    router = APIRouter(dependencies=depends if of_router else [])
+    router.websocket("/chat", dependencies=[] if of_router else depends)(echo)
+    app.include_router(router)
+    with pytest.raises(penstock.ConfigError, match=r"/chat: .* a parameter"):
+        install(app)
+
+
 def of_header(account: Annotated[str, Header()]) -> str:
     return account
 

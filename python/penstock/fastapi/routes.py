@@ -98,7 +98,7 @@ def check_parameters(app: Any) -> None:
 
     Raises:
         ConfigError: A parameter has a limit without `Depends`, a dependency returns a limit, a
-            limit was added after the route, or a route has a limit of messages.
+            limit was added after the route, or no endpoint asks a limit of messages.
     """
     of_app = limits_of_app(app)
     for limit in of_app:
@@ -117,12 +117,29 @@ def check_parameters(app: Any) -> None:
                         f"Depends; write Depends({declared!r})"
                     )
         _check_factories(dependencies_of(route), route.path)
-        is_http = getattr(route, "methods", None) is not None
-        for limit in limits_in(route) if is_http else ():
-            if not limit.is_per_request:
-                raise ConfigError(
-                    f"{route.path}: {limit!r} limits the messages of a WebSocket; use RateLimit"
-                )
+        _check_messages(route)
+
+
+def _check_messages(route: Any) -> None:
+    """Check that the endpoint of a route can ask its limits of messages.
+
+    Raises:
+        ConfigError: The route is no WebSocket, or no parameter gets the limit.
+    """
+    is_http = getattr(route, "methods", None) is not None
+    for limit in limits_in(route) if is_http else ():
+        if not limit.is_per_request:
+            raise ConfigError(
+                f"{route.path}: {limit!r} limits the messages of a WebSocket; use RateLimit"
+            )
+    for dependency in dependencies_of(route):
+        call: Any = dependency.call
+        # FastAPI knows the name of the parameter that gets a value; `dependencies=` has none.
+        if isinstance(call, RouteLimit) and not call.is_per_request and dependency.name is None:
+            raise ConfigError(
+                f"{route.path}: {call!r} counts the messages that the endpoint asks it about; "
+                f"write it as a parameter, messages: Annotated[Messages, Depends({call!r})]"
+            )
 
 
 def _check_late(route: Any, of_app: Iterable[RouteLimit]) -> None:
