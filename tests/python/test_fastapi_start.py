@@ -305,6 +305,13 @@ def test_dependency_that_is_not_wrapped_is_an_error(option: str, source: Any) ->
         RateLimit("1/minute", **options)
 
 
+@pytest.mark.parametrize("option", ["id", "cost"])
+def test_alias_of_a_parameter_is_not_an_option(option: str) -> None:
+    options: Any = {option: Annotated[str, Depends(of_header)]}
+    with pytest.raises(penstock.ConfigError, match=rf"write {option}=Depends\(of_header\)"):
+        RateLimit("1/minute", **options)
+
+
 def annotated(_: Annotated[None, Depends(RateLimit("PerAddress"))]) -> str:
     return repr(_)
 

@@ -214,7 +214,7 @@ class Awaitable:
 def test_awaitable_exemption_is_an_error(guard: Guard) -> None:
     # An object is true, so every request would be exempt.
     with pytest.raises(TypeError, match="exempt_when"):
-        asks(guard, "PerAddress", exempt_when=Awaitable)(request())
+        asks(guard, "PerAddress", exempt_when=lambda _: Awaitable())(request())
 
 
 def test_awaitable_answer_of_deduct_when_is_an_error(guard: Guard) -> None:

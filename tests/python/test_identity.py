@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import operator
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
 import penstock
 from penstock._web.identity import IdSource, compile_id
-from penstock.adapter import EnvironRequest, MissingId, make_rule
+from penstock.adapter import EnvironRequest, Guard, MissingId, make_rule
 from penstock.identity import (
     ClientAddress,
     by_address,
@@ -188,6 +188,8 @@ def test_invalid_id_is_an_error_at_startup(source: Any) -> None:
         ("user_or_ip", "id=by_user"),
         ("api_key", "id=by_api_key"),
         ("header:x-key", r"id=by_header\('x-key'\)"),
+        ("post:name", r"id=lambda request: request.POST.get\('name'\)"),
+        ("get:q", r"id=lambda request: request.GET.get\('q'\)"),
         ("all", "id=everyone"),
         ("everyone", "id=everyone"),
         ("reports", r"id=shared\('reports'\)"),
@@ -207,6 +209,15 @@ def test_id_that_would_be_one_bucket_is_an_error(given: Any, instead: str) -> No
             make_rule(["PerAddress"], "", {"id": rule()})
 
 
+@pytest.mark.parametrize("option", ["id", "cost", "exempt_when"])
+@pytest.mark.parametrize("source", [str, Annotated[str, "the user"], list[str]])
+def test_class_is_not_a_function_of_the_request(option: str, source: Any) -> None:
+    options: Any = {option: source}
+    guard = Guard(clock=penstock.ManualClock())
+    with pytest.raises(penstock.ConfigError, match=f"{option} must be an ordinary function"):
+        guard.check([make_rule(["1/minute"], "", options)])
+
+
 @pytest.mark.parametrize("ready", [by_user, by_api_key, functools.partial(by_header, "X-Tenant")])
 @pytest.mark.parametrize(
     ("given", "instead"),
@@ -214,7 +225,10 @@ def test_id_that_would_be_one_bucket_is_an_error(given: Any, instead: str) -> No
         ("adress", "use 'address'"),
         ("ip", "use 'address'"),
         ("deny", "use 'refuse'"),
-        ("visitors", r"use shared\('visitors'\)"),
+        ("REFUSE", "use 'refuse'"),
+        (by_address, "use 'address'"),
+        ("everyone", "use everyone of"),
+        ("visitors", r"use shared\('visitors'\) .* for one bucket of all"),
         ("", "everyone or shared"),
         (None, "everyone or shared"),
         (7, "everyone or shared"),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from difflib import get_close_matches
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_origin
 from weakref import WeakKeyDictionary
 
 from penstock._core import canonical_address
@@ -175,9 +175,13 @@ def check_missing(option: str, value: object, known: Sequence[str]) -> Any:
     """
     if isinstance(value, SharedId) or (isinstance(value, str) and value in known):
         return value
-    text = value if isinstance(value, str) else ""
-    near = get_close_matches(_MEANT.get(text.lower(), text), known, 1)
-    instead = repr(near[0]) if near else f"shared({text or 'visitors'!r}) of penstock.identity"
+    written = value if isinstance(value, str) else repr(value) if value is by_address else ""
+    word = written.lower()
+    near = get_close_matches(_MEANT.get(word, word), known, 1)
+    bucket = "everyone" if word == "everyone" else f"shared({written or 'visitors'!r})"
+    instead = (
+        repr(near[0]) if near else f"{bucket} of penstock.identity for one bucket of all of them"
+    )
     listed = ", ".join(map(repr, known))
     raise ConfigError(
         f"{option} must be {listed}, everyone or shared(...), found {value!r}; use {instead}"
@@ -542,6 +546,8 @@ def _instead_of(text: str) -> str:
     kind, _, name = text.partition(":")
     if kind.lower() == "header" and name:
         return f"by_header({name.strip()!r})"
+    if kind.lower() in ("get", "post") and name:
+        return f"lambda request: request.{kind.upper()}.get({name.strip()!r})"
     plain = text.lower().replace("_", "").replace("-", "").replace(" ", "").removeprefix("by")
     near = get_close_matches(plain, _INSTEAD, 1, _SIMILARITY)
     return _INSTEAD[near[0]] if near else f"shared({text!r})"
@@ -617,11 +623,14 @@ def compile_reader(
         may_wait: Whether it may be a coroutine function; the result is then awaitable.
 
     Raises:
-        ConfigError: It is a coroutine function and may not be, or needs other arguments.
+        ConfigError: It is a class, or a coroutine function and may not be, or needs other
+            arguments.
     """
     if isinstance(source, RequestValue):
         return source.value
-    if (is_coroutine_function(source) and not may_wait) or not callable(source):
+    # What a class returns is its instance; `Annotated[str, ...]` is called like the class `str`.
+    is_class = isinstance(source, type) or get_origin(source) is not None
+    if (is_coroutine_function(source) and not may_wait) or is_class or not callable(source):
         raise ConfigError(f"{option} must be an ordinary function, found {source!r}")
     try:
         parameters = inspect.signature(source).parameters.values()

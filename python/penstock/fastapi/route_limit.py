@@ -54,8 +54,12 @@ def _check_unwrapped(option: str, source: object) -> None:
     """Check that a callable does not need FastAPI to resolve its parameters.
 
     Raises:
-        ConfigError: It does.
+        ConfigError: It does; or it is an alias with `Depends`, such as of a parameter.
     """
+    for declared in getattr(source, "__metadata__", ()):
+        if isinstance(declared, Depends):
+            name = getattr(declared.dependency, "__name__", repr(declared.dependency))
+            raise ConfigError(f"{option}: write {option}=Depends({name}), without Annotated")
     if not inspect.isroutine(source):
         return
     try:
