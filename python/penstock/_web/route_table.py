@@ -258,12 +258,14 @@ class RouteTable:
     def are_defaults_replaced(self, own: Iterable[Rule], method: str) -> bool:
         """Return whether a route's own rules replace the defaults for a method.
 
-        A rule that does not count the method does not.
+        A rule that does not count the method does not, and neither does one in shadow mode, which
+        would leave the route without a limit that refuses.
         """
         of_guard = self.guard.override_defaults
         return any(
             (of_guard if rule.override_defaults is None else rule.override_defaults)
             and (rule.methods is None or method in rule.methods)
+            and rule.mode != "shadow"
             for rule in own
         )
 

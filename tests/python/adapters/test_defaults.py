@@ -57,6 +57,13 @@ def test_limit_on_one_method_replaces_the_default_for_that_method_only(
     assert app.ask().header("RateLimit") == '"Large";r=99;t=1'
 
 
+@pytest.mark.parametrize("of_app", [False, True])
+def test_limit_in_shadow_mode_leaves_the_default_in_place(serve: Serve, *, of_app: bool) -> None:
+    own = limited("PerUser", mode="shadow", override_defaults=None if of_app else True)
+    app = serve(Route("/", (own,)), default=limited("PerAddress"), override_defaults=of_app)
+    assert app.statuses(3) == [200, 200, 429]
+
+
 def test_exempt_view_is_free_of_defaults_and_keeps_its_own_limits(serve: Serve) -> None:
     app = serve(
         Route("/", is_exempt=True),
