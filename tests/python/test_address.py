@@ -239,6 +239,7 @@ def test_environ_gives_peer_and_headers() -> None:
         ({"ipv6_prefix": 0}, "ipv6_prefix must be"),
         ({"ipv6_prefix": 129}, "ipv6_prefix must be"),
         ({"forwarded_header": "X-Real-IP"}, "forwarded_header must be"),
+        ({"forwarded_header": "forwarded"}, "no effect without a trusted proxy"),
     ],
 )
 def test_invalid_option_is_an_error_at_startup(options: dict[str, Any], message: str) -> None:

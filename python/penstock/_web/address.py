@@ -161,6 +161,11 @@ class ClientAddress:
                 f"forwarded_header must be 'auto', 'x-forwarded-for' or 'forwarded', "
                 f"found {forwarded_header!r}"
             )
+        if forwarded_header != "auto" and not (hops or trusted_proxies):
+            raise ConfigError(
+                f"forwarded_header={forwarded_header!r} has no effect without a trusted proxy; "
+                f"list the networks in trusted_proxies, or give their number with hops"
+            )
         self._trusted: Final = tuple(trusted_proxies)
         self._networks, self._unix = _networks(trusted_proxies)
         self._hops: Final = hops

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
@@ -47,9 +46,7 @@ def check_settings(app_configs: object, **_: Any) -> list[CheckMessage]:
         options = read_options()
     except ConfigError as error:
         return [_error("E005", error, f"Correct the keys of PENSTOCK; {_KEYS} lists them.")]
-    messages = list(_forwarding(options))
-    guard, faults = _guard(options)
-    messages += faults
+    guard, messages = _guard(options)
     if options.get("DEFAULT") is not None:
         if not has_middleware():
             messages.append(_error("E009", NO_MIDDLEWARE, _ADD))
@@ -202,20 +199,6 @@ def _usable_guard() -> Guard | None:
         return _guard(read_options())[0]
     except ConfigError:
         return None
-
-
-def _forwarding(options: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    trusted = options.get("TRUSTED_PROXIES") or ()
-    listed = trusted.replace(",", " ").split() if isinstance(trusted, str) else trusted
-    if not isinstance(listed, Iterable):
-        # The guard reports it.
-        return
-    if options.get("FORWARDED_HEADER", "auto") != "auto" and not (listed or options.get("HOPS")):
-        yield _error(
-            "E004",
-            "PENSTOCK['FORWARDED_HEADER'] is set, but no proxy is trusted to write it",
-            "List the networks of your proxies in TRUSTED_PROXIES, or their number in HOPS.",
-        )
 
 
 def _proxies_of_rest_framework() -> Iterator[CheckMessage]:
