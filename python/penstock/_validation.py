@@ -197,12 +197,16 @@ def did_you_mean(found: str, known: Iterable[str]) -> str:
         >>> from penstock._validation import did_you_mean
         >>> did_you_mean("itef", ["ietf", "envoy"])
         "did you mean 'ietf'? Expected one of envoy, ietf"
+        >>> did_you_mean("IETF", ["ietf", "envoy"])
+        "did you mean 'ietf'? Expected one of envoy, ietf"
         >>> did_you_mean("x", [])
         'there are none'
     """
     names = sorted(known)
-    near = get_close_matches(found, names, 1)
+    # In any case: ORDERS is closer to Orders than to any other name.
+    folded = {name.casefold(): name for name in names}
+    near = get_close_matches(found.casefold(), folded, 1)
     listed = ", ".join(names)
     if near:
-        return f"did you mean {near[0]!r}? Expected one of {listed}"
+        return f"did you mean {folded[near[0]]!r}? Expected one of {listed}"
     return f"expected one of {listed}" if names else "there are none"

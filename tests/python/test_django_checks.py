@@ -128,7 +128,8 @@ def test_limits_within_other_decorators_classes_and_includes_are_checked(
     ("setting", "number", "message"),
     [
         ({"LIMTS": "x"}, "E005", "'LIMITS'"),
-        ({"limits": {}}, "E005", "'limits'"),
+        ({"limits": {}}, "E005", "did you mean 'LIMITS'"),
+        ({"NUM_PROXIES": 1}, "E005", "use hops"),
         ({1: {}}, "E005", "key 1"),
         ("limits.yaml", "E005", "dict"),
         ({"DEFAULT": "PerAddress"}, "E003", "'PerAddress'"),

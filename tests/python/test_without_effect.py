@@ -105,8 +105,14 @@ def flask_app(**config: Any) -> flask.Flask:
         (lambda: flask_app(PENSTOCK={"DEFAULT": "A"}), "PENSTOCK_DEFAULT"),
         (lambda: flask_app(penstock_default="A"), "PENSTOCK_DEFAULT"),
         (lambda: flask_app(Penstock_Limit="A"), "PENSTOCK_LIMITS"),
+        (lambda: flask_app(PENSTOCK_NUM_PROXIES=1), "use hops"),
+        (lambda: flask_app(PENSTOCK_REDIS_URL="redis://a"), "use store"),
         (lambda: flask_app(PENSTOCK_DEFAULT=""), "'30/minute'"),
         (lambda: flask_app(PENSTOCK_DEFAULT=[]), "write None"),
+        (lambda: Penstock(flask.Flask("shop"), LIMITS), "limits="),  # type: ignore[arg-type]
+        (lambda: RateLimit("A", burst=3), "'5/minute, burst 3'"),  # type: ignore[call-arg]
+        (lambda: flask_app(PENSTOCK_DEFAULT={"A": "1/hour"}), "{'A': '1/hour'}"),
+        (lambda: flask_app(PENSTOCK_DEFAULT=b"A"), "found b'A'"),
     ],
 )
 def test_set_up_without_effect_is_an_error(make: Callable[[], object], instead: str) -> None:

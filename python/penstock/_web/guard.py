@@ -269,10 +269,12 @@ _DEFAULTS: Final = (
     "use the adapter's default limits: limits.default('100/minute') in Flask, DEFAULT in Django's "
     "settings, FastAPI(dependencies=[Depends(RateLimit('100/minute'))])"
 )
+_STORE: Final = "use store, such as store='redis://localhost:6379'"
 # Keywords of similar packages, and what to write here.
-_GUARD_HINTS: Final = {
+GUARD_HINTS: Final = {
     "application_limits": "use the adapter's default limits with id=everyone",
     "auto_check": "limits are always checked; enabled=False turns them off",
+    "cache": "use store; a cache is not a store",
     "config_filename": "pass the options here, or as settings of the application",
     "default": _DEFAULTS,
     "default_limits": _DEFAULTS,
@@ -288,13 +290,17 @@ _GUARD_HINTS: Final = {
     "key_func": "use id on each limit, such as limit('PerUser', id=by_user)",
     "key_prefix": "use the prefix of the store's URL, such as store='redis://host?prefix=shop'",
     "meta_limits": "use block_for or count_denied on a limit",
+    "num_proxies": "use hops",
     "on_breach": "use on_denied",
+    "redis": _STORE,
+    "redis_url": _STORE,
     "request_identifier": "use id=per_route() on a limit",
     "retry_after": "Retry-After is in seconds",
     "storage_options": "use the parameters of the store's URL",
-    "storage_uri": "use store",
+    "storage_uri": _STORE,
     "strategy": "the limits file chooses the algorithm of each limit",
     "swallow_errors": "use on_store_error='allow', which is the default",
+    "url": _STORE,
 }
 
 
@@ -330,7 +336,7 @@ def check_options(options: Iterable[str], entry_point: str) -> None:
     Raises:
         ConfigError: A name is unknown.
     """
-    check_names(options, GuardOptions.__optional_keys__, entry_point, _GUARD_HINTS)
+    check_names(options, GuardOptions.__optional_keys__, entry_point, GUARD_HINTS)
 
 
 def split_options(
@@ -343,7 +349,7 @@ def split_options(
     """
     guard_keys = GuardOptions.__optional_keys__
     known = guard_keys | LimitOptions.__optional_keys__
-    check_names(options, known, entry_point, {**_GUARD_HINTS, **LIMIT_HINTS})
+    check_names(options, known, entry_point, {**GUARD_HINTS, **LIMIT_HINTS})
     of_guard = {name: value for name, value in options.items() if name in guard_keys}
     of_limit = {name: value for name, value in options.items() if name not in guard_keys}
     return cast("GuardOptions", of_guard), of_limit
@@ -405,7 +411,10 @@ def make_limiter(
                 "pass limiter, or limits, overrides, names, store and clock; found both"
             )
         if not isinstance(limiter, Limiter):
-            raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
+            raise ConfigError(
+                f"limiter must be a penstock.Limiter, found {limiter!r}; limits, or their "
+                f"file, are the option limits="
+            )
         return limiter
     if store is not None and not is_name(store):
         raise ConfigError(f"store must be a URL such as 'memory://', found {store!r}")

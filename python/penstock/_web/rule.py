@@ -75,11 +75,14 @@ METHODS: Final = frozenset(
 )
 """The registry of HTTP methods (RFC 9110, section 18.2) in November 2026, and PURGE of caches."""
 
+_RATE: Final = "write the limit as the first argument, such as '5/minute, burst 3'"
 # Keywords of similar packages, and what to write here.
 LIMIT_HINTS: Final = {
+    "burst": _RATE,
     "callback": "use on_denied of the application",
     "hours": "write the limit as the first argument, such as '100/hour'",
     "block": "use mode='shadow' instead of block=False",
+    "count": _RATE,
     "error_message": "use description in the limits file, or on_denied",
     "group": "use a named limit, which views share",
     "identifier": "use id, such as id=by_user; the client's address is the default",
@@ -89,9 +92,11 @@ LIMIT_HINTS: Final = {
     "minutes": "write the limit as the first argument, such as '5/minute'",
     "on_breach": "use on_denied of the application",
     "per_method": "use one limit for each method, with methods=['GET']",
+    "period": _RATE,
     "rate": "write the limit as the first argument, such as '5/minute'",
     "scope": "use the shared limits of the adapter, such as limit.shared(..., scope='search')",
     "seconds": "write the limit as the first argument, such as '5/second'",
+    "strategy": "write the algorithm behind the rate, as in '5/minute, fixed window'",
     "times": "write the limit as the first argument, such as '5/minute'",
 }
 

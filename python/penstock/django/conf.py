@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from penstock._core import Limit
 from penstock._locks import fork_safe
 from penstock._validation import did_you_mean, report_finding
-from penstock._web.guard import Guard, GuardOptions, check_on_denied, find_file
+from penstock._web.guard import GUARD_HINTS, Guard, GuardOptions, check_on_denied, find_file
 from penstock._web.identity import IdSource, by_address
 from penstock._web.rule import Rule, make_rule
 from penstock._web.setup_checks import report_foreign_settings
@@ -155,7 +155,9 @@ def read_options() -> dict[str, Any]:
         raise ConfigError(f"PENSTOCK must be a dict such as {{'LIMITS': ...}}, found {options!r}")
     for key in options:
         if key not in KEYS:
-            raise ConfigError(f"PENSTOCK has no key {key!r}; {did_you_mean(str(key), KEYS)}")
+            near, name = did_you_mean(str(key), KEYS), str(key)
+            instead = near if name.upper() in KEYS else GUARD_HINTS.get(name.lower(), near)
+            raise ConfigError(f"PENSTOCK has no key {key!r}; {instead}")
     for name in dir(settings):
         if name.startswith(_PREFIX):
             key = name.removeprefix(_PREFIX)

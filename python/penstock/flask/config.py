@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock._validation import did_you_mean
-from penstock._web.guard import LIMITER_OPTIONS, GuardOptions, find_file
+from penstock._web.guard import GUARD_HINTS, LIMITER_OPTIONS, GuardOptions, find_file
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +37,9 @@ def merge_config(
     known = {*names, _LIMITER_KEY, _DEFAULT_KEY}
     settings = settings_of(app)
     for key in settings.keys() - known:
-        raise ConfigError(f"the config has no key {key}; {did_you_mean(key.upper(), known)}")
+        near, name = did_you_mean(key, known), key.upper().removeprefix(_PREFIX).lower()
+        instead = near if key.upper() in known else GUARD_HINTS.get(name, near)
+        raise ConfigError(f"the config has no key {key}; {instead}")
     if "PENSTOCK" in app.config:
         raise ConfigError(
             "the config has no key PENSTOCK; write a key for each option, such as PENSTOCK_DEFAULT"
@@ -66,9 +67,8 @@ def merge_config(
 def _default_limits(default: Any) -> tuple[str | Limit, ...]:
     if default is None:
         return ()
-    if isinstance(default, str) or not isinstance(default, Iterable):
-        return (default,)
-    limits = tuple(default)
+    # Not any iterable: of a dict, only the names would be read.
+    limits = tuple(default) if isinstance(default, list | tuple) else (default,)
     if not limits:
         raise ConfigError(f"{_DEFAULT_KEY} has no limit; write None for no default limit")
     return limits
