@@ -887,9 +887,8 @@ class Decision:
     def settle(self, actual: int) -> None:
         """Replace the reserved cost of the request by its actual cost.
 
-        For the view of a web application whose limit has `reserve=True` and no `deduct_when` or
-        `cost_from_response`. The header fields of the response show the result. A view that has
-        started to stream its response can still settle.
+        For the view of a web application whose limit has `settle=True`. The header fields of the
+        response show the result. A view that has started to stream its response can still settle.
 
         Args:
             actual: Tokens, at least 0; more than the limit's burst leaves a debt.

@@ -271,7 +271,8 @@ impl Decision {
         match self.data.rare.as_ref().and_then(|rare| rare.settle.as_ref()) {
             Some(settle) => settle.bind(py).call1((actual,)).map(drop),
             None => {
-                let message = "the request has no reservation; use reserve=True on its limit";
+                let message = "the request has no reservation; use settle=True on its limit, or \
+                               reserve() of the limiter";
                 Err(raise("ReservationError", message))
             }
         }

@@ -43,6 +43,10 @@ def guard(limiter: Limiter) -> Guard:
         (["PerAddress"], {"cost": 1.5}, "cost must be"),
         (["PerAddress"], {"methods": []}, "methods must name at least one"),
         (["PerAddress"], {"methods": ["GET", 7]}, "methods must name at least one"),
+        (["PerAddress"], {"methods": True}, "methods must name at least one"),
+        (["PerAddress"], {"methods": "ALL"}, "leave methods out"),
+        (["PerAddress"], {"methods": ["*"]}, "leave methods out"),
+        ([["PerAddress", "PerUser"]], {}, "write several as arguments"),
         (["PerAddress"], {"exempt_when": True}, "exempt_when must"),
         (["PerAddress"], {"deduct_when": 401}, "deduct_when must be"),
         (["PerAddress"], {"mode": "dry-run"}, "mode must be 'enforce' or 'shadow'"),
@@ -90,6 +94,11 @@ def test_invalid_text_is_quoted(guard: Guard) -> None:
 def test_block_of_an_invalid_length_is_refused(guard: Guard, length: Any) -> None:
     with pytest.raises(penstock.LimitError):
         asks(guard, "PerAddress", block_for=length)
+
+
+def test_block_without_a_unit_is_an_error_of_block_for(guard: Guard) -> None:
+    with pytest.raises(penstock.LimitError, match="block_for: a duration must have"):
+        asks(guard, "PerAddress", block_for="60")
 
 
 def test_error_of_a_later_rule_defines_no_earlier_text(guard: Guard, limiter: Limiter) -> None:

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from penstock._core import Limit
+from penstock._core import Limit, parse_duration
 from penstock._locks import fork_safe
 from penstock.errors import ConfigError
 from penstock.messages import format_duration
@@ -35,6 +35,9 @@ def block_limits(block_for: Period | Sequence[Period]) -> tuple[Limit, ...]:
         LimitError: One is not a whole number of milliseconds.
     """
     times = block_for if isinstance(block_for, list | tuple) else (block_for,)
+    for each in times:
+        # A wrong one is reported under the name of the option, not of a window's field.
+        parse_duration(each, "block_for")
     limits = tuple(Limit.fixed_window(count=1, period=each) for each in times)
     lengths = [limit.period_ns for limit in limits]
     if not lengths or lengths != sorted(set(lengths)):

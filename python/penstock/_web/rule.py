@@ -196,14 +196,19 @@ def check_policy(policy: object) -> None:
         )
 
 
-def _methods(_name: str, methods: str | Iterable[object] | None) -> frozenset[str] | None:
+def _methods(_name: str, methods: Any) -> frozenset[str] | None:
     if methods is None:
         return None
-    listed = methods.replace(",", " ").split() if isinstance(methods, str) else list(methods)
+    if isinstance(methods, str):
+        listed: list[object] = [*methods.replace(",", " ").split()]
+    else:
+        listed = [*methods] if isinstance(methods, Iterable) else []
     names = [method.upper() for method in listed if isinstance(method, str)]
     if not names or len(names) != len(listed):
         raise ConfigError(f"methods must name at least one, such as ['POST'], found {methods!r}")
     for name in names:
+        if name in ("*", "ALL", "ANY"):
+            raise ConfigError(f"methods: {name!r} is not an HTTP method; leave methods out for all")
         if name not in METHODS:
             near = get_close_matches(name, METHODS, 1) or ["POST"]
             raise ConfigError(f"methods: {name!r} is not an HTTP method; did you mean {near[0]!r}?")
@@ -457,15 +462,20 @@ def make_rule(
     """
     check_names(options, RuleOptions.__optional_keys__, "a limit", LIMIT_HINTS)
     choose, tiers = _choice(limits, options)
-    for limit in (*limits, *(tiers or {}).values()):
+    written_limits: tuple[object, ...] = (*limits, *(tiers or {}).values())
+    for limit in written_limits:
         if not (_is_limit(limit) or (limit is None and tiers)):
-            hint = (
-                "; write the limit in parentheses, as in limit('PerAddress'), or limit=... for a "
-                "function that returns it"
-            )
+            hint = ""
+            if hasattr(limit, "__name__"):
+                hint = (
+                    "; write the limit in parentheses, as in limit('PerAddress'), or limit=... for "
+                    "a function that returns it"
+                )
+            elif isinstance(limit, list | tuple):
+                hint = "; write several as arguments, as in limit('PerAddress', 'PerUser')"
             raise ConfigError(
-                f"a limit is a name, a rate string such as '30/minute' or a Limit, found {limit!r}"
-                + (hint if hasattr(limit, "__name__") else "")
+                f"a limit is a name, a rate string such as '30/minute' or a Limit, found "
+                f"{limit!r}{hint}"
             )
     as_written: dict[str, Any] = dict(options)
     values = {

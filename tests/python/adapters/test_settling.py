@@ -203,7 +203,7 @@ def test_settled_cost_must_be_valid(
 def test_view_without_a_reservation_has_nothing_to_settle(serve: Serve) -> None:
     def view(request: Request) -> Reply:
         assert request.decision is not None
-        with pytest.raises(penstock.ReservationError):
+        with pytest.raises(penstock.ReservationError, match="use settle=True"):
             request.decision.settle(1)
         return Reply()
 
