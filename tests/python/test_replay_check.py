@@ -133,6 +133,7 @@ def test_a_proposal_lists_whom_it_denies(
     "wrong",
     [
         ("--fail-if-denied", "2"),
+        ("--fail-if-denied", "1"),
         ("--period", "1x", "--recommend"),
     ],
 )

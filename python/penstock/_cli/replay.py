@@ -170,7 +170,8 @@ def _share(text: str) -> float:
         share = float(number) / (100 if percent else 1)
     except ValueError:
         share = -1.0
-    if rest.strip() or not 0 <= share <= 1:
+    # A share of 1 would never fail, and is meant as one percent.
+    if rest.strip() or not 0 <= share <= 1 or (share == 1 and not percent):
         raise ArgumentTypeError(f"must be a share such as 0.1% or 0.001, found {text!r}")
     return share
 
