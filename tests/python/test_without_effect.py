@@ -335,6 +335,20 @@ def with_a_hidden_exemption(app: flask.Flask, limits: Penstock) -> None:
     app.get("/")(unwrapped(unwrapped(health)))
 
 
+def with_a_limit_above_before_request(app: flask.Flask, limits: Penstock) -> None:
+    @limits.limit("A")
+    @app.before_request
+    def count() -> None: ...
+
+    app.extensions["kept"] = count
+    app.get("/")(limits.limit("A")(lambda: ""))
+
+
+def with_a_limit_below_before_request(app: flask.Flask, limits: Penstock) -> None:
+    app.before_request(limits.limit("A")(lambda: None))
+    app.get("/")(lambda: "")
+
+
 def with_no_limit(app: flask.Flask, limits: Penstock) -> None:
     app.get("/")(lambda: "")
 
@@ -390,6 +404,8 @@ def with_all_right(app: flask.Flask, limits: Penstock) -> None:
         (with_a_hidden_exemption, "functools.wraps"),
         (with_a_config_that_is_late, "before init_app"),
         (with_a_misspelled_attribute, "decorators"),
+        (with_a_limit_above_before_request, "put it below, next to the function"),
+        (with_a_limit_below_before_request, None),
         (with_all_right, None),
     ],
 )
@@ -407,6 +423,53 @@ def test_flask_tells_what_has_no_effect(
     done = CliRunner().invoke(commands, ["check"], obj=ScriptInfo(create_app=lambda: app))
     assert done.exit_code == (0 if expected is None else 1)
     assert expected is None or (expected in found[0] and expected in done.output)
+
+
+def default_without_init_app(app: flask.Flask) -> Penstock:
+    limits = Penstock(limits=LIMITS)
+    limits.default("A")
+    return limits
+
+
+def blueprint_without_init_app(app: flask.Flask) -> Penstock:
+    limits = Penstock(limits=LIMITS)
+    app.register_blueprint(limits.limit("A")(flask.Blueprint("shop", __name__)))
+    return limits
+
+
+def init_app_of_a_default(app: flask.Flask) -> Penstock:
+    limits = default_without_init_app(app)
+    limits.init_app(app)
+    return limits
+
+
+def nothing_of_its_own(app: flask.Flask) -> Penstock:
+    return Penstock(limits=LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("set_up", "expected"),
+    [
+        (default_without_init_app, ["P008"]),
+        (blueprint_without_init_app, ["P008"]),
+        (init_app_of_a_default, []),
+        (nothing_of_its_own, []),
+    ],
+)
+def test_limits_of_flask_that_are_not_installed_are_logged_once(
+    caplog: pytest.LogCaptureFixture,
+    set_up: Callable[[flask.Flask], Penstock],
+    expected: list[str],
+) -> None:
+    app = flask.Flask("shop")
+    app.get("/")(lambda: "")
+    limits = set_up(app)
+    for _ in range(3):
+        assert app.test_client().get("/").status_code == 200
+    found = findings(caplog)
+    assert [text[:4] for text in found] == expected
+    assert all("init_app(app)" in text for text in found)
+    assert isinstance(limits, Penstock)
 
 
 @pytest.mark.parametrize(

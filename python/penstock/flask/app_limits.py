@@ -37,7 +37,7 @@ from penstock.flask.request import (
 from penstock.flask.routes import Routes, blueprints_of, decorators_of, method_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from flask import Flask, Request, Response
 
@@ -191,8 +191,13 @@ class FlaskLimits(RouteTable):
 
     def note_decorated(self, view: object) -> None:
         """Remember a view that was registered before it was decorated."""
-        if view in self._app.view_functions.values():
+        if view in [*self._app.view_functions.values(), *self._before_views()]:
             self._registered_undecorated.append(view)
+
+    def _before_views(self) -> Iterator[Callable[..., Any]]:
+        """Yield the functions that run before views, of the application and of blueprints."""
+        for functions in self._app.before_request_funcs.values():
+            yield from functions
 
     def mistakes(self) -> Iterator[Mistake]:
         """Yield limits, exemptions and settings without effect, and methods without a route."""
@@ -205,6 +210,12 @@ class FlaskLimits(RouteTable):
         limited = [limits.view for limits in self._decorated] + self._registered_undecorated
         views = self._app.view_functions
         effective = [limits.view for limits in nested_limits(views.values())]
+        for function in self._before_views():
+            if function in limited:
+                yield (
+                    f"the limit of {function.__name__} has no effect above before_request",
+                    "put it below, next to the function",
+                )
         for endpoint, view in views.items():
             if view in limited and view not in effective:
                 yield (

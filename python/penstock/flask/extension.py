@@ -15,10 +15,11 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from flask import Blueprint, Flask, has_app_context, has_request_context
+from flask import Blueprint, Flask, has_app_context, has_request_context, request_started
 from flask.views import View
 from werkzeug.exceptions import HTTPException
 
+from penstock._validation import report_finding
 from penstock._web.guard import Guard, GuardOptions, check_on_denied, check_options
 from penstock._web.identity import IdSource, by_address
 from penstock._web.lifecycle import refund_failed
@@ -98,7 +99,9 @@ class Penstock:
         self._decorated: Final[WeakKeyDictionary[ViewLimits, None]] = WeakKeyDictionary()
         self._apps: Final[WeakSet[FlaskLimits]] = WeakSet()
         self._routes: Final[WeakKeyDictionary[App, Routes]] = WeakKeyDictionary()
-        if app is not None:
+        if app is None:
+            request_started.connect(self._report_missing)
+        else:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
@@ -136,6 +139,7 @@ class Penstock:
         app_limits.check()
         app_limits.register_hooks()
         self._apps.add(app_limits)
+        request_started.disconnect(self._report_missing)
 
     @property
     def guard(self) -> Guard:
@@ -321,6 +325,17 @@ class Penstock:
         if app_limits is None:
             raise ConfigError(f"this Penstock is not installed on {app!r}; call init_app(app)")
         return app_limits
+
+    def _report_missing(self, app: App, **_: Any) -> None:
+        """Log, once, that an application is served without the limits that nothing evaluates."""
+        # A limited view raises by itself.
+        if "penstock" not in app.extensions and (self._defaults or app in self._routes):
+            request_started.disconnect(self._report_missing)
+            report_finding(
+                "P008",
+                f"the limits of a Penstock do not apply to {app!r}, on which it is not installed",
+                "call init_app(app)",
+            )
 
     def _limits_of(self, app: App) -> FlaskLimits | None:
         """Return the limits of an application; `None` if this extension is not installed there."""
