@@ -688,6 +688,7 @@ def test_attribute_of_the_frameworks_own_throttles_is_an_error(attribute: str) -
         ("option", "options"),
         ("get_idd", "get_id"),
         ("get_ident", "get_id"),
+        ("ident", "use id"),
         ("cost", "options"),
         ("deduct_when", "options"),
         ("costs", "cost"),

@@ -109,7 +109,7 @@ def test_missing_id_is_refused(source: IdSource, environ: dict[str, object], why
         found(source, **environ)
 
 
-@pytest.mark.parametrize("name", ["", "X Tenant", "X-Tenant:", "Größe"])
+@pytest.mark.parametrize("name", ["", "X Tenant", "X-Tenant:", "HTTP_X_TENANT", "Größe"])
 def test_invalid_header_name_is_an_error(name: str) -> None:
     with pytest.raises(penstock.ConfigError, match="letters, digits and hyphens"):
         by_header(name)

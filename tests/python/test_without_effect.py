@@ -85,6 +85,7 @@ def wsgi_app(environ: Any, start_response: Any) -> list[bytes]:
 # For the type checker, which would find the mistake, too.
 ASGI: Any = asgi_app
 WSGI: Any = wsgi_app
+SCOPE: Any = len
 
 
 def flask_app(**config: Any) -> flask.Flask:
@@ -110,6 +111,9 @@ def flask_app(**config: Any) -> flask.Flask:
         (lambda: flask_app(PENSTOCK_DEFAULT=""), "'30/minute'"),
         (lambda: flask_app(PENSTOCK_DEFAULT=[]), "write None"),
         (lambda: Penstock(flask.Flask("shop"), LIMITS), "limits="),  # type: ignore[arg-type]
+        (lambda: Penstock().shared("1/minute", scope=SCOPE), "scope must be a name"),
+        (lambda: limit.shared("1/minute", scope=SCOPE), "scope must be a name"),
+        (lambda: RateLimit("1/minute", scope=SCOPE), "scope must be a name"),
         (lambda: RateLimit("A", burst=3), "'5/minute, burst 3'"),  # type: ignore[call-arg]
         (lambda: flask_app(PENSTOCK_DEFAULT={"A": "1/hour"}), "{'A': '1/hour'}"),
         (lambda: flask_app(PENSTOCK_DEFAULT=b"A"), "found b'A'"),

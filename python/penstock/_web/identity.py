@@ -313,7 +313,8 @@ class _ByUser(OptionalId):
 class _ByHeader(OptionalId):
     def __init__(self, name: str, missing: Missing) -> None:
         super().__init__(missing)
-        if not (is_name(name) and re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name)):
+        # Not an underscore: WSGI reads it as a hyphen, ASGI does not, and proxies drop such fields.
+        if not (is_name(name) and re.fullmatch(r"[!#$%&'*+.^`|~0-9A-Za-z-]+", name)):
             raise ConfigError(f"a header name has letters, digits and hyphens, found {name!r}")
         self.name = name
 

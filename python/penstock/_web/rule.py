@@ -461,6 +461,8 @@ def make_rule(
         ConfigError: An option is invalid; the message says what to write instead.
     """
     check_names(options, RuleOptions.__optional_keys__, "a limit", LIMIT_HINTS)
+    if is_shared and not is_name(scope):
+        raise ConfigError(f"scope must be a name, such as 'search', found {scope!r}")
     choose, tiers = _choice(limits, options)
     written_limits: tuple[object, ...] = (*limits, *(tiers or {}).values())
     for limit in written_limits:

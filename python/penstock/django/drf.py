@@ -68,6 +68,7 @@ _HINTS: Final = {
     "THROTTLE_RATES": _LIMIT,
     "get_cache_key": "use get_id, which returns the id of the client",
     "get_ident": "use id, or get_id, which returns the id of the client",
+    "ident": "use id, or get_id, which returns the id of the client",
     "get_rate": "use options, such as options = {'limit': function}",
     "parse_rate": _LIMIT,
     "rate": _LIMIT,
