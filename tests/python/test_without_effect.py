@@ -530,6 +530,8 @@ def of_class(base: type[View], **attributes: Any) -> Any:
         (limit("A", methods="POST")(hello), None),
         (limit("A", methods="POST")(Orders.as_view()), "leave them out: GET"),
         (limit("A", methods="HEAD")(Orders.as_view()), None),
+        (of_class(Orders, decorators=[limit("A")]), "above the class"),
+        (of_class(Orders, limit=limit("A")), "above the class"),
         (of_class(Mails, throttle_scope="A"), "PenstockThrottle"),
         (of_class(Mails, throttle_scope="A", throttle_classes=[Scoped]), None),
         (of_class(Mails, throttle_scope="A", throttle_classes=[PenstockThrottle]), None),

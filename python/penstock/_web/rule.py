@@ -554,6 +554,23 @@ class WrittenLimits:
         return written if written.is_shared else make_rule(self._limits, scope, self._options)
 
 
+def unread_limits(view_class: type | None, *read: str) -> Iterator[str]:
+    """Yield the attributes of a class of views that have limits, and that its framework ignores.
+
+    Args:
+        view_class: The class; `None` for the view that is a function.
+        read: The attributes that the framework reads.
+    """
+    for name, value in vars(view_class or object).items():
+        values = value if isinstance(value, list | tuple) else (value,)
+        limits = [each for each in values if isinstance(each, WrittenLimits)]
+        if limits and name not in read:
+            for each in limits:
+                # Reported once.
+                each.is_used = True
+            yield name
+
+
 def _is_limit(value: object) -> bool:
     return isinstance(value, str | Limit)
 

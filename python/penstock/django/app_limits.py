@@ -19,7 +19,7 @@ from penstock._web.route_table import (
     nested_limits,
     never_counting,
 )
-from penstock._web.rule import METHODS
+from penstock._web.rule import METHODS, unread_limits
 from penstock.django.deferred import waits_for_user
 from penstock.django.ends import watch_request, watch_response
 from penstock.django.request import (
@@ -332,6 +332,11 @@ class DjangoLimits(RouteTable):
                 yield (
                     f"{route}: the exemption has no effect because a decorator hides it",
                     "use functools.wraps in that decorator, or put exempt above it",
+                )
+            for name in unread_limits(class_of(view)):
+                yield (
+                    f"{route}: {name} of the view's class is not read",
+                    "write @limit(...) above the class",
                 )
             for name, value in unread_scopes(view):
                 if value in known:

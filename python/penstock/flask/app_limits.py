@@ -21,7 +21,7 @@ from penstock._web.route_table import (
     never_counting,
     outermost_limits,
 )
-from penstock._web.rule import METHODS
+from penstock._web.rule import METHODS, unread_limits
 from penstock._web.wsgi_visit import MIDDLEWARE_KEY, VISIT_KEY, limit_responses
 from penstock.errors import ConfigError, RateLimited, StoreError
 from penstock.flask.config import settings_of
@@ -229,7 +229,7 @@ class FlaskLimits(RouteTable):
                     f"the limit of {endpoint} has no effect after as_view() has been called",
                     "put the decorator above the class",
                 )
-            for name in _misspelled_decorators(view):
+            for name in unread_limits(getattr(view, "view_class", None), "decorators"):
                 yield (
                     f"{name} of the class of {endpoint} is not read",
                     "write decorators = [limits.limit(...)]",
@@ -428,18 +428,6 @@ def _rules_of_class(view: object) -> set[Rule]:
     """Return the rules of the decorators of a view's class, of which `as_view` has called some."""
     decorators = getattr(getattr(view, "view_class", None), "decorators", ())
     return {rule for each in decorators if (rule := getattr(each, RULE, None)) is not None}
-
-
-def _misspelled_decorators(view: object) -> Iterator[str]:
-    """Yield the attributes of a view's class that have limits, and that Flask does not read."""
-    for name, value in vars(getattr(view, "view_class", object)).items():
-        values = value if isinstance(value, list | tuple) else (value,)
-        limits = [each for each in values if isinstance(each, LimitDecorator)]
-        if limits and name != "decorators":
-            for each in limits:
-                # Reported once.
-                each.is_used = True
-            yield name
 
 
 def _rules_of_method_decorators(view: object, method: str) -> Iterator[Rule]:
