@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import flask
 import pytest
 from click.testing import CliRunner
+from django.contrib.admin import AdminSite
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
@@ -114,6 +115,9 @@ def flask_app(**config: Any) -> flask.Flask:
         (lambda: Penstock().shared("1/minute", scope=SCOPE), "scope must be a name"),
         (lambda: limit.shared("1/minute", scope=SCOPE), "scope must be a name"),
         (lambda: RateLimit("1/minute", scope=SCOPE), "scope must be a name"),
+        (lambda: exempt(AdminSite()), "exempt_when on the default limit"),  # type: ignore[type-var]
+        (lambda: Penstock().exempt("orders"), "exempt a view"),  # type: ignore[type-var]
+        (lambda: exempt_route("/orders"), "exempt a view"),  # type: ignore[type-var]
         (lambda: RateLimit("A", burst=3), "'5/minute, burst 3'"),  # type: ignore[call-arg]
         (lambda: flask_app(PENSTOCK_DEFAULT={"A": "1/hour"}), "{'A': '1/hour'}"),
         (lambda: flask_app(PENSTOCK_DEFAULT=b"A"), "found b'A'"),

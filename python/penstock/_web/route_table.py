@@ -18,7 +18,7 @@ from penstock._validation import report_finding
 from penstock._web.compile import make_room, view_scope
 from penstock._web.compiled_limit import PerRequestLimit
 from penstock._web.rule import FLAGS, Rule
-from penstock.errors import Error
+from penstock.errors import ConfigError, Error
 from penstock.messages import describe_limit
 
 if TYPE_CHECKING:
@@ -117,6 +117,19 @@ def functions_within(view: object) -> Iterator[object]:
             with suppress(ValueError):
                 if isinstance(cell.cell_contents, FunctionType):
                     waiting.append(cell.cell_contents)
+
+
+def check_exempt(target: object) -> None:
+    """Check that what is to be exempt is called for requests.
+
+    Raises:
+        ConfigError: It is not, such as an `AdminSite` or the name of a view.
+    """
+    if not callable(target):
+        raise ConfigError(
+            f"exempt a view, found {target!r}; for all views below a path, use exempt_when on the "
+            f"default limit"
+        )
 
 
 def hides_exemption(view: object) -> bool:

@@ -25,7 +25,7 @@ from django.http.response import HttpResponseBase
 from django.views.generic import View
 
 from penstock._web.lifecycle import refund_failed
-from penstock._web.route_table import EXEMPT, ViewLimits, scope_of
+from penstock._web.route_table import EXEMPT, ViewLimits, check_exempt, scope_of
 from penstock._web.rule import RuleOptions, WrittenLimits
 from penstock.django import conf
 from penstock.django.app_limits import on_loop
@@ -352,7 +352,12 @@ limit: Final = _Limit()
 
 
 def exempt(target: _Target) -> _Target:
-    """Exempt a view or a class of views from the default limits; its own limits stay."""
+    """Exempt a view or a class of views from the default limits; its own limits stay.
+
+    Raises:
+        ConfigError: It is neither, such as an `AdminSite`.
+    """
+    check_exempt(target)
     try:
         setattr(target, EXEMPT, True)
     except AttributeError:

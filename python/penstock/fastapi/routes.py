@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fastapi import routing
 from starlette.routing import Mount, Route, WebSocketRoute
 
-from penstock._web.route_table import EXEMPT
+from penstock._web.route_table import EXEMPT, check_exempt
 from penstock._web.rule import CHOICES
 from penstock.asgi.middleware import PenstockMiddleware
 from penstock.errors import ConfigError
@@ -216,6 +216,9 @@ def exempt(endpoint: _Endpoint) -> _Endpoint:
 
     The limits of an application are those in `FastAPI(dependencies=[...])`.
 
+    Raises:
+        ConfigError: It is no endpoint, such as the path of one.
+
     Examples:
         >>> from fastapi import Depends, FastAPI
         >>> from penstock.fastapi import RateLimit, exempt, install
@@ -226,6 +229,7 @@ def exempt(endpoint: _Endpoint) -> _Endpoint:
         ... async def health():
         ...     return "up"
     """
+    check_exempt(endpoint)
     setattr(endpoint, EXEMPT, True)
     return endpoint
 

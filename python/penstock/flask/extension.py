@@ -23,7 +23,7 @@ from penstock._validation import report_finding
 from penstock._web.guard import Guard, GuardOptions, check_on_denied, check_options
 from penstock._web.identity import IdSource, by_address
 from penstock._web.lifecycle import refund_failed
-from penstock._web.route_table import EXEMPT, ViewLimits
+from penstock._web.route_table import EXEMPT, ViewLimits, check_exempt
 from penstock._web.rule import Rule, RuleOptions, make_rule
 from penstock._web.setup_checks import report_foreign_settings
 from penstock.errors import ConfigError
@@ -215,10 +215,15 @@ class Penstock:
         self._defaults = (*self._defaults, rule)
 
     def exempt(self, target: _Target) -> _Target:
-        """Exempt a view, a class of views or a blueprint from the defaults; its own limits stay."""
+        """Exempt a view, a class of views or a blueprint from the defaults; its own limits stay.
+
+        Raises:
+            ConfigError: It is something else, such as the name of a view.
+        """
         if isinstance(target, Blueprint):
             target.record(lambda state: self._routes_of(state).exempt.add(_full_name(state)))
         else:
+            check_exempt(target)
             setattr(target, EXEMPT, True)
         return target
 
