@@ -96,6 +96,17 @@ def test_block_of_an_invalid_length_is_refused(guard: Guard, length: Any) -> Non
         asks(guard, "PerAddress", block_for=length)
 
 
+def test_limit_without_a_default_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    limits = penstock.Limits.parse(
+        "Orders: 3/minute", overrides="- Order: {burst: 9, count: 9, period: 1m, ids: [ada]}"
+    )
+    guard = Guard(limits=limits, clock=penstock.ManualClock())
+    for _ in range(2):
+        asks(guard, "Order")
+    (record,) = caplog.records
+    assert "P008: Order has no default" in record.getMessage()
+
+
 def test_block_without_a_unit_is_an_error_of_block_for(guard: Guard) -> None:
     with pytest.raises(penstock.LimitError, match="block_for: a duration must have"):
         asks(guard, "PerAddress", block_for="60")

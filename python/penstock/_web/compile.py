@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from penstock._core import Limit, Limiter
 from penstock._locks import fork_safe
-from penstock._validation import did_you_mean, has_slots, slots_error
+from penstock._validation import did_you_mean, has_slots, report_finding, slots_error
 from penstock._web.compiled_limit import CompiledLimit, PerRequestLimit, tier_name, tiers_of
 from penstock._web.identity import (
     ByAddress,
@@ -165,6 +165,7 @@ class Compiler:
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
         self._choices: Final[dict[Rule, tuple[PerRequestLimit, ...]]] = {}
         self._shared_blocks: Final[dict[tuple[str, Limit], tuple[Limit, ...]]] = {}
+        self._without_default: Final[set[str]] = set()
 
     def check(self, rules: Iterable[Rule], *, may_hold: bool = True) -> None:
         """Do the same as `Guard.check`.
@@ -183,6 +184,8 @@ class Compiler:
                 are_slots.append(has_slots(default))
                 if not may_hold and are_slots[-1]:
                     raise slots_error(written)
+                if default is None:
+                    self._report_without_default(str(limit))
                 if isinstance(limit, Limit):
                     _check_numbers(rule, written, limit)
                     self._check_shared_blocks(rule, limit)
@@ -227,6 +230,16 @@ class Compiler:
             else:
                 compiled += [self._compile(rule, bound) for bound in self._bound_to(rule)]
         return compiled
+
+    def _report_without_default(self, name: str) -> None:
+        if name in self._without_default:
+            return
+        self._without_default.add(name)
+        report_finding(
+            "P008",
+            f"{name} has no default, so it limits no client without an override",
+            f"add one to the limits file, or {name}: {{algorithm: unlimited}}",
+        )
 
     def _limits_of(self, rule: Rule) -> Iterator[str | Limit]:
         """Yield the limits of a rule, with those of its tiers."""
