@@ -87,7 +87,8 @@ def one_bucket(table: harness.Table, events: int, rounds: int) -> None:
     random = np.random.default_rng(1)
     times = np.cumsum(random.integers(0, 200, events))
     limit = penstock.Limit.token_bucket(burst=100, count=8_000_000, period=1)
-    interval, offset = limit.emission_interval_ns, limit.burst_offset_ns
+    interval = limit.period_ns // limit.count
+    offset = limit.burst * interval
     allowed = np.empty(events, np.bool_)
     trace = simulate.Trace(times)
     ours = simulate.simulate(limit, trace)
@@ -139,7 +140,8 @@ def many_buckets(table: harness.Table, events: int, rounds: int) -> None:
     allowed = np.empty(events, np.bool_)
     for share, count in (("few", 900), ("half", 90)):
         limit = penstock.Limit.token_bucket(burst=1, count=count, period=1)
-        interval, offset = limit.emission_interval_ns, limit.burst_offset_ns
+        interval = limit.period_ns // limit.count
+        offset = limit.burst * interval
         took: dict[str, list[float]] = {}
         # Adding the clients is not timed; numba gets a prepared array for them.
         for _ in range(rounds):

@@ -247,14 +247,8 @@ class Limit:
     def emission_interval(self) -> float:
         """Seconds between two tokens of a token bucket."""
     @property
-    def emission_interval_ns(self) -> int:
-        """Nanoseconds between two tokens of a token bucket."""
-    @property
     def burst_offset(self) -> float:
         """Seconds until an empty token bucket is full."""
-    @property
-    def burst_offset_ns(self) -> int:
-        """Nanoseconds until an empty token bucket is full."""
     @property
     def size(self) -> int:
         """Requests that a leaky bucket holds."""
@@ -262,29 +256,17 @@ class Limit:
     def drip_rate(self) -> float:
         """Seconds between a leaky bucket's drips."""
     @property
-    def drip_rate_ns(self) -> int:
-        """Nanoseconds between a leaky bucket's drips."""
-    @property
     def drip_size(self) -> int:
         """Requests that a leaky bucket drains with each drip."""
     @property
     def lease(self) -> float:
         """The time for which a slot is kept at least, in seconds."""
     @property
-    def lease_ns(self) -> int:
-        """The time for which a slot is kept at least, in nanoseconds."""
-    @property
     def retry_after(self) -> float:
         """The `Retry-After` of a client that is denied a slot, in seconds."""
     @property
-    def retry_after_ns(self) -> int:
-        """The `Retry-After` of a client that is denied a slot, in nanoseconds."""
-    @property
     def max_hold(self) -> float | None:
         """The longest time for which a slot is renewed, in seconds; `None` if there is none."""
-    @property
-    def max_hold_ns(self) -> int | None:
-        """The longest time for which a slot is renewed, in nanoseconds; `None` if there is none."""
     @property
     def anchor(self) -> Anchor:
         """Start of a window: `"first"` (first request) or `"aligned"` (multiples of period)."""

@@ -230,10 +230,7 @@ impl Limit {
     fn period<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.limit.calendar() {
             Some(calendar) => Ok(PyString::intern(py, calendar.unit.as_str()).into_any()),
-            None => {
-                let period = self.nanos("period", "period").map(seconds)?;
-                Ok(period.into_pyobject(py)?.into_any())
-            }
+            None => Ok(self.seconds("period")?.into_pyobject(py)?.into_any()),
         }
     }
 
@@ -247,32 +244,24 @@ impl Limit {
     #[doc = doc!(Limit.period_ns)]
     #[getter]
     fn period_ns(&self) -> PyResult<i64> {
-        self.nanos("period", "period_ns")
+        match self.field("period") {
+            Ok(FieldValue::Time(period)) => Ok(period.get()),
+            _ => Err(self.missing_field("period_ns")),
+        }
     }
 
     #[doc = doc!(Limit.emission_interval)]
     #[getter]
     fn emission_interval(&self) -> PyResult<f64> {
-        self.token_bucket_for("emission_interval")
-            .map(|bucket| seconds(bucket.emission_interval().get()))
-    }
-
-    #[doc = doc!(Limit.emission_interval_ns)]
-    #[getter]
-    fn emission_interval_ns(&self) -> PyResult<i64> {
-        self.token_bucket_for("emission_interval_ns").map(|bucket| bucket.emission_interval().get())
+        let bucket = self.token_bucket_for("emission_interval")?;
+        Ok(seconds(bucket.emission_interval().get()))
     }
 
     #[doc = doc!(Limit.burst_offset)]
     #[getter]
     fn burst_offset(&self) -> PyResult<f64> {
-        self.token_bucket_for("burst_offset").map(|bucket| seconds(bucket.burst_offset().get()))
-    }
-
-    #[doc = doc!(Limit.burst_offset_ns)]
-    #[getter]
-    fn burst_offset_ns(&self) -> PyResult<i64> {
-        self.token_bucket_for("burst_offset_ns").map(|bucket| bucket.burst_offset().get())
+        let bucket = self.token_bucket_for("burst_offset")?;
+        Ok(seconds(bucket.burst_offset().get()))
     }
 
     #[doc = doc!(Limit.size)]
@@ -284,13 +273,7 @@ impl Limit {
     #[doc = doc!(Limit.drip_rate)]
     #[getter]
     fn drip_rate(&self) -> PyResult<f64> {
-        self.nanos("drip_rate", "drip_rate").map(seconds)
-    }
-
-    #[doc = doc!(Limit.drip_rate_ns)]
-    #[getter]
-    fn drip_rate_ns(&self) -> PyResult<i64> {
-        self.nanos("drip_rate", "drip_rate_ns")
+        self.seconds("drip_rate")
     }
 
     #[doc = doc!(Limit.drip_size)]
@@ -302,37 +285,20 @@ impl Limit {
     #[doc = doc!(Limit.lease)]
     #[getter]
     fn lease(&self) -> PyResult<f64> {
-        self.nanos("lease", "lease").map(seconds)
-    }
-
-    #[doc = doc!(Limit.lease_ns)]
-    #[getter]
-    fn lease_ns(&self) -> PyResult<i64> {
-        self.nanos("lease", "lease_ns")
+        self.seconds("lease")
     }
 
     #[doc = doc!(Limit.retry_after)]
     #[getter]
     fn retry_after(&self) -> PyResult<f64> {
-        self.nanos("retry_after", "retry_after").map(seconds)
-    }
-
-    #[doc = doc!(Limit.retry_after_ns)]
-    #[getter]
-    fn retry_after_ns(&self) -> PyResult<i64> {
-        self.nanos("retry_after", "retry_after_ns")
+        self.seconds("retry_after")
     }
 
     #[doc = doc!(Limit.max_hold)]
     #[getter]
     fn max_hold(&self) -> PyResult<Option<f64>> {
-        Ok(self.max_hold_for("max_hold")?.map(|time| seconds(time.get())))
-    }
-
-    #[doc = doc!(Limit.max_hold_ns)]
-    #[getter]
-    fn max_hold_ns(&self) -> PyResult<Option<i64>> {
-        Ok(self.max_hold_for("max_hold_ns")?.map(Nanos::get))
+        let slots = self.limit.slots().ok_or_else(|| self.missing_field("max_hold"))?;
+        Ok(slots.max_hold().map(|time| seconds(time.get())))
     }
 
     #[doc = doc!(Limit.anchor)]
@@ -476,10 +442,6 @@ impl Limit {
         }
     }
 
-    fn max_hold_for(&self, field: &str) -> PyResult<Option<Nanos>> {
-        self.limit.slots().map(InFlight::max_hold).ok_or_else(|| self.missing_field(field))
-    }
-
     fn integer(&self, field: &str) -> PyResult<i64> {
         match self.field(field)? {
             FieldValue::Whole(number) => Ok(number),
@@ -487,11 +449,10 @@ impl Limit {
         }
     }
 
-    /// Returns a duration field in nanoseconds. `property` is its name in errors.
-    fn nanos(&self, field: &str, property: &str) -> PyResult<i64> {
-        match self.field(field) {
-            Ok(FieldValue::Time(time)) => Ok(time.get()),
-            _ => Err(self.missing_field(property)),
+    fn seconds(&self, field: &str) -> PyResult<f64> {
+        match self.field(field)? {
+            FieldValue::Time(time) => Ok(seconds(time.get())),
+            _ => Err(self.missing_field(field)),
         }
     }
 

@@ -71,5 +71,5 @@ fn stub_that_documents_less_or_otherwise_is_refused() {
 fn stub_of_the_core_documents_every_public_item() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/python/penstock/_core.pyi");
     let docs = docstrings(&fs::read_to_string(path).unwrap()).unwrap();
-    assert!(docs.len() >= 200, "{}", docs.len());
+    assert!(docs.len() >= 150, "{}", docs.len());
 }

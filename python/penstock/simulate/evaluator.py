@@ -234,7 +234,7 @@ def _describe(limit: Limit) -> str:
     """Describe a limit with its algorithm, as two algorithms may have the same description."""
     text = describe_limit(limit)
     # A token bucket needs no name, and slots and unlimited clients have no rate.
-    if hasattr(limit, "emission_interval_ns") or limit.describe() is None:
+    if hasattr(limit, "emission_interval") or limit.describe() is None:
         return text
     family, _, kind = limit.algorithm.rpartition("-")
     return f"{text} ({family} {kind})"
