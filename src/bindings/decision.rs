@@ -7,13 +7,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument, Items, seconds};
-use crate::bindings::decision_data::{DecisionData, Rare};
+use crate::bindings::decision_data::{DecisionData, PickledDecision, Rare};
 use crate::bindings::errors::{raise, rate_limited};
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
-use crate::bindings::pickled_decision::PickledDecision;
 use crate::engine::answer::Answer;
 use crate::engine::cost::CostError;
 use crate::engine::time::{Nanos, Timestamp};

@@ -35,7 +35,6 @@ mod limiter_handle;
 mod limits;
 mod log;
 mod once;
-mod pickled_decision;
 mod pool;
 mod replies;
 mod reservation;
