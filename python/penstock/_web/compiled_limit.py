@@ -155,10 +155,6 @@ class CompiledLimit(AskedLimit):
                 )
         return actual
 
-    def applies_to_id(self, id: Id) -> bool:
-        """Return whether the limit applies to an address."""
-        return not self.is_ipv6_only or (isinstance(id, str) and ":" in id)
-
 
 class PerRequestLimit:
     """Stands for the limit of a rule that each request chooses.
