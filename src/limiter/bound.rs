@@ -9,6 +9,7 @@ use crate::clock::Stopwatch;
 use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::cost::{Cost, CostError};
+use crate::engine::factor::Adjustment;
 use crate::engine::key::LimitName;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Operation;
@@ -16,10 +17,39 @@ use crate::engine::registry::{Entry, Registry, Rule};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Timeline, Timestamp};
 use crate::engine::verb::Verb;
-use crate::limiter::call::Call;
 use crate::limiter::counters::{Counters, CountersByName, Stripe, StripeIndex};
 use crate::limiter::error::{CallError, Failure, invalid_id, store_failed, unknown_limit};
 use crate::store::{Bucket, Keyspace, Store, StoreError};
+
+/// A call on one bucket of a limit, before it is validated.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The operation.
+    pub verb: Verb,
+    /// The client's id, in any spelling.
+    pub id: &'a str,
+    /// Tokens.
+    pub cost: i64,
+    /// What the call changes in its limit.
+    pub adjustment: Option<&'a Adjustment>,
+}
+
+impl<'a> Call<'a> {
+    /// Returns a call that changes nothing in its limit.
+    pub const fn new(verb: Verb, id: &'a str, cost: i64) -> Call<'a> {
+        Call { verb, id, cost, adjustment: None }
+    }
+
+    /// Returns a spend of `cost` tokens.
+    pub const fn spend(id: &'a str, cost: i64) -> Call<'a> {
+        Call::new(Verb::Spend, id, cost)
+    }
+
+    /// Returns a check of `cost` tokens.
+    pub const fn check(id: &'a str, cost: i64) -> Call<'a> {
+        Call::new(Verb::Check, id, cost)
+    }
+}
 
 /// An active limit with the keyspaces of its buckets.
 // What every call reads comes first, on as few cache lines as possible.

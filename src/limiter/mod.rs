@@ -5,7 +5,6 @@
 
 mod batch;
 mod bound;
-mod call;
 mod counters;
 mod error;
 mod settle;
@@ -19,8 +18,7 @@ mod waiting;
 use std::sync::Arc;
 
 pub use batch::{AnsweredAll, DecidedAll, Transaction};
-pub use bound::{BoundLimit, Prepared, Snapshot};
-pub use call::Call;
+pub use bound::{BoundLimit, Call, Prepared, Snapshot};
 pub use counters::{Counts, DeniedBucket, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
 pub use settle::{Progress, Stage};
