@@ -1,11 +1,12 @@
 //! `spend`, `check`, `reserve` and `charge` of `Limiter` and `BoundLimit`, the other verbs of `Limiter`, and
 //! the block of a `Reservation`, written against the C calling convention.
 //!
-//! PyO3's own trampoline and argument parser take about as long as a whole decision; these methods
-//! use neither. They use a calling convention of the stable ABI, and become descriptors of PyO3's
-//! classes when the module is loaded. `method` alone reads what the interpreter passes.
+//! PyO3's own trampoline and argument parser, which `peek` uses, add 250 instructions to a call with one
+//! argument, and more to one with optional arguments; a spend takes 1,320. These methods use neither, but
+//! a calling convention of the stable ABI, and become descriptors of PyO3's classes when the module is
+//! loaded. `method` alone reads what the interpreter passes.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::slice;
@@ -31,107 +32,101 @@ use crate::sync::Ordering;
 
 type RawObject = *mut ffi::PyObject;
 
-/// Expands to the documentation of a method with its signature, as the interpreter separates them.
-macro_rules! signed {
-    ($signature:literal, $doc:expr) => {
-        ffi::c_str!(concat!($signature, "\n--\n\n", $doc))
-    };
-}
+/// The parameters after the id of verbs that decide.
+const COST: &str = "cost=1, *, factor=None, keep=0";
+const ESTIMATE: &str = "estimate=1, *, factor=None, keep=0, timeout=None";
 
 /// Adds the methods to their classes.
 pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
-    let bound = py.get_type::<BoundLimit>();
-    let spend = signed!("spend($self, id, cost=1, *, factor=None, keep=0)", doc!(BoundLimit.spend));
-    let check = signed!("check($self, id, cost=1, *, factor=None, keep=0)", doc!(BoundLimit.check));
-    let reserve = signed!(
-        "reserve($self, id, estimate=1, *, factor=None, keep=0, timeout=None)",
-        doc!(BoundLimit.reserve)
-    );
-    add(&bound, c"spend", method::<OfBound<SPEND>>, spend)?;
-    add(&bound, c"check", method::<OfBound<CHECK>>, check)?;
-    let charge =
-        signed!("charge($self, id, cost=1, *, factor=None, keep=0)", doc!(BoundLimit.charge));
-    add(&bound, c"reserve", method::<OfBound<RESERVE>>, reserve)?;
-    add(&bound, c"charge", method::<OfBound<CHARGE>>, charge)?;
-    let limiter = py.get_type::<Limiter>();
-    let spend =
-        signed!("spend($self, name, id, cost=1, *, factor=None, keep=0)", doc!(Limiter.spend));
-    let check =
-        signed!("check($self, name, id, cost=1, *, factor=None, keep=0)", doc!(Limiter.check));
-    let reserve = signed!(
-        "reserve($self, name, id, estimate=1, *, factor=None, keep=0, timeout=None)",
-        doc!(Limiter.reserve)
-    );
-    add(&limiter, c"spend", method::<OfLimiter<SPEND>>, spend)?;
-    add(&limiter, c"check", method::<OfLimiter<CHECK>>, check)?;
-    let charge =
-        signed!("charge($self, name, id, cost=1, *, factor=None, keep=0)", doc!(Limiter.charge));
-    add(&limiter, c"reserve", method::<OfLimiter<RESERVE>>, reserve)?;
-    add(&limiter, c"charge", method::<OfLimiter<CHARGE>>, charge)?;
+    type Documented = (ffi::PyCFunctionFastWithKeywords, &'static str);
+    let (bound, limiter) = (py.get_type::<BoundLimit>(), py.get_type::<Limiter>());
+    let verbs: [(&str, &str, Documented, Documented); 4] = [
+        (
+            "spend",
+            COST,
+            (method::<OfBound<SPEND>>, doc!(BoundLimit.spend)),
+            (method::<OfLimiter<SPEND>>, doc!(Limiter.spend)),
+        ),
+        (
+            "check",
+            COST,
+            (method::<OfBound<CHECK>>, doc!(BoundLimit.check)),
+            (method::<OfLimiter<CHECK>>, doc!(Limiter.check)),
+        ),
+        (
+            "reserve",
+            ESTIMATE,
+            (method::<OfBound<RESERVE>>, doc!(BoundLimit.reserve)),
+            (method::<OfLimiter<RESERVE>>, doc!(Limiter.reserve)),
+        ),
+        (
+            "charge",
+            COST,
+            (method::<OfBound<CHARGE>>, doc!(BoundLimit.charge)),
+            (method::<OfLimiter<CHARGE>>, doc!(Limiter.charge)),
+        ),
+    ];
+    for (verb, parameters, (of_bound, bound_docs), (of_limiter, limiter_docs)) in verbs {
+        add(&bound, verb, of_bound, &format!("($self, id, {parameters})"), bound_docs)?;
+        add(&limiter, verb, of_limiter, &format!("($self, name, id, {parameters})"), limiter_docs)?;
+    }
+    for (verb, docs, by_name, _) in BY_NAME {
+        let signature: String = bound.getattr(verb)?.getattr("__text_signature__")?.extract()?;
+        let signature = signature.replacen("$self, ", "$self, name, ", 1);
+        add(&limiter, verb, by_name, &signature, docs)?;
+    }
     let reservation = py.get_type::<Reservation>();
-    add(&reservation, c"__enter__", method::<EnterBlock>, signed!("__enter__($self)", ""))?;
-    let exit = signed!("__exit__($self, exc_type, exc, traceback, /)", "");
-    add(&reservation, c"__exit__", method::<ExitBlock>, exit)?;
-    attach_by_name(&limiter, &bound)
+    add(&reservation, "__enter__", method::<EnterBlock>, "($self)", "")?;
+    add(&reservation, "__exit__", method::<ExitBlock>, "($self, exc_type, exc, traceback, /)", "")
 }
 
 /// A call of a bound limit with one argument.
 type CallWithOne =
     for<'py> fn(&Bound<'py, BoundLimit>, &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>;
 
-/// Defines the verbs of `Limiter` that call those of `BoundLimit`: the number and the name of each, and the
-/// call with one argument, as almost all are.
-macro_rules! by_name {
-    ($($number:literal: $verb:ident = $call:expr),* $(,)?) => {
-        fn attach_by_name(limiter: &Bound<'_, PyType>, bound: &Bound<'_, PyType>) -> PyResult<()> {
-            $({
-                let (verb, docs) = (BY_NAME[$number].0, doc!(Limiter.$verb));
-                let signature: String = bound.getattr(verb)?.getattr("__text_signature__")?.extract()?;
-                let signature = signature.replacen("$self, ", "$self, name, ", 1);
-                let docs = CString::new(format!("{verb}{signature}\n--\n\n{docs}"))?;
-                let (verb, docs) = (CString::new(verb)?, Box::leak(docs.into_boxed_c_str()));
-                let verb = Box::leak(verb.into_boxed_c_str());
-                add(limiter, verb, method::<ByName<$number>>, docs)?;
-            })*
-            Ok(())
-        }
-
-        const BY_NAME: &[(&str, CallWithOne)] = &[$((stringify!($verb), $call)),*];
-    };
-}
-
-by_name!(
-    0: refund = |bound, id| Ok(bound.get().refund(id, Argument::Missing, None)?.into_any()),
-    1: reset = |bound, id| {
+/// The verbs of `Limiter` that call those of `BoundLimit`, with their docs and the call with one argument, as
+/// almost all are.
+const BY_NAME: [(&str, &str, ffi::PyCFunctionFastWithKeywords, CallWithOne); 5] = [
+    ("refund", doc!(Limiter.refund), method::<ByName<0>>, |bound, id| {
+        Ok(bound.get().refund(id, Argument::Missing, None)?.into_any())
+    }),
+    ("reset", doc!(Limiter.reset), method::<ByName<1>>, |bound, id| {
         Ok(PyBool::new(id.py(), bound.get().reset(id)?).to_owned().into_any())
-    },
-    2: peek = |bound, id| Ok(bound.get().peek(id)?.into_any()),
-    3: spend_each = |bound, ids| bound.get().spend_each(ids, None, None),
-    4: acquire = |bound, id| BoundLimit::acquire(bound, id, Argument::Missing, None, None),
-);
+    }),
+    ("peek", doc!(Limiter.peek), method::<ByName<2>>, |bound, id| {
+        Ok(bound.get().peek(id)?.into_any())
+    }),
+    ("spend_each", doc!(Limiter.spend_each), method::<ByName<3>>, |bound, ids| {
+        bound.get().spend_each(ids, None, None)
+    }),
+    ("acquire", doc!(Limiter.acquire), method::<ByName<4>>, |bound, id| {
+        BoundLimit::acquire(bound, id, Argument::Missing, None, None)
+    }),
+];
 
 fn add(
     class: &Bound<'_, PyType>,
-    name: &'static CStr,
+    name: &str,
     method: ffi::PyCFunctionFastWithKeywords,
-    docs: &'static CStr,
+    signature: &str,
+    docs: &str,
 ) -> PyResult<()> {
-    let definition = ffi::PyMethodDef {
-        ml_name: name.as_ptr(),
+    // Leaked, as is the definition, because the descriptor keeps their addresses for the life of the class, which
+    // is the life of the process.
+    let leak = |text: String| PyResult::Ok(Box::leak(CString::new(text)?.into_boxed_c_str()));
+    let definition = Box::leak(Box::new(ffi::PyMethodDef {
+        ml_name: leak(name.to_owned())?.as_ptr(),
         ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: method },
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
-        ml_doc: docs.as_ptr(),
-    };
-    // Leaked, because the descriptor keeps the address of the definition for the life of the class, which
-    // is the life of the process.
-    let definition = Box::leak(Box::new(definition));
+        // As the interpreter separates them.
+        ml_doc: leak(format!("{name}{signature}\n--\n\n{docs}"))?.as_ptr(),
+    }));
     // SAFETY: the class is a type object, the definition lives forever, and its flags match
     // the signature of its function. The descriptor checks at each call that `self` is of the class.
     let descriptor = unsafe {
         let descriptor = ffi::PyDescr_NewMethod(class.as_type_ptr(), definition);
         Bound::from_owned_ptr_or_err(class.py(), descriptor)?
     };
-    let name = name.to_str().unwrap_or_default();
     class.setattr(name, descriptor)
 }
 
@@ -162,7 +157,6 @@ unsafe extern "C" fn method<M: Method>(
     count: ffi::Py_ssize_t,
     names: RawObject,
 ) -> RawObject {
-    // The closure returns a pointer, because moving a whole result is slower.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: the interpreter calls methods with the thread attached, and their descriptor has checked
         // the class of `slf`. `arguments` points to `count` objects, and one more for each name in the tuple
@@ -273,7 +267,7 @@ fn call_limiter<'py>(
     call(&bound_named(slf, name)?, verb, id, rest)
 }
 
-/// A verb of `Limiter` that is the one of `limit(name)`, by its number.
+/// A verb of `Limiter` that is the one of `limit(name)`, by its index in the table.
 struct ByName<const NUMBER: usize>;
 
 impl<const NUMBER: usize> Method for ByName<NUMBER> {
@@ -287,7 +281,7 @@ impl<const NUMBER: usize> Method for ByName<NUMBER> {
         // Attached, so that references are released at once; see `raise_error`.
         if let ([name, argument], None) = (arguments.positional, arguments.names)
             && let Some(result) = Python::try_attach(|_| {
-                let (_, call) = BY_NAME[NUMBER];
+                let (.., call) = BY_NAME[NUMBER];
                 call(&bound_named(slf, name)?, argument)
             })
         {
@@ -409,7 +403,7 @@ fn call_with_id<'py, const VERB: u8>(
     let text = utf8(id)?;
     if VERB == RESERVE {
         let reserved = bound.try_reserve(Call::new(Verb::Reserve, text, 1), id)?;
-        return Some(reserved.map(Bound::into_any).map_err(|error| *error));
+        return Some(reserved.map(Bound::into_any));
     }
     Some(Ok(bound.try_one::<VERB>(text, id)?.into_any()))
 }

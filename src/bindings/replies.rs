@@ -324,7 +324,7 @@ impl Replies {
         let answered = match verb {
             Verb::Reserve if is_remote => None,
             Verb::Reserve => {
-                let reserved = bound.try_reserve(call, &id).transpose().map_err(|error| *error)?;
+                let reserved = bound.try_reserve(call, &id).transpose()?;
                 return Ok(reserved.map(Bound::into_any));
             }
             _ => {
