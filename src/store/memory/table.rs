@@ -419,8 +419,7 @@ fn state_of(slot: Slot) -> State {
 fn has_ended(slot: Slot, now: Now) -> bool {
     let [key, word] = slot;
     if key & LIFETIME_MASK == Lifetime::INSTANT.bits() {
-        // A free slot becomes a number above every instant. So there is no branch on whether a slot is free,
-        // which is unpredictable.
+        // A free slot becomes a number above every instant.
         word ^ OCCUPIED <= now.steady.get() as u64
     } else {
         Lifetime::from_bits(key).is_over(state_of(slot), now)
