@@ -226,8 +226,8 @@ fn call_bound<'py>(
     verb: Verb,
     arguments: Arguments<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (names, positional) = ParameterNames::interned(slf.py()).of(verb);
-    let [id, rest @ .., _] = arguments.parse(&names[1..], positional - 1)?;
+    let names = ParameterNames::interned(slf.py()).of(verb);
+    let [id, rest @ .., _] = arguments.parse(&names[1..], POSITIONAL - 1)?;
     let Some(id) = id else { return Err(missing("id")) };
     call(slf, verb, id, rest)
 }
@@ -261,8 +261,8 @@ fn call_limiter<'py>(
     verb: Verb,
     arguments: Arguments<'_, 'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (names, positional) = ParameterNames::interned(slf.py()).of(verb);
-    let [name, id, rest @ ..] = arguments.parse(names, positional)?;
+    let names = ParameterNames::interned(slf.py()).of(verb);
+    let [name, id, rest @ ..] = arguments.parse(names, POSITIONAL)?;
     let (Some(name), Some(id)) = (name, id) else { return Err(missing("name and id")) };
     call(&bound_named(slf, name)?, verb, id, rest)
 }
@@ -448,6 +448,9 @@ fn missing(what: &str) -> PyErr {
 /// The number of parameters of `Limiter.reserve`, which has the most.
 const PARAMETERS: usize = 6;
 
+/// How many parameters of a limiter's method can be given by position: the name, the id and the tokens.
+const POSITIONAL: usize = 3;
+
 /// The interned names of the parameters. The interpreter also interns the keywords in source code, so they
 /// are almost always the same objects.
 struct ParameterNames {
@@ -465,11 +468,9 @@ impl ParameterNames {
         })
     }
 
-    /// Returns the parameters of a limiter's method, and how many of them can be given by position. A bound
-    /// limit has the same ones without the name.
-    fn of(&self, verb: Verb) -> (&[Py<PyString>], usize) {
-        let names: &[_] = if verb == Verb::Reserve { &self.of_reserve } else { &self.of_spend };
-        (names, 3)
+    /// Returns the parameters of a limiter's method. A bound limit has the same ones without the name.
+    fn of(&self, verb: Verb) -> &[Py<PyString>] {
+        if verb == Verb::Reserve { &self.of_reserve } else { &self.of_spend }
     }
 }
 
