@@ -29,6 +29,8 @@ use crate::sync::{AtomicBool, Mutex, Ordering, forks};
 /// How many characters of an id are shown.
 const MAX_ID: usize = 60;
 
+const SLOTS_HAVE_NO_COST: &str = "slots are given back at the end; there is nothing to settle";
+
 /// What was taken from each bucket of a call.
 pub(crate) type Parts = SmallVec<[ReservedPart; 1]>;
 
@@ -325,10 +327,7 @@ impl Reservation {
             [] => return self.decision(py),
             [part] => match &part.taken {
                 Taken::Tokens(tokens) => (part, tokens),
-                Taken::Slots(_) => {
-                    let message = "slots are given back at the end; there is nothing to settle";
-                    return Err(raise("ReservationError", message));
-                }
+                Taken::Slots(_) => return Err(raise("ReservationError", SLOTS_HAVE_NO_COST)),
             },
             _ => {
                 let message = "several limits are reserved; settle one with settle(name, actual)";
@@ -368,9 +367,7 @@ impl Reservation {
             }
             (Some(_), Some(_)) => format!("{name} is reserved for several ids"),
             (Some(part), None) => match (&part.taken, self.progress.stage()) {
-                (Taken::Slots(_), _) => {
-                    format!("{name}: slots are given back at the end; there is nothing to settle")
-                }
+                (Taken::Slots(_), _) => format!("{name}: {SLOTS_HAVE_NO_COST}"),
                 (Taken::Tokens(tokens), Stage::Open) => {
                     *tokens.actual.lock() = Some(actual);
                     return Ok(());
