@@ -19,7 +19,7 @@ impl Condition {
     }
 }
 
-/// Returns whether a text matches a pattern, in which `*` stands for any text and `?` for any character.
+/// Returns whether a value matches a pattern, in which `*` stands for any characters and `?` for one.
 #[must_use]
 pub fn matches(text: &str, pattern: &str) -> bool {
     let (text, pattern) = (text.as_bytes(), pattern.as_bytes());

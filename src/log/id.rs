@@ -45,13 +45,13 @@ pub fn canonical(text: &str, ipv6_prefix: u8) -> Cow<'_, str> {
         .unwrap_or(Cow::Borrowed(text))
 }
 
-/// Returns whether a text is an address, or a list that begins with one.
+/// Returns whether a field is an address, or a list that begins with one.
 pub(super) fn is_client(text: &str) -> bool {
     let first = text.split(',').next().unwrap_or_default();
     client_address(without_marks(first), 128).is_some()
 }
 
-/// Returns a text without quotes, parentheses, a name as in `client=192.0.2.1`, and the priority of syslog,
+/// Returns a field without quotes, parentheses, a name as in `client=192.0.2.1`, and the priority of syslog,
 /// as in `<134>192.0.2.1`.
 fn without_marks(text: &str) -> &str {
     let is_mark = |character| matches!(character, '"' | '\'' | '(' | ')' | '<' | '>' | ',' | ';');

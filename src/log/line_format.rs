@@ -147,7 +147,7 @@ fn literal(text: &str) -> String {
     pattern.replace(' ', " +")
 }
 
-/// Returns the rest of a text that begins with a literal.
+/// Returns the rest of a string that begins with a literal.
 fn strip<'a>(text: &'a [u8], literal: &str) -> Option<&'a [u8]> {
     let mut rest = text;
     for byte in literal.bytes() {
