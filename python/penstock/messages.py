@@ -76,12 +76,14 @@ PLURALS: Final = (
 )
 """Texts that are looked up with `ngettext`, each with its plural."""
 
+_SECOND: Final = 1_000_000_000
+_MINUTE: Final = 60 * _SECOND
 _UNITS: Final = (
     (604_800_000_000_000, "week"),
     (86_400_000_000_000, "day"),
     (3_600_000_000_000, "hour"),
-    (60_000_000_000, "minute"),
-    (1_000_000_000, "second"),
+    (_MINUTE, "minute"),
+    (_SECOND, "second"),
     (1_000_000, "millisecond"),
     (1_000, "microsecond"),
     (1, "nanosecond"),
@@ -243,13 +245,16 @@ def format_duration(nanoseconds: int) -> str:
 
 
 def _every(tokens: int, nanoseconds: int) -> str:
-    words = format_duration(nanoseconds)
-    if words.count(" ") <= _LONGEST_SPAN:
-        return f"{tokens:,} every {words}"
     # Three significant figures are enough.
-    step = 10 ** (len(str(nanoseconds)) - 3)
+    step = 10 ** max(len(str(nanoseconds)) - 3, 0)
     rounded = (nanoseconds + step // 2) // step * step
-    return f"{tokens:,} about every {format_duration(rounded)}"
+    if _SECOND < rounded < _MINUTE:
+        words, is_exact = f"{rounded / _SECOND:g} seconds", rounded == nanoseconds
+    else:
+        words = format_duration(nanoseconds)
+        is_exact = words.count(" ") <= _LONGEST_SPAN
+        words = words if is_exact else format_duration(rounded)
+    return f"{tokens:,} {'' if is_exact else 'about '}every {words}"
 
 
 def _filled(template: str, original: str, values: dict[str, object]) -> str:

@@ -190,8 +190,10 @@ def test_limit_is_explained(limit: Limit, words: str) -> None:
 @pytest.mark.parametrize(
     ("limit", "often"),
     [
-        ("40/minute", "1 every 1 second 500 milliseconds"),
-        ("54/minute", "1 about every 1 second 110 milliseconds"),
+        ("40/minute", "1 every 1.5 seconds"),
+        ("54/minute", "1 about every 1.11 seconds"),
+        ("8/minute", "1 every 7.5 seconds"),
+        ("3/hour, burst 1", "1 every 20 minutes"),
         ("7/day", "1 about every 3 hours 25 minutes"),
         ("7/second", "1 about every 143 milliseconds"),
         ("1/week", "1 every week"),

@@ -70,12 +70,32 @@ def test_busiest_periods_of_a_long_trace_equal_a_direct_count(*, is_costed: bool
     assert recommend(trace, "7s").candidates[0].most.tolist() == spent.max(axis=1).tolist()
 
 
+def is_written_by_people(number: int) -> bool:
+    digits = str(number).rstrip("0")
+    return digits in {*"1234568", "12", "15", "25", "75"}
+
+
 @given(st.integers(1, 10**6))
-def test_numbers_are_round_and_never_smaller(number: int) -> None:
-    found = recommend(Trace([0.0, 4.0], costs=[number, 1]), "1s", algorithm="leaky-bucket").limit
-    size = int(found.fields()["size"])
-    assert number <= size <= 1.25 * number
-    assert len(str(size).rstrip("0")) <= 2
+def test_numbers_are_written_by_people_and_never_smaller(number: int) -> None:
+    trace = Trace([0.0, 4.0], costs=[number, 1])
+    fields = recommend(trace, "1s", algorithm="leaky-bucket").limit.fields()
+    for size in (int(fields["size"]), int(fields["drip_size"])):
+        assert number <= size <= max(1.34 * number, number + 1)
+        assert is_written_by_people(size)
+
+
+def test_a_limits_file_has_numbers_that_people_write() -> None:
+    trace = traffic.poisson(1, "2h", clients=40, seed=5)
+    for period in ("10s", "1m", "5m", "15m"):
+        found = recommend(trace, period)
+        for each in found.candidates:
+            fields = each.limit.fields()
+            assert fields["period"] == period
+            assert is_written_by_people(int(fields["burst"]))
+            assert is_written_by_people(int(fields["count"]))
+        count, burst = found.limit.fields()["count"], found.limit.fields()["burst"]
+        lines = ["Requests:", f"  burst: {burst}", f"  count: {count}", f"  period: {period}"]
+        assert found.yaml().splitlines() == lines
 
 
 def test_a_recommendation_explains_itself() -> None:

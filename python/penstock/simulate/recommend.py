@@ -41,6 +41,8 @@ _MAX_FAR: Final = 0.1
 _TAIL: Final = 99
 _STRICTER: Final = (95.0, 99.0)
 _MAX_PERIODS: Final = 7
+# The numbers that people write, up to a hundred; larger ones are these with zeros.
+_ROUND: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 75, 80, 100)
 # A bucket that takes longer to refill than this part of the trace was not seen to refill.
 _MAX_REFILL: Final = 0.25
 
@@ -67,8 +69,8 @@ def recommend(
 
     The count of a limit is a percentile of what the clients spend in their busiest period, and its
     burst the same percentile of what they spend at once beyond that rate; both are rounded up to
-    two digits. Windows have no burst. Slots are found from the durations of the trace. Each limit
-    is then simulated over the whole trace.
+    numbers that people write, such as 12, 25 or 300. Windows have no burst. Slots are found from
+    the durations of the trace. Each limit is then simulated over the whole trace.
 
     Clients that are far from the rest are set aside before, and named: those beyond a gap, where
     one client needs three times as much as the next one, if they are at most a tenth of them.
@@ -358,13 +360,13 @@ def _tally(limit: Limit, trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def _round_up(number: int) -> int:
-    """Round up to two digits, as people write numbers.
+    """Round up to a number that people write, so that no client is denied by rounding.
 
-    >>> [_round_up(number) for number in (7, 11, 26, 101, 1234)]
-    [7, 11, 26, 110, 1300]
+    >>> [_round_up(number) for number in (0, 7, 11, 26, 101, 1234)]
+    [1, 8, 12, 30, 120, 1500]
     """
-    scale: int = 10 ** max(len(str(number)) - 2, 0)
-    return max(-(-number // scale) * scale, 1)
+    power: int = 10 ** max(len(str(number)) - 2, 0)
+    return next(each * power for each in _ROUND if each * power >= number)
 
 
 class _Counted(NamedTuple):
