@@ -278,11 +278,11 @@ def test_bars_of_a_comparison_name_each_with_its_share(trace: Trace) -> None:
         assert words in said
 
 
-@pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window"])
+@pytest.mark.parametrize("limit", [None, Limit.fixed_window(count=1, period="1m")])
 def test_plot_of_a_recommendation_marks_the_count_on_a_logarithmic_axis(
-    trace: Trace, algorithm: str
+    trace: Trace, limit: Limit | None
 ) -> None:
-    found = recommend(trace, algorithm=algorithm)
+    found = recommend(trace, limits=limit)
     (axes,) = found.plot().axes
     marked = next(line for line in axes.lines if "chosen" in str(line.get_label()))
     assert set(marked.get_xdata()) == {found.limit.fields()["count"]}

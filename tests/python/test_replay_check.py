@@ -101,10 +101,10 @@ def test_the_chosen_limit_is_written_beside_the_others_of_the_file(
     assert "203.0.113.66" in command.err
     assert not written.exists()
     options += ["--accept", "203.0.113.*"]
-    ((name, recommended),) = command.json_of(*replayed, *options)["recommendations"].items()
+    recommended = command.json_of(*replayed, *options)["recommendation"]
     loaded = penstock.Limits.load(written)
     assert loaded["Unused"] == penstock.Limit.parse("5/minute")
-    assert name == "Pages"
+    assert recommended["name"] == "Pages"
     assert recommended["yaml"].startswith("Pages:")
     text = written.read_text(encoding="utf-8")
     assert 'description: "all pages"' in text
@@ -120,12 +120,12 @@ def test_a_proposal_lists_whom_it_denies(
     for text in (command.out, page.read_text(encoding="utf-8")):
         assert "203.0.113.66" in text
         assert "far from the rest" in text
-    recommended = command.json_of(*wide, "--recommend")["recommendations"]["Pages"]
+    recommended = command.json_of(*wide, "--recommend")["recommendation"]
     (row,) = recommended["far_clients"]
     assert row["id"] == "203.0.113.66"
     assert row["denied_share"] > 0.8
     spared = ("--recommend", "--protect", "203.0.113.66")
-    recommended = command.json_of(*wide, *spared)["recommendations"]["Pages"]
+    recommended = command.json_of(*wide, *spared)["recommendation"]
     assert recommended["far_clients"] == recommended["denied_clients"] == []
 
 

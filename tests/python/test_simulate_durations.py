@@ -199,7 +199,7 @@ def test_replay_recommends_slots(command: Command, write: Write, tmp_path: Path)
     assert "12 in flight." in command.out
     found = penstock.Limits.load(written).resolve("Limit", "a")
     assert found == penstock.Limit.in_flight(12, lease="2m")
-    (recommended,) = command.json_of(*replayed, *DURATION)["recommendations"].values()
+    recommended = command.json_of(*replayed, *DURATION)["recommendation"]
     assert recommended["limits"][recommended["chosen"] - 1]["fields"]["count"] == 12
     assert command.run(*replayed) == 2
     assert "--duration" in command.err

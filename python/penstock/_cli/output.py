@@ -86,7 +86,8 @@ def _print_tables(report: Report) -> None:
         if index:
             print()
         _print_grid(grid)
-    for name, recommended in report.recommendations.items():
+    if report.recommendation is not None:
+        name, recommended = report.recommendation
         print(f"\n{report.heading(name)}")
         _print_grid(_table(recommended.table()))
         print(f"\n{recommended.explain()}\n")
@@ -203,24 +204,21 @@ def _json(report: Report) -> dict[str, Any]:
             "protected_denied": list(check.protected.rows()),
             "not_found": list(check.not_found),
         }
-    if report.recommendations:
-        answer["recommendations"] = {
-            name: {
-                "chosen": recommended.chosen + 1,
-                "limits": [
-                    row | {"row": number, "fields": each.limit.fields()}
-                    for number, (each, row) in enumerate(
-                        zip(recommended.candidates, recommended.table().rows(), strict=True), 1
-                    )
-                ],
-                "denied_share": recommended.denied_share,
-                "denied_clients": list(recommended.denied_clients().rows()),
-                "far_clients": list(recommended.far().rows()),
-                "left_out": recommended.left_out,
-                "not_found": list(recommended.not_found),
-                "refused": list(recommended.refused),
-                "yaml": recommended.yaml(name),
-            }
-            for name, recommended in report.recommendations.items()
+    if report.recommendation is not None:
+        name, recommended = report.recommendation
+        rows = zip(recommended.candidates, recommended.table().rows(), strict=True)
+        answer["recommendation"] = {
+            "name": name,
+            "chosen": recommended.chosen + 1,
+            "limits": [
+                row | {"row": number, "fields": each.limit.fields()}
+                for number, (each, row) in enumerate(rows, 1)
+            ],
+            "denied_clients": list(recommended.denied_clients().rows()),
+            "far_clients": list(recommended.far().rows()),
+            "left_out": recommended.left_out,
+            "not_found": list(recommended.not_found),
+            "refused": list(recommended.refused),
+            "yaml": recommended.yaml(name),
         }
     return answer

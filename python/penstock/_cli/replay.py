@@ -30,7 +30,7 @@ from penstock.simulate.run import as_trace
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.log import Chunk, LogReader
@@ -45,6 +45,10 @@ _LOG_OPTIONS: Final = (
 # An option of Python in a message, such as `id=` or `where='status=200'`.
 _OPTION: Final = re.compile(r"\b([a-z_]+)=(?=['.,:; ]|$)")
 _KEPT: Final = re.compile(r"  (?:id|id_format|number|mode|description|docs):")
+# A client with more than this share of all requests is not denied more than the least share of its
+# own without a question.
+_LARGE: Final = 0.01
+_LEAST: Final = 0.001
 EXAMPLES: Final = """\
 examples:
   penstock replay /var/log/nginx/access.log* --limit "60/minute, burst 20"
@@ -218,7 +222,7 @@ def run(options: Namespace) -> int:
     except ValueError as error:
         # A limit on requests in flight needs an option.
         raise CommandError(_message(error), WRONG_USE) from error
-    recommendations, problems = _recommend(options, chunks, selected[0])
+    recommended, problems = _recommend(options, chunks, selected[0])
     protect = _clients(options.protect)
     check = None
     if options.fail_if_denied is not None or (protect and not options.recommend):
@@ -229,7 +233,7 @@ def run(options: Namespace) -> int:
         results=results,
         source=", ".join(reader.report.files),
         log=reader.report,
-        recommendations=recommendations,
+        recommendation=None if recommended is None else (selected[0].name, recommended),
         changes=[
             Change.of((other.title, simulator), (selected[0].title, simulators[0]))
             for other, simulator in zip(selected[1:], simulators[1:], strict=True)
@@ -237,8 +241,8 @@ def run(options: Namespace) -> int:
         check=check,
     )
     print_report(report, as_json=options.json, file=options.report, notes=notes)
-    if options.write is not None:
-        problems += _write(options, selected[0], recommendations)
+    if options.write is not None and recommended is not None:
+        problems += _write(options, selected[0], recommended)
     if problems:
         raise CommandError("\n".join(problems), FAULT)
     return 0
@@ -288,10 +292,10 @@ def _selected(options: Namespace) -> list[SelectedLimit]:
 
 def _recommend(
     options: Namespace, chunks: list[Chunk] | None, selected: SelectedLimit
-) -> tuple[dict[str, Recommendation], list[str]]:
-    """Recommend a limit; return it by its name, and problems."""
+) -> tuple[Recommendation | None, list[str]]:
+    """Recommend a limit; return it and problems."""
     if chunks is None:
-        return {}, []
+        return None, []
     trace = as_trace(concat_chunks(chunks))
     # Not kept twice.
     chunks.clear()
@@ -306,48 +310,39 @@ def _recommend(
         )
         recommended = recommended if options.choose is None else recommended.choose(options.choose)
     except (penstock.Error, ValueError) as error:
-        return {}, [f"no limit can be recommended for {selected.name}: {_message(error)}"]
+        return None, [f"no limit can be recommended for {selected.name}: {_message(error)}"]
     except KeyError as error:
         # The text of a KeyError has quotes around it.
         raise CommandError(f"--{error.args[0]}", WRONG_USE) from error
-    return {selected.name: recommended}, []
+    return recommended, []
 
 
-def _write(
-    options: Namespace, selected: SelectedLimit, recommendations: Mapping[str, Recommendation]
-) -> list[str]:
-    """Write a limits file with the chosen limits; other limits stay as they are.
+def _write(options: Namespace, selected: SelectedLimit, recommended: Recommendation) -> list[str]:
+    """Write a limits file with the chosen limit; other limits stay as they are.
 
-    Nothing is written if a limit denies something of a large client that is not accepted; returns
-    these problems.
+    Nothing is written if it denies something of a large client that is not accepted; returns this
+    problem.
     """
-    accepted = _clients(options.accept)
-    problems = []
-    for name, each in recommendations.items():
-        rows = list(each.large_losses().rows())
-        is_accepted, _ = match_clients(accepted, [row["id"] for row in rows])
-        losses = [
-            (row["id"], f"{format_value('denied_share', row['denied_share'])} of its requests")
-            for row, found in zip(rows, is_accepted, strict=True)
-            if not found
-        ]
-        if losses:
-            problems.append(
-                f"{options.write} is not written: {name} denies clients with more than 1 % of all "
-                f"requests: {list_clients(losses)}; protect them with --protect, choose another "
-                "row with --choose, or pass --accept with their names"
-            )
-    if problems:
-        return problems
+    large = [
+        (row["id"], f"{format_value('denied_share', row['denied_share'])} of its requests")
+        for row in recommended.denied_clients().rows()
+        if row["event_share"] > _LARGE and row["denied_share"] > _LEAST
+    ]
+    is_accepted, _ = match_clients(_clients(options.accept), [id for id, _ in large])
+    losses = [loss for loss, found in zip(large, is_accepted, strict=True) if not found]
+    if losses:
+        problem = (
+            f"{options.write} is not written: {selected.name} denies clients with more than 1 % of "
+            f"all requests: {list_clients(losses)}; protect them with --protect, choose another "
+            "row with --choose, or pass --accept with their names"
+        )
+        return [problem]
     limits = selected.limits
     entries = {} if isinstance(limits, penstock.Limit) else _entries(limits.to_yaml())
-    lines = []
-    for name, each in recommendations.items():
-        lines += [f"# {name}: {printable(line)}" for line in each.explain().splitlines()]
-        (head, own), *_ = _entries(each.yaml(name)).items()
-        # Fields that do not describe the rate are kept, such as the id format and the description.
-        kept = [line for line in entries.get(head, []) if _KEPT.match(line)]
-        entries[head] = [*own, *kept]
+    (head, own), *_ = _entries(recommended.yaml(selected.name)).items()
+    # Fields that do not describe the rate are kept, such as the id format and the description.
+    entries[head] = [*own, *(line for line in entries.get(head, []) if _KEPT.match(line))]
+    lines = [f"# {selected.name}: {printable(line)}" for line in recommended.explain().splitlines()]
     for head, entry in entries.items():
         lines += [head, *entry]
     text = "\n".join([*lines, ""])

@@ -137,7 +137,7 @@ class Comparison(Table):
             results=[each.limit_result(title) for title, each in self.simulations.items()],
             source=first[1].trace.name or "a trace",
             log=first[1].trace.skipped,
-            recommendations={} if recommendation is None else {"Requests": recommendation},
+            recommendation=None if recommendation is None else ("Requests", recommendation),
             changes=[Change.of(first, other) for other in others],
         )
         return report.write(path)

@@ -256,7 +256,7 @@ class Simulation(WithTotals):
             results=[self.limit_result(id=id)],
             source=self.trace.name or "a trace",
             log=self.trace.skipped,
-            recommendations={} if recommendation is None else {self.limit_name: recommendation},
+            recommendation=None if recommendation is None else (self.limit_name, recommendation),
         )
         return report.write(path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from base64 import b64encode
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -30,7 +30,7 @@ from penstock.simulate.report.svg import inline, page_colors
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.simulate.check import Change, Check
     from penstock.simulate.limit_result import LimitResult, PathLike
@@ -70,7 +70,7 @@ class Report:
         results: The result of each limit.
         source: The source of the events.
         log: The counts of the log's lines, if the events are from a log.
-        recommendations: The recommended limits by their names in the limits file.
+        recommendation: A name for the limits file, and the recommended limits.
         changes: For each pair of limits, the clients that are newly denied, and those freed.
         check: Whether the limits deny more than they may; None if this was not asked.
     """
@@ -78,7 +78,7 @@ class Report:
     results: Sequence[LimitResult]
     source: str
     log: LogReport | None = None
-    recommendations: Mapping[str, Recommendation] = field(default_factory=dict)
+    recommendation: tuple[str, Recommendation] | None = None
     changes: Sequence[Change] = ()
     check: Check | None = None
 
@@ -112,10 +112,7 @@ class Report:
             compared=_comparison(results) if len(results) > 1 else None,
             results=[_result(result, index) for index, result in enumerate(results)],
             input=list(self._input()),
-            recommended=[
-                _recommended(index, self.heading(name), name, recommended)
-                for index, (name, recommended) in enumerate(self.recommendations.items())
-            ],
+            recommended=self._recommended(),
             left_out=_left_out(self.log),
             changes=[
                 _first_rows(table)
@@ -136,6 +133,25 @@ class Report:
         if name == UNNAMED:
             return f"Recommended instead of {self.results[0].limit}"
         return f"Recommended for {name}"
+
+    def _recommended(self) -> dict[str, Any] | None:
+        if self.recommendation is None:
+            return None
+        name, recommended = self.recommendation
+        far, denied = recommended.far(), recommended.denied_clients()
+        return {
+            "heading": f"{self.heading(name)}: {describe_limit(recommended.limit)}",
+            "lines": recommended.explain().splitlines(),
+            "yaml": recommended.yaml(name),
+            "drawing": _drawing(
+                draw_recommendation, recommended, height=3.8, name="recommended",
+                label="how many clients need how much, and the count of each limit",
+            ),
+            "tables": [
+                _table(recommended.table()),
+                *(_first_rows(table) for table in (far, denied) if len(table)),
+            ],
+        }  # fmt: skip
 
     def _title(self) -> str:
         if len(self.results) == 1:
@@ -307,25 +323,6 @@ def _cell(name: str, value: Any) -> Cell:
     if isinstance(value, str):
         return Cell(text, is_id=name == "id")
     return Cell(text, value, value if name.endswith("_share") else None)
-
-
-def _recommended(
-    index: int, heading: str, name: str, recommended: Recommendation
-) -> dict[str, Any]:
-    far, denied = recommended.far(), recommended.denied_clients()
-    return {
-        "heading": f"{heading}: {describe_limit(recommended.limit)}",
-        "lines": recommended.explain().splitlines(),
-        "yaml": recommended.yaml(name),
-        "drawing": _drawing(
-            draw_recommendation, recommended, height=3.8, name=f"recommended{index}",
-            label="how many clients need how much, and the count of each limit",
-        ),
-        "tables": [
-            _table(recommended.table()),
-            *(_first_rows(table) for table in (far, denied) if len(table)),
-        ],
-    }  # fmt: skip
 
 
 def _left_out(log: LogReport | None) -> dict[str, Any] | None:

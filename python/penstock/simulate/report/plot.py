@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.simulate.limit_result import Bucket, LimitResult
-    from penstock.simulate.recommendation import Candidate, Recommendation
+    from penstock.simulate.recommendation import Recommendation
     from penstock.simulate.table import Table
 
 
@@ -280,11 +280,11 @@ def draw_recommendation(axes: Axes, recommended: Recommendation) -> None:
     label = "other limits of the table"
     for each in recommended.candidates:
         if each.most is chosen.most and each is not chosen:
-            axes.axvline(_count_of(each), color=FULL, linestyle=":", linewidth=1, label=label)
+            axes.axvline(each.count, color=FULL, linestyle=":", linewidth=1, label=label)
             # The legend has them once.
             label = "_"
     axes.axvline(
-        _count_of(chosen), color=DENIED, linestyle="--",
+        chosen.count, color=DENIED, linestyle="--",
         label=plot_text(f"chosen: {describe_limit(chosen.limit)}"),
     )  # fmt: skip
     axes.set_xscale("log")
@@ -305,14 +305,6 @@ def draw_recommendation(axes: Axes, recommended: Recommendation) -> None:
 def plot_text(text: str) -> str:
     """Return a string that Matplotlib draws as it is, and not as a formula."""
     return printable(text).replace("$", r"\$")
-
-
-def _count_of(each: Candidate) -> int:
-    """Return the tokens that a limit adds in one period, or its slots."""
-    facts, period_ns = each.limit.describe(), each.period_ns
-    if facts is None:
-        return each.limit.max_cost
-    return round(facts["refill_count"] * period_ns / facts["refill_interval_ns"])
 
 
 def _draw_bars(
