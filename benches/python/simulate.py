@@ -97,7 +97,7 @@ def one_bucket(table: harness.Table, events: int, rounds: int) -> None:
 
     def core() -> None:
         simulator = Simulator(limit)
-        simulator.add(["client"])
+        simulator.number(["client"])
         simulator.feed(times, None, None, allowed.view(np.uint8))
 
     took = harness.alternate(
@@ -146,7 +146,7 @@ def many_buckets(table: harness.Table, events: int, rounds: int) -> None:
         # Adding the clients is not timed; numba gets a prepared array for them.
         for _ in range(rounds):
             simulator = Simulator(limit)
-            simulator.add(ids)
+            simulator.number(ids)
             tats = np.zeros(buckets, np.int64)
             runs: dict[str, harness.Run] = {
                 "penstock": partial(simulator.feed, times, clients, None, allowed.view(np.uint8)),

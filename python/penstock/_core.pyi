@@ -1761,18 +1761,8 @@ class Simulator:
     @property
     def clients(self) -> int:
         """The number of clients added so far."""
-    def add(self, ids: Iterable[Id]) -> None:
-        """Add clients by id. Their numbers begin at `clients`.
-
-        Each id can be added only once.
-
-        Raises:
-            InvalidId: An id does not have the limit's id format.
-        """
     def number(self, ids: list[str], *, skip_invalid: bool = False) -> Buffer:
         """Return the number of each id, and add new ids.
-
-        Cannot be combined with `add`.
 
         Args:
             ids: The ids.

@@ -149,21 +149,6 @@ impl Simulator {
         self.with_any(|state| Ok(state.core.clients()))
     }
 
-    #[doc = doc!(Simulator.add)]
-    fn add(&self, ids: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = ids.py();
-        self.with(|state| {
-            for (index, id) in ids.try_iter()?.enumerate() {
-                let id = id?;
-                let added = id_text(&id).and_then(|text| Ok(state.core.add(&text)?));
-                added.inspect_err(|error| {
-                    let _ = error.add_note(py, format!("this is the client number {index}"));
-                })?;
-            }
-            Ok(())
-        })
-    }
-
     #[doc = doc!(Simulator.number)]
     #[pyo3(signature = (ids, *, skip_invalid = false))]
     fn number<'py>(&self, ids: &Bound<'py, PyList>, skip_invalid: bool) -> PyResult<Column<'py>> {

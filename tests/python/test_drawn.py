@@ -19,7 +19,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from penstock import Limit
-from penstock.simulate import Simulator, Trace, compare, recommend, simulate, traffic
+from penstock.simulate import Trace, compare, recommend, simulate, traffic
 from penstock.simulate.histogram import TimeHistogram
 from penstock.simulate.report import plot
 from penstock.simulate.report.plot import draw_waits, new_figure
@@ -132,10 +132,6 @@ def test_trace_without_events_or_limit_is_plotted(limit: Any, trace: Trace) -> N
     for events in (Trace([]), Trace([0.0]), trace):
         simulation = simulate(limit, events)
         texts(simulation.plot())
-
-
-def test_part_of_a_log_is_plotted_without_a_bucket(trace: Trace) -> None:
-    assert len(Simulator(LIMIT).feed(trace).plot().axes) == 1
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_ids_of_one_bucket_are_one_client() -> None:
         assert len(bucket.denied_times) == 2
     parts = Simulator(NETWORKS)
     for first in range(0, 5, 2):
-        parts.feed(times[first : first + 2], NEIGHBORS[first : first + 2])
+        parts.feed(Trace(times[first : first + 2], NEIGHBORS[first : first + 2]))
     assert parts.summary() == summary
     assert list(parts.by_client().rows()) == list(clients.rows())
 
@@ -140,13 +140,13 @@ def test_ids_of_one_bucket_are_one_client() -> None:
 def test_invalid_ids_can_be_left_out() -> None:
     limits = penstock.Limits.parse("Calls: {burst: 1, count: 1, period: 1m, id: ipAddress}")
     simulator = Simulator(limits, skip_invalid=True)
-    part = simulator.feed([0.0, 0.0, 1.0, 2.0], ["192.0.2.1", "localhost", "192.0.2.1", "unix:"])
-    assert part.allowed.tolist() == [True, False]
-    assert (simulator.events, simulator.denied, simulator.invalid) == (2, 1, 2)
+    ids = ["192.0.2.1", "localhost", "192.0.2.1", "unix:"]
+    assert simulator.feed(Trace([0.0, 0.0, 1.0, 2.0], ids)).tolist() == [True, False]
+    assert (simulator.summary().events, simulator.invalid) == (2, 2)
     assert simulator.first_invalid == "localhost"
-    assert simulator.feed([3.0], ["192.0.2.1"]).allowed.tolist() == [False]
+    assert simulator.feed(Trace([3.0], ["192.0.2.1"])).tolist() == [False]
     with pytest.raises(penstock.InvalidId):
-        Simulator(limits).feed([0.0], ["localhost"])
+        Simulator(limits).feed(Trace([0.0], ["localhost"]))
 
 
 class _Counted(list[str]):

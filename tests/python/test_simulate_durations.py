@@ -121,7 +121,7 @@ def test_a_slot_is_held_until_its_request_ends(given: Events, count: int, cut: i
         held += [(id, start + took)] if expected[-1] else []
     assert simulate(limits, trace).allowed.tolist() == expected
     parts = Simulator(limits)
-    fed = [parts.feed(part).allowed for part in (trace[:cut], trace[cut:])]
+    fed = [parts.feed(part) for part in (trace[:cut], trace[cut:])]
     assert np.concatenate(fed).tolist() == expected
     assert (simulate(limits, trace).summary().most_in_flight or 0) <= count * len(trace.clients)
 

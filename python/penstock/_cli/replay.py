@@ -400,7 +400,7 @@ def _simulate(
     """
     for chunk in reader:
         for simulator in simulators:
-            simulator.feed(chunk, columns=["allowed"])
+            simulator.feed(chunk)
         if chunks is not None:
             chunks.append(chunk)
     is_single = len(selected) == 1

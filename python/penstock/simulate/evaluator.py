@@ -76,8 +76,8 @@ class Evaluator:
     def bucket_of(self, id: str) -> tuple[str, Limit]:
         """Return an id as `by_bucket` spells it, and the limit of its bucket."""
         core = _core.Simulator(self.limits, self.name)
-        core.add([id])
-        return id if core.buckets(0) is None else core.bucket_id(0), core.limit_of(0)
+        core.number([id])
+        return core.bucket_id(0), core.limit_of(0)
 
     @property
     def limit_name(self) -> str | None:
@@ -105,7 +105,7 @@ class Evaluator:
             return np.zeros(len(clients), np.bool_)
         default = self.default()
         core = _core.Simulator(self.limits, self.name)
-        core.add(clients)
+        core.number(list(clients))
         return np.array([core.limit_of(client) != default for client in range(len(clients))])
 
     def default(self) -> Limit | None:

@@ -298,7 +298,7 @@ def _tally(limit: Limit, trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.in
     than the limit ever admits is denied.
     """
     core = _core.Simulator(limit, UNNAMED, denies_excess=True)
-    core.add(trace.clients)
+    core.number(list(trace.clients))
     fewest, denied = map(np.asarray, core.tally(*trace.arrays))
     used = limit.max_cost - np.minimum(fewest, limit.max_cost)
     return np.where(denied > 0, limit.max_cost + 1, used), denied

@@ -42,26 +42,15 @@ class Simulation(WithTotals):
     def __init__(
         self,
         trace: Trace,
-        columns: dict[str, NDArray[Any]],
-        *,
-        evaluator: Evaluator | None = None,
-        ordered: Trace | None = None,
+        evaluator: Evaluator,
         order: NDArray[np.intp] | None = None,
-        buckets: Trace | None = None,
-        described: tuple[str, str] = ("", ""),
     ) -> None:
-        """Hold the columns of `ordered`, which is `trace` sorted by the indices `order`.
-
-        Totals are those of `buckets`, the same events by their buckets; None: not known yet.
-        Without an evaluator, `described` says what the limit is and admits.
-        """
+        """Evaluate a trace, sorted by the indices `order`."""
         self.trace = trace
-        self._described = described
-        self._buckets = buckets
-        self._ordered = trace if ordered is None else ordered
-        self._order = order
-        self._columns = columns
         self._evaluator = evaluator
+        self._ordered = trace if order is None else trace.take(order)
+        self._order = order
+        self._columns = evaluator.columns(self._ordered, ["allowed"])
         self._accumulator: Accumulator | None = None
 
     @property
@@ -103,10 +92,6 @@ class Simulation(WithTotals):
     def _sorted_column(self, name: str) -> NDArray[Any]:
         """Return a column in the order in which the events were evaluated."""
         if name not in self._columns:
-            if self._evaluator is None:
-                raise ValueError(
-                    f"this part was simulated without {name}; use feed(..., columns=[{name!r}])"
-                )
             self._columns[name] = self._evaluator.columns(self._ordered, [name])[name]
         return self._columns[name]
 
@@ -121,19 +106,10 @@ class Simulation(WithTotals):
     def _totals(self) -> Accumulator:
         if self._accumulator is None:
             accumulator = Accumulator()
-            if self._evaluator is None:
-                accumulator.add(self._by_bucket(), self._columns)
-            else:
-                for part, columns in self._evaluator.parts(self._ordered):
-                    accumulator.add(part, columns)
+            for part, columns in self._evaluator.parts(self._ordered):
+                accumulator.add(part, columns)
             self._accumulator = accumulator
         return self._accumulator
-
-    def _by_bucket(self) -> Trace:
-        """Return the evaluated events by their buckets."""
-        if self._evaluator is not None:
-            return self._evaluator.by_bucket(self._ordered)
-        return self._buckets or self._ordered
 
     def binned(self, width: Any) -> Bins:
         """Count events in bins of equal width, which start at multiples of the width.
@@ -187,13 +163,14 @@ class Simulation(WithTotals):
         """
         result = super().limit_result(title, max_bins=max_bins)
         clients = result.clients["id"]
-        if self._evaluator is None or not with_bucket or (id is None and not clients):
+        if not with_bucket or (id is None and not clients):
             return result
         shown = as_text(clients[0] if id is None else id)
-        return replace(result, bucket=self._bucket_of(self._evaluator, shown))
+        return replace(result, bucket=self._bucket_of(shown))
 
-    def _bucket_of(self, evaluator: Evaluator, id: str) -> Bucket | None:
-        trace, (name, limit) = evaluator.by_bucket(self._ordered), evaluator.bucket_of(id)
+    def _bucket_of(self, id: str) -> Bucket | None:
+        trace = self._evaluator.by_bucket(self._ordered)
+        name, limit = self._evaluator.bucket_of(id)
         number = trace.clients.index(name) if name in trace.clients else -1
         mine = np.flatnonzero(trace.client_indices == number)
         if len(mine) == 0:
@@ -201,7 +178,7 @@ class Simulation(WithTotals):
         return bucket_of(name, limit, trace.take(mine), self._sorted_column("allowed")[mine])
 
     def _describe(self) -> tuple[str, str]:
-        return self._described if self._evaluator is None else self._evaluator.described
+        return self._evaluator.described
 
     def plot(self, id: AnyId | None = None, *, ax: Axes | None = None) -> Any:
         """Plot arrivals, allowed and denied events over time, and one bucket.
@@ -263,8 +240,7 @@ class Simulation(WithTotals):
     @property
     def limit_name(self) -> str:
         """The name of the limit; `Requests` if it has none."""
-        name = None if self._evaluator is None else self._evaluator.limit_name
-        return name or "Requests"
+        return self._evaluator.limit_name or "Requests"
 
     def to_dict(self) -> dict[str, NDArray[Any]]:
         """Return all columns as arrays, by name; `id`, `cost`, `duration` if the trace has them."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.simulate.evaluator import INVALID, NUMBERS, Evaluator, LimitFeed, parse_limits
+from penstock._display import pluralize
+from penstock.simulate.evaluator import INVALID, Evaluator, LimitFeed, parse_limits
 from penstock.simulate.ids import Codes
 from penstock.simulate.log.reader import Chunk
 from penstock.simulate.result import Simulation
@@ -14,14 +15,9 @@ from penstock.simulate.totals import Accumulator, WithTotals
 from penstock.simulate.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from penstock.simulate.evaluator import AnyLimits
-
-
-_ALL: Final = ("allowed", *NUMBERS)
 
 
 def simulate(
@@ -68,10 +64,7 @@ def simulate(
     order = None
     if sort and not trace.is_sorted:
         order = np.argsort(trace.times, kind="stable")
-    ordered = trace if order is None else trace.take(order)
-    evaluator = Evaluator(parse_limits(limits), name)
-    columns = evaluator.columns(ordered, ["allowed"])
-    return Simulation(trace, columns, evaluator=evaluator, ordered=ordered, order=order)
+    return Simulation(trace, Evaluator(parse_limits(limits), name), order)
 
 
 class Simulator(WithTotals):
@@ -80,8 +73,6 @@ class Simulator(WithTotals):
     The buckets are kept from part to part, so the decisions are those of all parts at once.
 
     Attributes:
-        events: Number of events so far.
-        denied: Number of denied events so far.
         invalid: Number of events that were left out because their id is not valid.
         first_invalid: The first such id.
         excess: Number of events that cost more than their limit ever admits.
@@ -95,10 +86,12 @@ class Simulator(WithTotals):
             instead of being an error.
 
     >>> simulator = Simulator("2/minute")
-    >>> simulator.feed(Trace([0.0, 1.0], ids=["ada", "ada"])).allowed.tolist()
+    >>> simulator.feed(Trace([0.0, 1.0], ids=["ada", "ada"])).tolist()
     [True, True]
-    >>> simulator.feed(Trace([2.0, 3.0], ids=["grace", "ada"])).allowed.tolist()
+    >>> simulator.feed(Trace([2.0, 3.0], ids=["grace", "ada"])).tolist()
     [True, False]
+    >>> simulator.summary().denied
+    1
     """
 
     def __init__(
@@ -113,55 +106,32 @@ class Simulator(WithTotals):
         self._feed = LimitFeed(self._evaluator, denies_excess=denies_excess)
         self._skip_invalid = skip_invalid
         self._accumulator = Accumulator()
-        self.events = 0
-        self.denied = 0
         self.invalid = 0
         self.excess = 0
         self.first_invalid: str | None = None
 
-    def feed(
-        self,
-        times: Any,
-        ids: Any = None,
-        costs: Any = None,
-        *,
-        columns: Sequence[str] = _ALL,
-        unit: str | None = None,
-        durations: Any = None,
-    ) -> Simulation:
-        """Evaluate the next events, none of them earlier than the events before.
+    def feed(self, events: Any) -> NDArray[np.bool_]:
+        """Evaluate the next events; return whether each is allowed, without those left out.
 
         Args:
-            times: As for `simulate`, or a chunk of `read_log`. Chunks are fastest: they share a
-                table of ids, and each id is looked up once.
-            ids: As for `simulate`.
-            costs: As for `simulate`.
-            columns: The columns to compute, of `allowed`, `remaining`, `retry_after_ns` and
-                `reset_after_ns`; `allowed` is always included.
-            unit: As for `simulate`.
-            durations: As for `simulate`.
+            events: Events as `times` of `simulate`, none of them earlier than those before. Chunks
+                of `read_log` are fastest: they share a table of ids, and each id is looked up once.
 
         Raises:
             RuntimeError: An earlier part stopped at an invalid event.
 
         Otherwise raises as `simulate`.
         """
-        for column in columns:
-            if column not in _ALL:
-                raise ValueError(f"columns must be among {', '.join(_ALL)}, found {column!r}")
-        part = as_trace(times, ids, costs, unit, durations)
+        part = as_trace(events)
         numbers = self._feed.number(part, skip_invalid=self._skip_invalid)
         if self._skip_invalid and numbers is not None and (numbers == INVALID).any():
             part, numbers = self._without_invalid(part, numbers)
-        result = self._feed.evaluate(part, numbers, {*columns, "retry_after_ns"})
-        buckets = self._feed.by_bucket(part, numbers)
-        self._accumulator.add(buckets, result)
-        self.events += len(part)
-        denied = ~result["allowed"]
-        self.denied += int(np.count_nonzero(denied))
-        # All others have a time at which they would be admitted.
-        self.excess += int(np.count_nonzero(result["retry_after_ns"][denied] == 0))
-        return Simulation(part, result, buckets=buckets, described=self._describe())
+        result = self._feed.evaluate(part, numbers, ["retry_after_ns"])
+        self._accumulator.add(self._feed.by_bucket(part, numbers), result)
+        # All other denied events have a time at which they would be admitted.
+        never = ~result["allowed"] & (result["retry_after_ns"] == 0)
+        self.excess += int(np.count_nonzero(never))
+        return result["allowed"]
 
     def _totals(self) -> Accumulator:
         return self._accumulator
@@ -179,7 +149,8 @@ class Simulator(WithTotals):
         return part[is_valid], numbers[is_valid]
 
     def __repr__(self) -> str:
-        return f"<Simulator {self._feed.name}: {self.events:,} events, {self.denied:,} denied>"
+        events = pluralize(self.summary().events, "event")
+        return f"<Simulator {self._feed.name}: {events}, {self.summary().denied:,} denied>"
 
 
 def as_trace(

@@ -444,9 +444,9 @@ def read_log(
     >>> count = Path("access.log").write_text(1_000 * line)
     >>> simulator = Simulator("60/minute")
     >>> for chunk in read_log("access.log", chunk_events=400):
-    ...     part = simulator.feed(chunk, columns=["allowed"])
-    >>> simulator.events, simulator.denied
-    (1000, 940)
+    ...     allowed = simulator.feed(chunk)
+    >>> simulator.summary().denied
+    940
     """
     if not is_whole(ipv6_prefix, 1, 128):
         raise LogError(f"ipv6_prefix must be an integer from 1 to 128, found {ipv6_prefix!r}")
