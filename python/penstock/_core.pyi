@@ -1925,6 +1925,13 @@ class Totals:
             ValueError: Lengths differ.
         """
 
+    def bins(self, max_bins: int) -> tuple[int, int, Buffer, Buffer]:
+        """Return the events over time, in at most `max_bins` bins of a round width.
+
+        They are the start of the first bin and the width of each, in nanoseconds, and columns of
+        bins: events, and denied events. A single bin is at least a second wide.
+        """
+
     @property
     def most_in_flight(self) -> int:
         """The most requests in flight at once, of all clients together; 0 without durations."""

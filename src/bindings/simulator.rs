@@ -15,7 +15,7 @@ use crate::bindings::limit::Limit;
 use crate::bindings::limits::Limits;
 use crate::engine::registry::{Entry, Rule};
 use crate::limiter;
-use crate::simulate::{self, ClientTally, ClientTotals, EventFault, FaultAt, Ids};
+use crate::simulate::{self, Bin, ClientTally, ClientTotals, EventFault, FaultAt, Ids};
 use crate::sync::Mutex;
 
 /// The number of events between checks for signals.
@@ -333,6 +333,20 @@ impl Totals {
             of_clients(|client| client.longest)?,
             column(py, &totals.most_in_flight_by_client().collect::<Vec<_>>())?,
         ])
+    }
+
+    #[doc = doc!(Totals.bins)]
+    fn bins<'py>(
+        &self,
+        py: Python<'py>,
+        max_bins: usize,
+    ) -> PyResult<(i64, i64, Column<'py>, Column<'py>)> {
+        let found = self.totals.lock().histogram().within(max_bins);
+        let of_bins = |number: fn(&Bin) -> i64| {
+            column(py, &found.bins().iter().map(number).collect::<Vec<_>>())
+        };
+        let (arrivals, denied) = (of_bins(|bin| bin.arrivals)?, of_bins(|bin| bin.denied)?);
+        Ok((found.start(), found.width(), arrivals, denied))
     }
 
     #[doc = doc!(Totals.waits)]

@@ -4,6 +4,7 @@
 //! number of its client, so that a decision costs little more than its arithmetic.
 
 mod columns;
+mod histogram;
 mod holders;
 mod ids;
 mod tally;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 pub use columns::{Columns, Events};
+pub use histogram::{Bin, Histogram};
 pub use ids::Ids;
 pub use tally::{ClientTally, busiest};
 pub use totals::{ClientTotals, Totals};

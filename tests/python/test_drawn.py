@@ -19,8 +19,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from penstock import Limit
-from penstock.simulate import Trace, compare, recommend, simulate, traffic
-from penstock.simulate.histogram import TimeHistogram
+from penstock.simulate import Simulator, Trace, compare, recommend, simulate, traffic
 from penstock.simulate.report import plot
 from penstock.simulate.report.plot import draw_waits, new_figure
 
@@ -47,20 +46,17 @@ times = st.lists(
 ).map(sorted)
 
 
-@given(times, st.integers(1, 60), st.data())
-def test_histogram_counts_each_bin_however_events_are_added(
-    when: list[int], each: int, data: st.DataObject
-) -> None:
+@given(times, st.integers(1, 60))
+def test_events_are_counted_in_bins_however_they_are_added(when: list[int], each: int) -> None:
     instants = np.array(when, np.int64)
-    allowed = np.array(data.draw(st.lists(st.booleans(), min_size=len(when), max_size=len(when))))
-    allowed = allowed.astype(bool)
-    histogram = TimeHistogram()
-    for first in range(0, len(instants), each):
-        histogram.add(instants[first : first + each], allowed[first : first + each])
-    bins = histogram.bins(100)
-    assert len(bins.arrivals) <= 100
-    indices = instants // bins.width_ns - bins.start_ns[:1] // bins.width_ns
-    for found, kept in ((bins.arrivals, slice(None)), (bins.allowed, allowed)):
+    simulator, parts = Simulator("2/minute"), range(0, len(instants) + 1, each)
+    allowed = [simulator.feed(Trace(instants[first : first + each], unit="ns")) for first in parts]
+    bins = simulator.limit_result().bins
+    assert len(bins.arrivals) <= 30
+    assert len(bins.arrivals) != 1 or bins.width_ns == 10**9
+    assert bins.start_ns % bins.width_ns == 0
+    indices = (instants - bins.start_ns) // bins.width_ns
+    for found, kept in ((bins.arrivals, slice(None)), (bins.denied, ~np.concatenate(allowed))):
         assert found.tolist() == np.bincount(indices[kept], minlength=len(found)).tolist()
 
 

@@ -238,7 +238,6 @@ def test_trace_without_events_is_valid() -> None:
         assert simulation.denied_share == 0
         assert simulation.summary().clients == 0
         assert simulation.remaining.tolist() == []
-        assert len(simulation.binned("1s").arrivals) == 0
         assert len(simulation.by_client()) == 0
         assert "0" in repr(simulation)
 

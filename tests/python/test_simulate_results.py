@@ -61,11 +61,6 @@ def test_summary_equals_a_direct_count(events: list[tuple[int, str, int]]) -> No
     is_denied, table = ~simulation.allowed, simulation.by_client()
     for id, denied in zip(table["id"], table["denied"], strict=True):
         assert denied == is_denied[ids == id].sum()
-    bins = simulation.binned("5s")
-    assert bins.arrivals.sum() == len(events)
-    for start, arrivals, denied in zip(bins.start_ns, bins.arrivals, bins.denied, strict=True):
-        is_inside = (times >= start) & (times < start + 5 * SECOND)
-        assert (arrivals, denied) == (is_inside.sum(), (is_inside & is_denied).sum())
 
 
 @pytest.mark.parametrize(("id_format", "per_bucket"), [("", 1), (", id: ipAddress", 2)])
@@ -84,17 +79,6 @@ def test_summary_of_many_events_equals_a_direct_count(id_format: str, per_bucket
     assert sum(count for _, count in result.waits) == summary.denied
     assert result.bins.arrivals.sum() == events
     assert result.bins.denied.sum() == summary.denied
-
-
-def test_bins_begin_at_multiples_of_their_width() -> None:
-    bins = simulate("1/second", [7.5, 7.6, 12.0]).binned(5)
-    assert (bins.start_ns / SECOND).tolist() == [5, 10]
-    assert bins.arrivals.tolist() == [2, 1]
-    assert bins.allowed.tolist() == [1, 1]
-    with pytest.raises(ValueError, match="1,000,000,000,001 bins"):
-        simulate("1/second", [0.0, 1e6]).binned("1us")
-    with pytest.raises(ValueError, match="width"):
-        simulate("1/second", [0.0]).binned(0)
 
 
 @pytest.fixture
@@ -173,16 +157,6 @@ def test_results_can_be_pickled() -> None:
     found = recommend(Trace([0.0, 60.0, 300.0]))
     again = pickled(found)
     assert (again.limit, repr(again.table())) == (found.limit, repr(found.table()))
-
-
-def test_bins_are_a_table() -> None:
-    times = np.array(["2026-11-20T10:00"] * 3, "datetime64[ns]")
-    simulated = simulate("2/minute", times, ["ada"] * 3)
-    frame = simulated.binned("1m")
-    columns = frame.to_pandas()
-    assert columns["time"][0] == pd.Timestamp("2026-11-20T10:00")
-    assert "denied" in columns
-    assert repr(frame) == "<Bins: 1 of 1 min>"
 
 
 def test_a_share_below_one_is_not_shown_as_all() -> None:

@@ -13,7 +13,6 @@ except ImportError as error:
 
 from penstock.simulate import traffic
 from penstock.simulate.compare import Comparison, compare
-from penstock.simulate.histogram import Bins
 from penstock.simulate.limit_result import Summary
 from penstock.simulate.recommend import recommend
 from penstock.simulate.recommendation import Recommendation
@@ -23,7 +22,6 @@ from penstock.simulate.table import Table
 from penstock.simulate.trace import Trace
 
 __all__ = [
-    "Bins",
     "Comparison",
     "Recommendation",
     "Simulation",

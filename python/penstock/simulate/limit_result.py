@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from penstock.simulate.histogram import Bins
     from penstock.simulate.table import Table
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -64,6 +63,23 @@ class Summary:
             for name, value in numbers
             if value is not None
         ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bins:
+    """Event counts in bins of equal width, from the first event to the last.
+
+    Attributes:
+        start_ns: The start of the first bin.
+        width_ns: The width of a bin.
+        arrivals: Events per bin.
+        denied: Denied events per bin.
+    """
+
+    start_ns: int
+    width_ns: int
+    arrivals: NDArray[np.int64]
+    denied: NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

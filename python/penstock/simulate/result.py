@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,10 +11,8 @@ from penstock._display import pluralize
 from penstock.simulate.bucket import bucket_of
 from penstock.simulate.evaluator import NUMBERS
 from penstock.simulate.format import format_value
-from penstock.simulate.histogram import Bins
 from penstock.simulate.ids import as_text
-from penstock.simulate.times import parse_span
-from penstock.simulate.totals import MAX_BINS, Accumulator, WithTotals
+from penstock.simulate.totals import Accumulator, WithTotals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
     from penstock.simulate.limit_result import Bucket, LimitResult, PathLike
     from penstock.simulate.recommendation import Recommendation
     from penstock.simulate.trace import Trace
-
-
-_MAX_BINS: Final = 10_000_000
 
 
 class Simulation(WithTotals):
@@ -111,42 +106,10 @@ class Simulation(WithTotals):
             self._accumulator = accumulator
         return self._accumulator
 
-    def binned(self, width: Any) -> Bins:
-        """Count events in bins of equal width, which start at multiples of the width.
-
-        Args:
-            width: The width of a bin: a string with units, seconds, or a `timedelta`.
-
-        Raises:
-            ValueError: There would be more than ten million bins.
-
-        >>> from penstock.simulate import simulate
-        >>> simulate("2/second", [0.0, 0.1, 0.2, 1.5]).binned("1s").denied.tolist()
-        [1, 0]
-        """
-        width_ns = parse_span(width, "width")
-        times = self._ordered.times
-        if len(times) == 0:
-            none = np.empty(0, np.int64)
-            return Bins(none, width_ns, none, none, none)
-        first, last = int(times[0]) // width_ns, int(times[-1]) // width_ns
-        bins = last - first + 1
-        if bins > _MAX_BINS:
-            raise ValueError(
-                f"a width of {width!r} makes {bins:,} bins, the maximum is {_MAX_BINS:,}; "
-                "use a larger width"
-            )
-        indices = times // width_ns - first
-        arrivals = np.bincount(indices, minlength=bins)
-        allowed = np.bincount(indices[self._sorted_column("allowed")], minlength=bins)
-        start = (np.arange(bins, dtype=np.int64) + first) * width_ns
-        return Bins(start, width_ns, arrivals, allowed, arrivals - allowed)
-
     def limit_result(
         self,
         title: str = "",
         *,
-        max_bins: int = MAX_BINS,
         id: AnyId | None = None,
         with_bucket: bool = True,
     ) -> LimitResult:
@@ -154,14 +117,13 @@ class Simulation(WithTotals):
 
         Args:
             title: The label of this limit among several.
-            max_bins: The largest number of bins.
             id: The client whose bucket is shown. None: the one with the most denied events.
             with_bucket: Whether to add one bucket, if each client has one.
 
         Raises:
             KeyError: The trace has no such client.
         """
-        result = super().limit_result(title, max_bins=max_bins)
+        result = super().limit_result(title)
         clients = result.clients["id"]
         if not with_bucket or (id is None and not clients):
             return result

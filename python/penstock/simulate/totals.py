@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from penstock import _core
-from penstock.simulate.histogram import TimeHistogram
-from penstock.simulate.limit_result import LimitResult, Summary
+from penstock.simulate.limit_result import Bins, LimitResult, Summary
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from penstock.simulate.trace import Trace
 
 
-MAX_BINS: Final = 360
-"""The number of bins of an overview, unless the caller needs another one."""
+_MAX_BINS: Final = 360
 _MIN_BINS: Final = 30
 _MAX_CLIENTS: Final = 20
 _SECOND: Final = 1_000_000_000
@@ -48,8 +46,7 @@ class Accumulator:
     Its memory grows with the clients and with the traffic of one minute, not with the events.
 
     Attributes:
-        histogram: The events over time.
-        counts: The counts by client and by wait.
+        counts: The counts by client, by wait and by time.
         clients: The table of the clients' ids.
         first_ns: Time of the first event; None if there is none.
         last_ns: Time of the last event.
@@ -57,7 +54,6 @@ class Accumulator:
     """
 
     def __init__(self) -> None:
-        self.histogram: Final = TimeHistogram()
         self.counts: Final = _core.Totals([seconds * _SECOND for _, seconds in _WAITS], _WIDTHS)
         self.clients: Sequence[str] = ()
         self.first_ns: int | None = None
@@ -73,7 +69,6 @@ class Accumulator:
         if self.first_ns is None:
             self.first_ns = int(times[0])
         self.last_ns = int(times[-1])
-        self.histogram.add(times, allowed)
         self.clients = trace.clients
         self.counts.add(
             times,
@@ -154,16 +149,16 @@ class WithTotals:
             columns["most_in_flight"] = in_flight[indices].tolist()
         return Table(caption, columns)
 
-    def limit_result(self, title: str = "", *, max_bins: int = MAX_BINS) -> LimitResult:
+    def limit_result(self, title: str = "") -> LimitResult:
         """Return what reports and plots show.
 
         Args:
             title: The label of this limit among several.
-            max_bins: The largest number of bins.
         """
         totals, summary = self._totals(), self.summary()
         # A few events in many bins would be a row of spikes.
-        max_bins = min(max_bins, max(_MIN_BINS, summary.events // 4))
+        max_bins = min(_MAX_BINS, max(_MIN_BINS, summary.events // 4))
+        start_ns, width_ns, arrivals, denied = totals.counts.bins(max_bins)
         names = [*(name for name, _ in _WAITS), _LONGER]
         limit, admits = self._describe()
         return LimitResult(
@@ -171,7 +166,7 @@ class WithTotals:
             limit=limit,
             admits=admits,
             summary=summary,
-            bins=totals.histogram.bins(max_bins),
+            bins=Bins(start_ns, width_ns, np.asarray(arrivals), np.asarray(denied)),
             waits=tuple(zip(names, totals.counts.waits, strict=True)),
             clients=self._client_table(
                 "Clients denied most" if summary.denied else "Most active clients",

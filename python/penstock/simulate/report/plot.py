@@ -163,11 +163,12 @@ def new_figure(height: float, width: float) -> Figure:
 def draw_traffic(axes: Axes, result: LimitResult) -> None:
     """Draw allowed and denied events as stacked bars, which add up to the arrivals."""
     bins, axis = result.bins, time_axis(result.first_ns, result.last_ns)
-    positions = axis.positions(np.append(bins.start_ns, bins.start_ns[-1:] + bins.width_ns))
-    if len(bins.start_ns):
-        axes.stairs(bins.allowed, positions, fill=True, color=ALLOWED, label="allowed")
+    if len(bins.arrivals):
+        edges = bins.start_ns + bins.width_ns * np.arange(len(bins.arrivals) + 1, dtype=np.int64)
+        positions, allowed = axis.positions(edges), bins.arrivals - bins.denied
+        axes.stairs(allowed, positions, fill=True, color=ALLOWED, label="allowed")
         axes.stairs(
-            bins.arrivals, positions, baseline=bins.allowed, fill=True, color=DENIED,
+            bins.arrivals, positions, baseline=allowed, fill=True, color=DENIED,
             label="denied",
         )  # fmt: skip
         axes.legend(loc="lower right", ncols=2, frameon=False, bbox_to_anchor=(1, 1))
