@@ -19,6 +19,7 @@ from loops import interrupted_after
 
 import penstock
 from penstock.simulate import Simulation, Simulator, Trace, simulate
+from penstock.simulate.ids import Codes
 
 LIMITS = penstock.Limits.parse(
     """
@@ -328,9 +329,9 @@ def test_an_id_without_a_limit_is_always_allowed() -> None:
 def test_parts_may_share_a_growing_table_or_have_their_own() -> None:
     shared = ["ada"]
     simulator = Simulator("1/minute")
-    first = simulator.feed(Trace.from_codes([0, 1], [0, 0], shared))
+    first = simulator.feed(Trace([0, 1], Codes(np.array([0, 0], np.uint32), shared)))
     shared.append("grace")
-    second = simulator.feed(Trace.from_codes([2, 3], [1, 0], shared))
+    second = simulator.feed(Trace([2, 3], Codes(np.array([1, 0], np.uint32), shared)))
     third = simulator.feed(Trace([4, 5, 6], ["alan", "grace", "alan"]))
     fourth = simulator.feed([7])
     found = [part.tolist() for part in (first, second, third, fourth)]

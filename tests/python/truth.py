@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from penstock.simulate import Trace
+from penstock.simulate.ids import Codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +120,8 @@ def day(name: str) -> Trace:  # noqa: C901, PLR0912  one case for each day
 def twice(trace: Trace) -> Trace:
     """Return the same day, and once more on the next one."""
     times = np.concatenate([trace.times, trace.times + int(DAY) * 10**9])
-    return Trace.from_codes(times, np.tile(trace.client_indices, 2), trace.clients, unit="ns")
+    ids = Codes(np.tile(trace.client_indices, 2), trace.clients)
+    return Trace(times, ids, unit="ns")
 
 
 def share_denied(trace: Trace, allowed: NDArray[np.bool_], kind: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
 
 import numpy as np
@@ -126,39 +125,6 @@ class Trace:
         self._durations = _durations_of(durations, len(self._times))
         self.name = name
         self.skipped = None
-
-    @classmethod
-    def from_codes(
-        cls,
-        times: Any,
-        codes: Any,
-        clients: Sequence[str],
-        costs: Any = None,
-        name: str | None = None,
-        *,
-        unit: str | None = None,
-    ) -> Self:
-        """Make a trace whose ids are indices into a table.
-
-        Args:
-            times: As for `Trace`.
-            codes: The index of each event's id in `clients`, as integers.
-            clients: The ids, each once. The table is not copied, and may grow.
-            costs: As for `Trace`.
-            name: As for `Trace`.
-            unit: As for `Trace`.
-
-        Raises:
-            ValueError: As for `Trace`; also if an index is not in the table, or an id is in it
-                twice.
-
-        >>> Trace.from_codes([0, 10, 20], [0, 1, 0], ["ada", "grace"]).ids.tolist()
-        ['ada', 'grace', 'ada']
-        """
-        if len(set(clients)) < len(clients):
-            twice = Counter(clients).most_common(1)[0][0]
-            raise ValueError(f"clients must contain each id once, found {twice!r} twice")
-        return cls(times, Codes(_codes_of(codes, len(clients)), clients), costs, name, unit=unit)
 
     @classmethod
     def from_log(cls, path: LogPath, **options: Unpack[LogOptions]) -> LogTrace:
@@ -408,15 +374,6 @@ class LogTrace(Trace):
     __slots__ = ()
 
     skipped: LogReport
-
-
-def _codes_of(value: Any, clients: int) -> NDArray[np.uint32]:
-    codes = as_numpy(value, "codes")
-    if codes.ndim != 1 or (codes.dtype.kind not in "iu" and len(codes)):
-        raise TypeError(f"codes must be a column of integers, found an array of {codes.dtype}")
-    expected = f"codes must be indices into a table of {clients:,} clients"
-    refuse_first((codes < 0) | (codes >= clients), codes, expected)
-    return codes.astype(np.uint32, copy=False)
 
 
 def _whole_numbers(costs: NDArray[Any]) -> NDArray[Any]:

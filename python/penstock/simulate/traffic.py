@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock._validation import is_whole
+from penstock.simulate.ids import Codes
 from penstock.simulate.times import parse_instant, parse_span
 from penstock.simulate.trace import Trace
 
@@ -64,7 +65,7 @@ def poisson(
     codes = np.minimum(drawn, clients - 1).astype(np.uint32)
     digits = len(str(clients))
     ids = [f"{prefix}-{number:0{digits}}" for number in range(1, clients + 1)]
-    return Trace.from_codes(times, codes, ids, name="poisson", unit="ns")
+    return Trace(times, Codes(codes, ids), name="poisson", unit="ns")
 
 
 def mix(*traces: Trace, name: str = "mix") -> Trace:
@@ -85,5 +86,5 @@ def mix(*traces: Trace, name: str = "mix") -> Trace:
     if any(trace.costs is not None for trace in traces):
         each = (np.ones(len(t), np.int64) if t.costs is None else t.costs for t in traces)
         costs = np.concatenate(list(each))[order]
-    codes_in_order = np.concatenate(codes)[order]
-    return Trace.from_codes(times[order], codes_in_order, list(numbers), costs, name, unit="ns")
+    ids = Codes(np.concatenate(codes)[order], list(numbers))
+    return Trace(times[order], ids, costs, name, unit="ns")
