@@ -63,7 +63,7 @@ def test_epochs_without_a_unit_are_refused(unit: str, each: int) -> None:
             simulate("2/minute", column)
     simulation = simulate("2/minute", given, unit=unit)
     assert simulation.allowed.all()
-    assert simulation.times[0] == 1_700_000_000 * 10**9
+    assert simulation.trace.times[0] == 1_700_000_000 * 10**9
     assert Trace(given, unit="ns").times.tolist() == given
 
 

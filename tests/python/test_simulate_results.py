@@ -30,7 +30,7 @@ event = st.tuples(
 def check_totals(simulation: Simulation, buckets: Any) -> None:
     """Compare the totals of a simulation with direct counts over its events."""
     costs: Any = simulation.trace.costs
-    times, allowed = simulation.times, simulation.allowed
+    times, allowed = simulation.trace.times, simulation.allowed
     admitted, tokens = times[allowed], np.concatenate([[0], np.cumsum(costs[allowed])])
     per_client = np.bincount(buckets)
     denied = np.bincount(buckets[~allowed], minlength=len(per_client))

@@ -172,11 +172,7 @@ class _Family(NamedTuple):
         Only numbers that are one less than a power of two are tried.
         """
         facts = self.model.describe()
-        if (
-            facts is not None
-            and facts["evenly_spaced"]
-            and self.model.algorithm != _DEFAULT.algorithm
-        ):
+        if facts is not None and facts["evenly_spaced"]:
             # Its level is not known from what remains. It needs no more than a token bucket.
             return self._replace(model=_DEFAULT).largest(count)
         for bits in range(62, 1, -1):

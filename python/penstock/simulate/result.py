@@ -49,16 +49,6 @@ class Simulation(WithTotals):
         self._accumulator: Accumulator | None = None
 
     @property
-    def times(self) -> NDArray[np.int64]:
-        """Event times, in nanoseconds since the clock's origin."""
-        return self.trace.times
-
-    @property
-    def ids(self) -> NDArray[np.object_] | None:
-        """The id of each event; None if all events are one client's."""
-        return self.trace.ids
-
-    @property
     def allowed(self) -> NDArray[np.bool_]:
         """Whether each event was allowed."""
         return self._column("allowed")
@@ -206,9 +196,9 @@ class Simulation(WithTotals):
 
     def to_dict(self) -> dict[str, NDArray[Any]]:
         """Return all columns as arrays, by name; `id`, `cost`, `duration` if the trace has them."""
-        columns = self.trace.columns(self.ids)
+        columns = self.trace.columns(self.trace.ids)
         del columns["time"]
-        return {"time_ns": self.times, **columns, **self._decisions()}
+        return {"time_ns": self.trace.times, **columns, **self._decisions()}
 
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame` of the trace, as `Trace.to_pandas`, and of its decisions.

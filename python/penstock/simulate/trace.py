@@ -242,21 +242,12 @@ class Trace:
         >>> len(Trace([0.0, 0.5, 1.0, 1.5]).between(0.5, 1.5))
         2
         """
-        kept = self.mask_between(start, end)
-        if self.is_sorted:
-            # A slice needs no copy.
-            first = int(kept.argmax()) if kept.any() else 0
-            return self[first : first + int(np.count_nonzero(kept))]
-        return self[kept]
-
-    def mask_between(self, start: Any, end: Any) -> NDArray[np.bool_]:
-        """Return whether each event is one of `between`."""
         kept = np.ones(len(self), np.bool_)
         if start is not None:
             kept &= self._times >= parse_instant(start, "start")
         if end is not None:
             kept &= self._times < parse_instant(end, "end")
-        return kept
+        return self[kept]
 
     def of(self, id: AnyId) -> Trace:
         """Return the events of one client, whose id has any spelling that `Trace` takes.
