@@ -216,19 +216,11 @@ def test_a_number_and_its_text_are_one_client() -> None:
     assert list(Trace([0, 1], huge).clients) == [str(2**64 - 1), "5"]
 
 
-class Log:
-    """An object with columns that is not a trace."""
-
-    times = (0.0, 0.1)
-    ids = ("ada", "ada")
-    costs = (1, 2)
-
-
-def test_object_with_columns_is_accepted_as_trace() -> None:
-    simulation = simulate("2/minute", Log())
-    assert simulation.allowed.tolist() == [True, False]
+def test_a_trace_has_its_own_ids() -> None:
+    trace = Trace((0.0, 0.1), ("ada", "ada"))
+    assert simulate("2/minute", trace, sort=True).allowed.tolist() == [True, True]
     with pytest.raises(TypeError, match="its own ids"):
-        simulate("2/minute", Log(), ["ada", "ada"])
+        simulate("2/minute", trace, ["ada", "ada"])
 
 
 def test_trace_without_events_is_valid() -> None:

@@ -94,9 +94,12 @@ def test_other_costs_are_refused(costs: Any) -> None:
 
 
 @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])
-def test_frames_are_traces(library: Any) -> None:
+def test_columns_are_passed_and_not_a_table(library: Any) -> None:
     frame = library({"times": [0.0, 0.5], "ids": ["ada", "ada"], "costs": [1, 2]})
-    assert simulate("2/minute", frame).allowed.tolist() == [True, False]
+    trace = Trace(frame["times"], frame["ids"], frame["costs"])
+    assert simulate("2/minute", trace).allowed.tolist() == [True, False]
+    with pytest.raises(TypeError, match="pass its columns"):
+        simulate("2/minute", frame)
 
 
 def test_a_mask_selects_events() -> None:

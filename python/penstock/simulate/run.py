@@ -38,8 +38,7 @@ def simulate(
 
     Args:
         limits: A limit, a rate string such as `100/minute`, or limits with their overrides.
-        times: A `Trace`, any object with `times`, `ids` and `costs`, or times as `Trace` takes
-            them.
+        times: A `Trace`, or times as `Trace` takes them.
         ids: As for `Trace`; only with times.
         costs: As for `Trace`; only with times.
         name: The name of the limit; optional if there is only one. A single limit needs a name
@@ -157,26 +156,15 @@ def as_trace(
     times: Any, ids: Any = None, costs: Any = None, unit: str | None = None, durations: Any = None
 ) -> Trace:
     """Return `times` as a trace, with ids and costs if it is not one already."""
-    if isinstance(times, Chunk | Trace) or _column(times, "times") is not None:
-        if ids is not None or costs is not None or durations is not None:
-            raise TypeError(
-                "a trace has its own ids, costs and durations; pass ids=, costs= and durations= "
-                "only with times"
-            )
-        if isinstance(times, Trace):
-            return times
-        if isinstance(times, Chunk):
-            # The reader made the codes: nothing of its growing table is checked again.
-            codes = Codes(times.codes, times.clients)
-            return Trace(times.times, codes, times.costs, unit="ns", durations=times.durations)
-        columns = (_column(times, name) for name in ("times", "ids", "costs"))
-        return Trace(*columns, unit=unit, durations=_column(times, "durations"))
-    return Trace(times, ids, costs, unit=unit, durations=durations)
-
-
-def _column(frame: Any, name: str) -> Any:
-    """Return a column of a data frame, or an attribute; None if there is neither."""
-    names = getattr(frame, "column_names", None) or getattr(frame, "columns", None)
-    if names is not None and name in names:
-        return frame[name]
-    return getattr(frame, name, None)
+    if not isinstance(times, Chunk | Trace):
+        return Trace(times, ids, costs, unit=unit, durations=durations)
+    if ids is not None or costs is not None or durations is not None:
+        raise TypeError(
+            "a trace has its own ids, costs and durations; pass ids=, costs= and durations= "
+            "only with times"
+        )
+    if isinstance(times, Trace):
+        return times
+    # The reader made the codes: nothing of its growing table is checked again.
+    codes = Codes(times.codes, times.clients)
+    return Trace(times.times, codes, times.costs, unit="ns", durations=times.durations)
