@@ -49,7 +49,7 @@ fn excess() -> (Decision, Write) {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventFault {
     /// A time earlier than the previous one.
-    #[error("times must not go back, found {found} ns after {before} ns; pass sort=True")]
+    #[error("times must not go back, found {found} ns after {before} ns; use trace.sorted()")]
     Unsorted {
         /// The time.
         found: i64,

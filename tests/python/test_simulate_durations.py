@@ -101,7 +101,7 @@ def test_durations_are_seconds_or_timedeltas() -> None:
 
 def test_events_keep_their_durations_when_they_are_sorted() -> None:
     trace = Trace([2.0, 0.0, 1.0], durations=[1.0, 5.0, 3.0])
-    found = simulate("9/second", trace, sort=True)
+    found = simulate("9/second", trace.sorted())
     assert found.summary().most_in_flight == 3
     kept = trace.sorted().durations
     assert kept is not None

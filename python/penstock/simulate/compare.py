@@ -148,7 +148,6 @@ def compare(
     trace: Any,
     *,
     name: str | None = None,
-    sort: bool = False,
 ) -> Comparison:
     """Simulate several limits over one trace, on all cores.
 
@@ -158,7 +157,6 @@ def compare(
             "period": "1m"}`, whose `algorithm` defaults to `token-bucket`.
         trace: As `times` of `simulate`.
         name: As for `simulate`, if the limits have labels.
-        sort: As for `simulate`.
 
     Raises:
         LimitError: A limit of the grid is not valid; a note says which.
@@ -175,8 +173,6 @@ def compare(
     """
     settings, parsed, is_labelled = _settings(limits)
     events = as_trace(trace)
-    if sort:
-        events = events.sorted()
 
     def simulated(index: int) -> Simulation:
         simulation = simulate(parsed[index], events, name=name if is_labelled else UNNAMED)

@@ -58,7 +58,6 @@ def recommend(
     protect: AnyClients = (),
     limits: AnyLimits | None = None,
     name: str | None = None,
-    sort: bool = False,
 ) -> Recommendation:
     """Recommend limits for a trace, from what its clients need, and say whom each denies.
 
@@ -85,7 +84,6 @@ def recommend(
             bucket for each minute. Their id format decides which ids are one client; clients with
             an override keep it, and their events do not count.
         name: The name of the limit, if `limits` has several.
-        sort: As for `compare`.
 
     Raises:
         ValueError: The trace is empty or too short for every period, an argument is out of range,
@@ -102,8 +100,7 @@ def recommend(
         raise ValueError(f"percentile must be between 0 and 100, found {percentile}")
     evaluator = Evaluator(parse_limits(_DEFAULT if limits is None else limits), name)
     families = _families(evaluator.default(), period)
-    whole = as_trace(trace).sorted() if sort else as_trace(trace)
-    events = evaluator.by_bucket(whole)
+    events = evaluator.by_bucket(as_trace(trace))
     spell = partial(_canonical, evaluator=evaluator)
     is_left_out, unknown = match_clients(exclude, events.clients, spell)
     if unknown:

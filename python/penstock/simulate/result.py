@@ -28,24 +28,16 @@ if TYPE_CHECKING:
 
 
 class Simulation(WithTotals):
-    """One decision for each event of a trace, in the trace's order.
+    """One decision for each event of a trace, in its order.
 
     A column that was not asked for is computed when it is first read; do not change the trace's
     arrays until then.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        evaluator: Evaluator,
-        order: NDArray[np.intp] | None = None,
-    ) -> None:
-        """Evaluate a trace, sorted by the indices `order`."""
+    def __init__(self, trace: Trace, evaluator: Evaluator) -> None:
         self.trace = trace
         self._evaluator = evaluator
-        self._ordered = trace if order is None else trace.take(order)
-        self._order = order
-        self._columns = evaluator.columns(self._ordered, ["allowed"])
+        self._columns = evaluator.columns(trace, ["allowed"])
         self._accumulator: Accumulator | None = None
 
     @property
@@ -71,27 +63,18 @@ class Simulation(WithTotals):
     @property
     def denied_share(self) -> float:
         """Share of the events that was denied, 0 to 1; 0 if there are no events."""
-        denied = len(self) - int(np.count_nonzero(self._sorted_column("allowed")))
+        denied = len(self) - int(np.count_nonzero(self._column("allowed")))
         return denied / len(self) if denied else 0.0
 
-    def _sorted_column(self, name: str) -> NDArray[Any]:
-        """Return a column in the order in which the events were evaluated."""
-        if name not in self._columns:
-            self._columns[name] = self._evaluator.columns(self._ordered, [name])[name]
-        return self._columns[name]
-
     def _column(self, name: str) -> NDArray[Any]:
-        column = self._sorted_column(name)
-        if self._order is None:
-            return column
-        restored = np.empty_like(column)
-        restored[self._order] = column
-        return restored
+        if name not in self._columns:
+            self._columns[name] = self._evaluator.columns(self.trace, [name])[name]
+        return self._columns[name]
 
     def _totals(self) -> Accumulator:
         if self._accumulator is None:
             accumulator = Accumulator()
-            for part, columns in self._evaluator.parts(self._ordered):
+            for part, columns in self._evaluator.parts(self.trace):
                 accumulator.add(part, columns)
             self._accumulator = accumulator
         return self._accumulator
@@ -121,13 +104,13 @@ class Simulation(WithTotals):
         return replace(result, bucket=self._bucket_of(shown))
 
     def _bucket_of(self, id: str) -> Bucket | None:
-        trace = self._evaluator.by_bucket(self._ordered)
+        trace = self._evaluator.by_bucket(self.trace)
         name, limit = self._evaluator.bucket_of(id)
         number = trace.clients.index(name) if name in trace.clients else -1
         mine = np.flatnonzero(trace.client_indices == number)
         if len(mine) == 0:
             raise KeyError(f"the trace has no event of {name!r}")
-        return bucket_of(name, limit, trace.take(mine), self._sorted_column("allowed")[mine])
+        return bucket_of(name, limit, trace.take(mine), self._column("allowed")[mine])
 
     def _describe(self) -> tuple[str, str]:
         return self._evaluator.described

@@ -27,7 +27,6 @@ def simulate(
     costs: Any = None,
     *,
     name: str | None = None,
-    sort: bool = False,
     unit: str | None = None,
     durations: Any = None,
 ) -> Simulation:
@@ -43,15 +42,13 @@ def simulate(
         costs: As for `Trace`; only with times.
         name: The name of the limit; optional if there is only one. A single limit needs a name
             only for a phase per key.
-        sort: Whether to sort the events by time first. The decisions keep the order of the events
-            in the argument.
         unit: As for `Trace`; only with times.
         durations: As for `Trace`; only with times. The totals then have the most requests that were
             in flight at once; denied requests are not in flight.
 
     Raises:
-        ValueError: The events are not sorted by time and `sort` is False, or the trace is not
-            valid.
+        ValueError: The events are not sorted by time, as `Trace.sorted` returns them, or the trace
+            is not valid.
         UnknownLimit: No limit has this name.
         InvalidId: An id does not match the limit's id format.
         CostError: The limit can never allow a cost; a note says where it is.
@@ -60,10 +57,7 @@ def simulate(
     [True, True, False, True]
     """
     trace = as_trace(times, ids, costs, unit, durations)
-    order = None
-    if sort and not trace.is_sorted:
-        order = np.argsort(trace.times, kind="stable")
-    return Simulation(trace, Evaluator(parse_limits(limits), name), order)
+    return Simulation(trace, Evaluator(parse_limits(limits), name))
 
 
 class Simulator(WithTotals):
