@@ -90,15 +90,6 @@ def time_axis(first_ns: int, last_ns: int) -> TimeAxis:
     return TimeAxis(is_date=False, unit_ns=unit, label=f"time ({name})")
 
 
-def events_per(width_ns: int) -> str:
-    """Return the label of an axis that counts events per bin.
-
-    >>> events_per(10_000_000_000)
-    'events per 10 seconds'
-    """
-    return f"events per {format_duration(width_ns)}"
-
-
 def bucket_title(bucket: Bucket) -> str:
     """Return the title of a bucket's plot."""
     title = "Requests in flight" if bucket.is_in_flight else "Bucket"
@@ -172,7 +163,7 @@ def draw_traffic(axes: Axes, result: LimitResult) -> None:
             label="denied",
         )  # fmt: skip
         axes.legend(loc="lower right", ncols=2, frameon=False, bbox_to_anchor=(1, 1))
-    axes.set_ylabel(events_per(bins.width_ns))
+    axes.set_ylabel(f"events per {format_duration(bins.width_ns)}")
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
     _count_axis(axes)
