@@ -63,6 +63,15 @@ def test_mix_keeps_all_events_and_their_ids() -> None:
     assert len(traffic.mix()) == 0
 
 
+def test_mix_keeps_durations_that_all_traces_have() -> None:
+    first, second = Trace([0.0, 4.0], durations=[1.0, 2.0]), Trace([1.0], durations=[8.0])
+    durations = traffic.mix(first, second).durations
+    assert durations is not None
+    assert durations.tolist() == [10**9, 8 * 10**9, 2 * 10**9]
+    with pytest.raises(ValueError, match="durations, or none"):
+        traffic.mix(first, Trace([3.0]))
+
+
 @pytest.mark.parametrize(
     ("message", "make"),
     [

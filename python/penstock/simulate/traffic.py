@@ -71,6 +71,9 @@ def poisson(
 def mix(*traces: Trace, name: str = "mix") -> Trace:
     """Merge traces by time. Equal ids are one client.
 
+    Raises:
+        ValueError: Some of the traces have durations, and others have none.
+
     >>> quiet, loud = poisson(10, "1m", seed=1), poisson(100, "5s", start=30, prefix="bot")
     >>> len(mix(quiet, loud)) == len(quiet) + len(loud)
     True
@@ -81,10 +84,18 @@ def mix(*traces: Trace, name: str = "mix") -> Trace:
         indices = [numbers.setdefault(id, len(numbers)) for id in trace.clients]
         codes.append(np.array(indices, np.uint32)[trace.client_indices])
     times = np.concatenate([np.empty(0, np.int64), *(trace.times for trace in traces)])
-    order = np.argsort(times, kind="stable")
     costs = None
     if any(trace.costs is not None for trace in traces):
         each = (np.ones(len(t), np.int64) if t.costs is None else t.costs for t in traces)
-        costs = np.concatenate(list(each))[order]
-    ids = Codes(np.concatenate(codes)[order], list(numbers))
-    return Trace(times[order], ids, costs, name, unit="ns")
+        costs = np.concatenate(list(each))
+    durations = [trace.durations for trace in traces if trace.durations is not None]
+    if durations and len(durations) < len(traces):
+        raise ValueError("all traces of a mix must have durations, or none")
+    return Trace(
+        times,
+        Codes(np.concatenate(codes), list(numbers)),
+        costs,
+        name,
+        unit="ns",
+        durations=np.concatenate(durations) if durations else None,
+    ).sorted()
