@@ -118,7 +118,7 @@ class PenstockMiddleware:
         # A response that has not started may do so, with limits further inside, as it is read.
         if (
             environ[MIDDLEWARE_KEY] is not visit
-            and visit.slots is None
+            and not visit.slots
             and (entered is None or not entered.needs_response)
         ):
             return body

@@ -20,7 +20,6 @@ from penstock._web.headers import strictest
 from penstock._web.outcome import Outcome
 from penstock._web.penalty import charge_denied, denial
 from penstock._web.request import MissingCost, MissingId
-from penstock._web.settle import HeldSlots
 from penstock.aio import AsyncLimiter, ask, ask_all
 from penstock.errors import (
     CostTooHigh,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from penstock._web.compiled_limit import Entry, PerRequestLimit
     from penstock._web.outcome import ResponseSettings
     from penstock._web.request import Request, Requested
+    from penstock._web.settle import HeldSlots
     from penstock._web.setup_checks import Watch
     from penstock.types import AnyTransaction, Id, Transaction
 
@@ -57,7 +57,7 @@ class Allowed(NamedTuple):
 
     entries: tuple[Entry, ...]
     decision: Decision
-    slots: HeldSlots | None
+    slots: HeldSlots
 
 
 NOTHING: Final = unlimited_decision(0).replace(settle=lambda _: None)
@@ -247,10 +247,11 @@ class RouteLimits:
         blocks, blocked = self._look_for_blocks(entries) if self._penalizes else _NO_BLOCKS
         if blocked:
             return self._refuse_blocked(visit.request, entries, None, blocked)
+        slots: HeldSlots = ()
         if len(entries) == 1 and not (blocks or entries[0][0].holds):
             # Of entries without a decision over all, only a single enforced limit can deny.
             decision = (yield "one", entries[0]) if answer is None else answer
-            parts, slots = [decision], None
+            parts = [decision]
             is_refused = not (decision or self._has_shadow)
         else:
             whole, slots, parts, denied = yield from self._ask_batch(entries, blocks, answer)
@@ -284,7 +285,7 @@ class RouteLimits:
         entries: tuple[Entry, ...],
         blocks: Sequence[_Block],
         answer: Any,
-    ) -> Generator[Call, Any, tuple[Decision, HeldSlots | None, list[Decision], _Denied]]:
+    ) -> Generator[Call, Any, tuple[Decision, HeldSlots, list[Decision], _Denied]]:
         """Decide entries together, with the blocks of clients.
 
         Returns:
@@ -297,7 +298,7 @@ class RouteLimits:
             batch += (check for _, check in blocks)
             answer = yield "hold" if holds else "all", batch
         whole: Decision = answer.decision if holds else answer
-        slots = HeldSlots((answer,)) if holds else None
+        slots = (answer,) if holds else ()
         decided = iter(whole.parts)
         parts: list[Decision] = []
         try:
@@ -305,8 +306,8 @@ class RouteLimits:
                 is_left_out = entry[0].is_shadow_deferred
                 parts.append((yield "one", entry) if is_left_out else next(decided))
         except BaseException:
-            if slots is not None:
-                slots.release(may_block=False)
+            for reservation in slots:
+                reservation.release_nowait()
             raise
         denied = _blocked_parts(parts, [*zip(blocks, decided, strict=True)]) if blocks else {}
         return whole, slots, parts, denied

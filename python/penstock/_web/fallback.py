@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 from penstock._core import Limit, Limiter, Limits, restore_limit
 from penstock._locks import fork_safe
 from penstock._validation import has_slots, is_whole
-from penstock._web.settle import HeldSlots, OpenReservations, adjust, ask, verb_of
+from penstock._web.settle import OpenReservations, adjust, ask, verb_of
 from penstock.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock._core import Decision, Reservation
-    from penstock._web.settle import Asked, AskedLimit, Change
+    from penstock._web.settle import Asked, AskedLimit, Change, HeldSlots
     from penstock.types import Factor, Id
 
 _log: Final = logging.getLogger("penstock")
@@ -49,7 +49,7 @@ class LocalLimiter:
         self._limiters: Final[dict[tuple[str, Limit], Limiter]] = {}
         self._lock: Final = fork_safe(Lock())
 
-    def decide(self, entries: Sequence[Asked]) -> tuple[list[Decision], HeldSlots | None]:
+    def decide(self, entries: Sequence[Asked]) -> tuple[list[Decision], HeldSlots]:
         """Decide entries together, all or nothing; return their decisions, and what is held."""
         held: list[Reservation] = []
         # Each limit has a limiter of its own here, so all are checked first, under one lock.
@@ -60,7 +60,7 @@ class LocalLimiter:
                 for index, (limit, _, _) in enumerate(entries):
                     if not limit.is_deferred:
                         parts[index] = _take(*calls[index], held)
-        return [_degraded(part) for part in parts], HeldSlots(held) if held else None
+        return [_degraded(part) for part in parts], tuple(held)
 
     def change(self, entry: Asked, taken: int, cost: int) -> Decision | None:
         """Replace what an entry has taken by what it costs; `None` if both are the same."""

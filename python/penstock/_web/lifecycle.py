@@ -16,7 +16,6 @@ from penstock._validation import slots_error
 from penstock._web.decide import NOTHING, UNLIMITED, Allowed, take, take_async
 from penstock._web.outcome import Outcome
 from penstock._web.request import Response
-from penstock._web.settle import HeldSlots
 from penstock.errors import Error, RateLimited
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from penstock._web.decide import RouteLimits, Steps
     from penstock._web.headers import EncodedFields, Fields
     from penstock._web.request import Request
+    from penstock._web.settle import HeldSlots
     from penstock.types import Id
 
 _ERROR: Final = Response(HTTPStatus.INTERNAL_SERVER_ERROR, ())
@@ -43,7 +43,7 @@ class Visit:
         decision: The decision over all of them, for the view.
         entered: The outcome of `limits` and those before; `None` for an ordinary decision, from
             which `outcome` makes one if something asks.
-        slots: What the request holds until its response has been sent; `None` for nothing.
+        slots: What the request holds until its response has been sent.
         cached_request: The request as limits read it, which a view may replace by its own; `None`
             until something asks for `request`.
     """
@@ -75,7 +75,7 @@ class Visit:
         self.decision: Decision = NOTHING
         self.entered: Outcome | None = None
         self.entries: tuple[Entry, ...] | None = None
-        self.slots: HeldSlots | None = None
+        self.slots: HeldSlots = ()
         self.cached_request: Request | None = None
 
     def read(self) -> Request:
@@ -111,7 +111,7 @@ class Visit:
     @property
     def needs_end(self) -> bool:
         """Whether something follows from how and when the body of the response ends."""
-        return self.slots is not None or (self.entered is not None and self.is_refundable)
+        return bool(self.slots) or (self.entered is not None and self.is_refundable)
 
     def enter(self, limits: RouteLimits) -> Outcome | None:
         """Decide limits, together.
@@ -158,7 +158,7 @@ class Visit:
             return limits.decide(self, None, id, answer)
         self.limits, self._id, self.is_decided = limits, id, True
         if limits.holds:
-            self.decision, self.slots = answer.decision, HeldSlots((answer,))
+            self.decision, self.slots = answer.decision, (answer,)
         else:
             self.decision = answer
         return None
@@ -178,10 +178,8 @@ class Visit:
         self.entered, self.is_decided = outcome, True
         if outcome.decision is not None:
             self.decision = outcome.decision
-        if outcome.slots is not None:
-            if self.slots is not None:
-                outcome.slots.add(self.slots)
-            self.slots, outcome.slots = outcome.slots, None
+        if outcome.slots:
+            self.slots, outcome.slots = (*self.slots, *outcome.slots), ()
         return outcome if outcome.needs_response or outcome.refusal is not None else None
 
     def respond(self, head: Any) -> None:
@@ -258,7 +256,7 @@ class Visit:
         Raises:
             ConfigError: Slots are held; they are returned.
         """
-        if self.slots is not None and self.outcome is not None:
+        if self.slots and self.outcome is not None:
             self.release(may_block=False)
             raise slots_error(next(x.name for x, _, _ in self.outcome.entries if x.holds))
 
@@ -268,9 +266,13 @@ class Visit:
         Args:
             may_block: Whether to wait for the store; `None` for that of the class.
         """
-        slots, self.slots = self.slots, None
-        if slots is not None:
-            slots.release(may_block=self.may_block if may_block is None else may_block)
+        slots, self.slots = self.slots, ()
+        for reservation in slots:
+            if self.may_block if may_block is None else may_block:
+                # The client's next request finds them free.
+                reservation.release()
+            else:
+                reservation.release_nowait()
 
     async def _on_loop(self, call: Any, *arguments: Any) -> None:
         if self.is_open and self.entered is not None and self.entered.is_remote:

@@ -85,13 +85,13 @@ class Outcome:
         refusal: Why the request is refused; `None` if it may proceed.
         is_degraded: Whether the store failed and `on_store_error` decided.
         needs_response: Whether a limit is settled or refunded after the response.
-        slots: What has been held, until the request keeps it; `None` for nothing.
+        slots: What has been held, until the request keeps it.
     """
 
     # Defaults that most outcomes keep are on the class: creating an outcome is on the hot path.
     is_degraded: bool = False
     needs_response: bool = False
-    slots: HeldSlots | None = None
+    slots: HeldSlots = ()
     _earlier: tuple[Outcome, ...] = ()
     _is_refunded: bool = False
     _is_settled: bool = False

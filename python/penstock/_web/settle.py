@@ -20,6 +20,12 @@ Asked: TypeAlias = "tuple[AskedLimit, Id, int]"
 Change: TypeAlias = "tuple[Asked, int, int]"
 """An entry, what it has taken, and what it costs."""
 ChangeVerb: TypeAlias = Literal["refund", "spend", "charge"]
+HeldSlots: TypeAlias = "tuple[Reservation, ...]"
+"""What a request holds until its response has been sent.
+
+If nothing releases it, its reservations give the slots back when they are dropped, and issue a
+`ResourceWarning`: the end of the request was missed, and the collector may be late.
+"""
 _Recharge: TypeAlias = "Callable[[Sequence[Change], bool], None]"
 
 # The kinds of transactions by which changes are one call. Each change is on its own: the request
@@ -94,41 +100,6 @@ class _AdjustedLimit:
     def reserve(self, id: Id, estimate: int) -> Reservation:
         """Take tokens before the cost is known."""
         return self._bound.reserve(id, estimate, factor=self._factor, keep=self._keep)
-
-
-class HeldSlots:
-    """What a request holds until its response has been sent.
-
-    If nothing releases it, its reservations give the slots back when they are dropped, and issue a
-    `ResourceWarning`: the end of the request was missed, and the collector may be late.
-
-    Args:
-        reservations: The slots, with the rates that were decided together with them.
-    """
-
-    __slots__ = ("_reservations",)
-
-    def __init__(self, reservations: Sequence[Reservation]) -> None:
-        self._reservations = reservations
-
-    def add(self, other: HeldSlots) -> None:
-        """Also hold what `other` holds."""
-        self._reservations = (*other._reservations, *self._reservations)
-        other._reservations = ()
-
-    def release(self, *, may_block: bool) -> None:
-        """Return the slots, once.
-
-        Args:
-            may_block: Whether to wait for the store, so that the client's next request finds them
-                free.
-        """
-        reservations, self._reservations = self._reservations, ()
-        for reservation in reservations:
-            if may_block:
-                reservation.release()
-            else:
-                reservation.release_nowait()
 
 
 class ViewCost:

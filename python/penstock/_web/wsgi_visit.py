@@ -85,7 +85,7 @@ class WsgiVisit(Visit):
         innermost: WsgiVisit | None = self.native.get(MIDDLEWARE_KEY)
         outer = None if innermost is None else innermost.under(limiter)
         if outer is not None and (earlier := outer.outcome) is not None:
-            self.slots, outer.slots = outer.slots, None
+            self.slots, outer.slots = outer.slots, ()
             outer.limits = outer.entered = None
             self.keep(earlier)
 
@@ -174,7 +174,7 @@ def limit_responses(serve: Application) -> Application:
         else:
             visit = environ[VISIT_KEY]
             # Most have neither, so this needs no call.
-            if visit is None or (visit.slots is None and visit.entered is None):
+            if visit is None or not (visit.slots or visit.entered is not None):
                 return body
             return visit.watch_response(body) if visit.needs_end else body
         finally:

@@ -55,7 +55,7 @@ class AsgiVisit(Visit):
         # A local: a method call would look up the class first.
         send = self.send_on
         if self.has_started:
-            if self.slots is not None:
+            if self.slots:
                 return self._send_and_release(message)
             return send(message)
         kind = message["type"]
@@ -99,7 +99,7 @@ class AsgiVisit(Visit):
         The outermost middleware calls it, because one in between may hold the response back until
         those further inside have ended.
         """
-        if self.entered is not None or self.slots is not None:
+        if self.entered is not None or self.slots:
             self.finished()
         # They refer to the scope, which refers to this visit.
         self.entered = self.cached_request = None

@@ -226,7 +226,7 @@ class DjangoLimits(RouteTable):
         if native is not http or visit.is_decided:
             visit.cached_request = DjangoRequest(native, http)
         outcome = visit.enter(limits)
-        if visit.slots is not None:
+        if visit.slots:
             watch_request(http, visit)
         http.penstock = visit.decision  # type: ignore[attr-defined]
         if limit_denied.receivers:
@@ -251,7 +251,7 @@ class DjangoLimits(RouteTable):
             # A callable of the application queries the database.
             visit.cached_request = DjangoRequest(native, http)
             outcome = await sync_to_async(visit.enter)(limits)
-        if visit.slots is not None:
+        if visit.slots:
             watch_request(http, visit)
         http.penstock = visit.decision  # type: ignore[attr-defined]
         if limit_denied.receivers:
@@ -299,7 +299,7 @@ class DjangoLimits(RouteTable):
             if self.may_be_idle:
                 self.report_if_idle()
             return response
-        if visit.entered is not None or visit.slots is not None:
+        if visit.entered is not None or visit.slots:
             if visit.is_open:
                 visit.respond(response)
                 visit.show(http)

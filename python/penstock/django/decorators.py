@@ -246,7 +246,7 @@ async def _serve_async(  # noqa: PLR0917  as above
                 may_block = bool(limit_denied.receivers)
                 response = await on_loop(respond, error, request, visit, may_block=may_block)
             except Exception as error:
-                is_followed = visit.is_open or visit.slots is not None
+                is_followed = visit.is_open or bool(visit.slots)
                 may_block = app_limits.may_wait and is_followed
                 await on_loop(
                     partial(_fail, is_inner=is_inner), outcome, error, visit, may_block=may_block

@@ -274,7 +274,7 @@ class FlaskLimits(RouteTable):
         if not visit.is_decided and visit.native.get(MIDDLEWARE_KEY) is not None:
             visit.take_over(limits.limiter)
         outcome = visit.enter(limits)
-        if visit.slots is not None and VISIT_KEY in visit.native:
+        if visit.slots and VISIT_KEY in visit.native:
             # Whatever becomes of the response, `wsgi_app` ends the request.
             visit.native[VISIT_KEY] = visit
         if outcome is not None:
