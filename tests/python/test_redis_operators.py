@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -184,3 +186,25 @@ def test_rights_that_the_docs_name_suffice(redis_server: Server, command: Comman
         assert command.run("store", "clear", url, "--yes") == 0
     finally:
         redis_server.command("ACL", "DELUSER", "limits")
+
+
+def open_sockets() -> set[str]:
+    folder = Path("/proc/self/fd")
+    return {each.name for each in folder.iterdir() if each.exists() and each.is_socket()}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the sockets of a process are listed in /proc")
+def test_calls_are_sent_without_delay(redis_server: Server, cluster: Cluster) -> None:
+    for url in (redis_server.url, cluster.url):
+        before = open_sockets()
+        with Limiter(LIMITS, f"{url}?{PATIENT}") as limiter:
+            for client in CLIENTS:
+                limiter.spend("Orders", client)
+            delays = []
+            for number in open_sockets() - before:
+                with socket.socket(fileno=os.dup(int(number))) as opened:
+                    if opened.family == socket.AF_INET:
+                        delays.append(opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        assert delays
+        assert all(delays)

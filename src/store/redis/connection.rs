@@ -8,6 +8,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::SingleNodeRoutingInfo;
+use redis::io::tcp::TcpSettings;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, ClientTlsConfig, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo,
@@ -89,6 +90,7 @@ pub(super) async fn open(url: &RedisUrl) -> RedisResult<Connection> {
                 .retries(0)
                 .connection_timeout(url.connect_timeout)
                 .response_timeout(url.deadline)
+                .tcp_settings(without_delay())
                 .use_protocol(ProtocolVersion::RESP3);
             if let Some(username) = &url.credentials.username {
                 client = client.username(username);
@@ -116,6 +118,7 @@ async fn connect_to_server(
     // Only this version of the protocol reports that the connection is lost.
     let settings = settings.set_protocol(ProtocolVersion::RESP3);
     let info = addr.into_connection_info()?.set_redis_settings(settings);
+    let info = info.set_tcp_settings(without_delay());
     let client = match certificates {
         None => redis::Client::open(info)?,
         Some(certificates) => redis::Client::build_with_tls(info, certificates)?,
@@ -135,6 +138,12 @@ async fn connect_to_server(
         .set_push_sender(on_push);
     let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     Ok(Connection::Server { connection, is_open })
+}
+
+/// Returns settings under which a call is sent immediately. By default, it waits until the server has
+/// acknowledged the previous call, which takes up to a round trip.
+fn without_delay() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
 }
 
 /// Returns the address of the service's primary.
