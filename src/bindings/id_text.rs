@@ -1,6 +1,7 @@
 //! Conversion of Python ids and addresses to text.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::{array, mem};
 
@@ -145,10 +146,9 @@ impl<'a, 'py> StrIds<'a, 'py> {
         })
     }
 
-    /// Returns the text of an exact `str`, which lives as long as the tuple.
+    /// Returns the text of an exact `str` of the tuple, which lives as long as the tuple.
     #[inline(always)]
-    fn text(&self, index: usize) -> Option<&'a str> {
-        let id = self.object(index)?;
+    fn text(&self, id: Borrowed<'a, 'py, PyAny>) -> Option<&'a str> {
         // SAFETY: the text lives as long as its `str`, which the tuple keeps alive, so as long as `ids`.
         utf8(&id).map(|text| unsafe { &*std::ptr::from_ref(text) })
     }
@@ -156,18 +156,20 @@ impl<'a, 'py> StrIds<'a, 'py> {
 
 impl IdList for StrIds<'_, '_> {
     #[inline(always)]
-    fn id(&self, index: usize) -> &str {
-        self.text(index).unwrap_or_default()
-    }
-
-    #[inline(always)]
-    fn try_for_each(&self, mut visit: impl FnMut(&str) -> Option<()>) -> Option<()> {
-        let mut next = self.fetch(0);
-        for first in (0..self.len).step_by(FETCHED) {
+    fn try_for_each<'a, E>(
+        &'a self,
+        range: Range<usize>,
+        mut visit: impl FnMut(usize, &'a str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut next = self.fetch(range.start);
+        for first in range.clone().step_by(FETCHED) {
+            // Beyond the range, too, because the next one follows.
             let ids = mem::replace(&mut next, self.fetch(first + FETCHED));
-            ids.iter().flatten().try_for_each(|id| visit(utf8(id).unwrap_or_default()))?;
+            for (index, id) in (first..range.end).zip(ids.into_iter().flatten()) {
+                visit(index, self.text(id).unwrap_or_default())?;
+            }
         }
-        Some(())
+        Ok(())
     }
 }
 
@@ -175,7 +177,7 @@ impl IdList for StrIds<'_, '_> {
 pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, str>>> {
     let texts = StrIds::new(ids);
     let text = |index| {
-        if let Some(text) = texts.text(index) {
+        if let Some(text) = texts.object(index).and_then(|id| texts.text(id)) {
             return Ok(Cow::Borrowed(text));
         }
         let id = ids.get_borrowed_item(index)?;

@@ -1,5 +1,7 @@
 //! Many independent decisions in one call.
 
+use std::ops::Range;
+
 use crate::clock::Clock;
 use crate::engine::decision::Decision;
 use crate::engine::factor::Adjustment;
@@ -13,26 +15,30 @@ use crate::store::{Bucket, Keyspace, Store};
 
 /// The ids of a call, which are as many as its costs.
 pub trait IdList {
-    /// Returns the id at an index; empty if it is not a valid id.
-    fn id(&self, index: usize) -> &str;
-
-    /// Calls `visit` with each id in order, until it returns `None`.
-    fn try_for_each(&self, visit: impl FnMut(&str) -> Option<()>) -> Option<()>;
+    /// Calls `visit` with the indices and ids of a range, in order, until it fails. An invalid id is
+    /// empty. The memory of later ids is prefetched.
+    ///
+    /// # Errors
+    /// That of `visit`.
+    fn try_for_each<'a, E>(
+        &'a self,
+        range: Range<usize>,
+        visit: impl FnMut(usize, &'a str) -> Result<(), E>,
+    ) -> Result<(), E>;
 }
 
 impl<T: AsRef<str>> IdList for [T] {
     #[inline(always)]
-    fn id(&self, index: usize) -> &str {
-        self[index].as_ref()
-    }
-
-    #[inline(always)]
-    fn try_for_each(&self, mut visit: impl FnMut(&str) -> Option<()>) -> Option<()> {
-        self.iter().enumerate().try_for_each(|(index, id)| {
+    fn try_for_each<'a, E>(
+        &'a self,
+        mut range: Range<usize>,
+        mut visit: impl FnMut(usize, &'a str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        range.try_for_each(|index| {
             if let Some(ahead) = self.get(index + DISTANCE) {
                 prefetch(ahead.as_ref().as_ptr());
             }
-            visit(id.as_ref())
+            visit(index, self[index].as_ref())
         })
     }
 }
@@ -57,15 +63,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         adjustment: Option<&Adjustment>,
         mut each: impl FnMut(usize, &Decision, bool),
     ) -> Result<(), (usize, Failure)> {
-        let (mut index, mut failed) = (0, None);
-        ids.try_for_each(|id| {
-            failed = bound.validate(Call { adjustment, ..Call::spend(id, costs[index]) }).err();
-            index += 1;
-            failed.is_none().then_some(())
-        });
-        if let Some(error) = failed {
-            return Err((index - 1, error));
-        }
+        ids.try_for_each(0..costs.len(), |index, id| {
+            let call = Call { adjustment, ..Call::spend(id, costs[index]) };
+            bound.validate(call).map_err(|error| (index, error))
+        })?;
         let stripe = bound.counters.stripe(StripeIndex::choose());
         // The ids of a limit with overrides may have windows of both kinds.
         let limits = bound.entry().overrides().iter().map(|found| found.rule.limit);
@@ -77,8 +78,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let mut block = Vec::with_capacity(len.min(costs.len()));
         for first in (0..costs.len()).step_by(len) {
             block.clear();
-            for (index, &cost) in costs.iter().enumerate().skip(first).take(len) {
-                let one = bound.resolve(Call { adjustment, ..Call::spend(ids.id(index), cost) });
+            ids.try_for_each(first..costs.len().min(first + len), |index, id| {
+                let one = bound.resolve(Call { adjustment, ..Call::spend(id, costs[index]) });
                 let one = one.map_err(|error| (index, error))?;
                 if let Some(keyspace) = bound.keyspace(one.limit()) {
                     block.push((index, keyspace, one));
@@ -86,7 +87,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                     bound.counters.count(stripe, Verb::Spend, true, one.rule.shadow, &one.id);
                     each(index, &Decision::unlimited(now.steady), one.rule.shadow);
                 }
-            }
+                Ok(())
+            })?;
             let call = |at: usize| {
                 let (_, keyspace, one): &(usize, &Keyspace, Resolved<'_>) = &block[at];
                 let operation = Operation { verb: Verb::Spend, limit: one.limit(), cost: one.cost };
