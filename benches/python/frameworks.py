@@ -374,7 +374,7 @@ def in_django(table: harness.Table, addresses: Sequence[str], rounds: int) -> No
     without = {"DRF's own": "its own throttle, without headers"}
     for_users(table, "REST framework", took, "penstock", without)
     see_added(table, "DRF, throttle that does nothing", took, "idle throttle")
-    check_added(table, "DRF, throttle", took, "penstock", 8)
+    check_added(table, "DRF, throttle", took, "penstock", 8, floor="idle throttle")
     check_peer(table, "DRF, its own throttle", took, "DRF's own", 3.5)
 
 
@@ -613,11 +613,17 @@ def see_added(table: harness.Table, what: str, took: dict[str, list[float]], nam
 
 
 def check_added(
-    table: harness.Table, what: str, took: dict[str, list[float]], name: str, maximum: float
+    table: harness.Table,
+    what: str,
+    took: dict[str, list[float]],
+    name: str,
+    maximum: float,
+    *,
+    floor: str = "bare",
 ) -> None:
-    """Compare the time that penstock adds to a request with its target."""
-    added = harness.over(took, name, "bare") / 1000
-    sides = harness.sides(took, name, floor="bare", unit="us")
+    """Compare the time that penstock adds to `floor` with its target."""
+    added = harness.over(took, name, floor) / 1000
+    sides = harness.sides(took, name, floor=floor, unit="us")
     table.at_most("1", f"{what}, added", maximum, added, " us", sides=sides)
 
 
