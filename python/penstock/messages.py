@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from penstock._core import parse_duration
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -165,10 +166,9 @@ class Translator:
             numbers = {name: value for name, value in values.items() if isinstance(value, int)}
             values |= {name: f"{number:,}" for name, number in numbers.items()}
         for name in ("period", "drip_rate", "lease", "retry_after", "max_hold"):
-            # A calendar window has a period without a fixed length.
-            length_ns = getattr(limit, f"{name}_ns", None)
-            if length_ns is not None:
-                values[name] = self.duration(length_ns)
+            # The period of a calendar window is a word, because its length is not fixed.
+            if isinstance(getattr(limit, name, None), float):
+                values[name] = self.duration(parse_duration(values[name], name))
         return self.translate(limit.summary_template, **values)
 
     def _plural(self, number: int, one: str, many: str) -> str:
