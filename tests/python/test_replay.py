@@ -185,6 +185,7 @@ WRONG_USES = [
     (["replay", "{log}", "--limit", "1/second", "--overrides", "x.yaml"], "--overrides"),
     (["replay", "{log}", "--limit", "1/second", "--report", "."], ". is a folder"),
     (["replay", "{log}", "--limit", "1/second", "--choose", "1"], "--choose needs --recommend"),
+    (["replay", "{log}", "--recommend"], "--recommend begins with any limit"),
     (["replay", "{log}", "--limit", "5 in flight"], "--duration"),
     (["replay", "no*.log", "--limit", "1/second"], "no*.log"),
     (["replay", "{log}", "--limit", "1/second", "--tz", "Nowhere"], "tz must be"),

@@ -202,6 +202,12 @@ def run(options: Namespace) -> int:
     for option in ("write", "choose"):
         if getattr(options, option) is not None and not options.recommend:
             raise CommandError(f"--{option} needs --recommend", WRONG_USE)
+    if options.recommend and options.limit is None and options.limits is None:
+        raise CommandError(
+            "--recommend begins with any limit, such as --limit 60/minute: only its algorithm and "
+            "its period matter",
+            WRONG_USE,
+        )
     selected = _selected(options)
     check_report_file(options.report)
     simulators = _simulators(selected)
