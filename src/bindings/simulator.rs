@@ -341,7 +341,7 @@ impl Totals {
         py: Python<'py>,
         max_bins: usize,
     ) -> PyResult<(i64, i64, Column<'py>, Column<'py>)> {
-        let found = self.totals.lock().histogram().within(max_bins);
+        let found = self.totals.lock().bins().within(max_bins);
         let of_bins = |number: fn(&Bin) -> i64| {
             column(py, &found.bins().iter().map(number).collect::<Vec<_>>())
         };

@@ -3,8 +3,8 @@
 //! Uses the engine without a store. The state of a bucket is an element of an array, indexed by the
 //! number of its client, so that a decision costs little more than its arithmetic.
 
+mod bins;
 mod columns;
-mod histogram;
 mod holders;
 mod ids;
 mod tally;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+pub use bins::{Bin, Bins};
 pub use columns::{Columns, Events};
-pub use histogram::{Bin, Histogram};
 pub use ids::Ids;
 pub use tally::{ClientTally, busiest};
 pub use totals::{ClientTotals, Totals};

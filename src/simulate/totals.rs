@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use crate::prefetch::{DISTANCE, prefetch};
-use crate::simulate::{Events, Histogram};
+use crate::simulate::{Bins, Events};
 use crate::sync::counting::{AtomicI64, AtomicU8, Ordering};
 
 /// The number of events that are added together, so that what is read of them stays in the cache.
@@ -133,7 +133,7 @@ pub struct Totals {
     /// The admitted events that an interval may still include.
     recent: Admitted,
     in_flight: OpenRequests,
-    histogram: Histogram,
+    bins: Bins,
 }
 
 impl Totals {
@@ -149,7 +149,7 @@ impl Totals {
             peaks: widths.iter().map(peak).collect(),
             recent: Admitted::default(),
             in_flight: OpenRequests::default(),
-            histogram: Histogram::default(),
+            bins: Bins::default(),
         }
     }
 
@@ -183,7 +183,7 @@ impl Totals {
                 admissions += usize::from(is_allowed && cost > 0);
                 denied[denials] = index;
                 denials += usize::from(!is_allowed);
-                self.histogram.add(events.time(index), !is_allowed);
+                self.bins.add(events.time(index), !is_allowed);
             }
             let tokens = events.costs.map(|_| &tokens[..admissions]);
             self.admit(&times[..admissions], tokens);
@@ -237,8 +237,8 @@ impl Totals {
     }
 
     /// The events over time.
-    pub fn histogram(&self) -> &Histogram {
-        &self.histogram
+    pub fn bins(&self) -> &Bins {
+        &self.bins
     }
 
     /// The most requests in flight at once, of all clients together; 0 without durations.

@@ -28,7 +28,7 @@ pub struct Bin {
 
 /// The number of events in bins of equal width, which widen as events are added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Histogram {
+pub struct Bins {
     /// The index of the width.
     level: usize,
     /// The start of the first bin, in bin widths.
@@ -38,7 +38,7 @@ pub struct Histogram {
     bins: Vec<Bin>,
 }
 
-impl Histogram {
+impl Bins {
     /// Adds an event, which is not earlier than those before.
     #[inline(always)]
     pub(super) fn add(&mut self, time: i64, is_denied: bool) {
@@ -62,10 +62,10 @@ impl Histogram {
         self.end = (last + 1).saturating_mul(self.width());
     }
 
-    /// Returns a histogram of at most `max_bins` bins, as narrow as the round widths allow. A single bin is
+    /// Returns the same events in at most `max_bins` bins, as narrow as the round widths allow. A single bin is
     /// at least a second wide: an axis of a microsecond is hard to read.
     #[must_use]
-    pub fn within(&self, max_bins: usize) -> Histogram {
+    pub fn within(&self, max_bins: usize) -> Bins {
         let mut merged = self.clone();
         while merged.bins.len() > max_bins && merged.widen() {}
         while merged.bins.len() == 1 && merged.width() < SECOND && merged.widen() {}
