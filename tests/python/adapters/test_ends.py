@@ -213,6 +213,8 @@ async def serve_and_check(
 ) -> None:
     """Serve a request, and check on its loop, which a server does not close, that it is over."""
     await serve_asgi(app, leave, fields)
+    # After it, the calls of requests that were cancelled have been answered, in order.
+    await penstock.AsyncLimiter(limiter).peek("Exports", PEER)
     assert await asyncio.to_thread(is_free, limiter), leave
 
 
