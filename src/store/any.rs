@@ -47,7 +47,13 @@ macro_rules! each_store {
 impl AnyStore {
     /// Returns whether other processes use the same buckets.
     pub fn is_shared(&self) -> bool {
-        !matches!(self, AnyStore::Memory(_))
+        match self {
+            AnyStore::Memory(_) => false,
+            #[cfg(unix)]
+            AnyStore::Shared(_) => true,
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(_) => true,
+        }
     }
 
     /// Returns the store of a server, for callers that do not block; `None` for other stores.
