@@ -187,10 +187,10 @@ pub enum OpenError {
     #[error(transparent)]
     Shared(#[from] shared::TableOpenError),
     #[error(
-        "memory:// is in the memory of one process and cannot be reached from another; call \
+        "{store} is in the memory of one process and cannot be reached from another; call \
          Limiter.stats() or Limiter.reset(name, id) there"
     )]
-    OwnProcess,
+    OwnProcess { store: &'static str },
     #[cfg(feature = "redis")]
     #[error(transparent)]
     Server(StoreError),
@@ -232,7 +232,7 @@ pub fn open(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenError> {
 /// [`OpenError`] if there is no such store, or it cannot be opened.
 pub fn open_existing(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenError> {
     match url {
-        StoreUrl::Memory { .. } => Err(OpenError::OwnProcess),
+        StoreUrl::Memory { .. } => Err(OpenError::OwnProcess { store: "memory://" }),
         #[cfg(unix)]
         StoreUrl::Shared { place, overflow, .. } => {
             let memory = MappedFile::open_existing(&shared::path(place))?;
