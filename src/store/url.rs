@@ -8,12 +8,12 @@ use crate::store::url_parts::{UrlError, UrlParts, shown, without_password};
 /// The default store.
 pub const DEFAULT: &str = "memory://";
 
-/// The kinds of stores: the schemes of their URLs, and the parsers of the rest.
-const SCHEMES: &[(&[&str], ReadUrl)] = &[
-    (&["memory"], memory),
-    (&["shm"], shared),
+/// The kinds of stores: an example that errors show, the schemes of their URLs, and the parsers of the rest.
+const KINDS: &[(&str, &[&str], ReadUrl)] = &[
+    (DEFAULT, &["memory"], memory),
+    ("shm://myapp?capacity=1000000", &["shm"], shared),
     #[cfg(feature = "redis")]
-    (&REDIS_SCHEMES, |parts| {
+    ("redis://localhost:6379", &REDIS_SCHEMES, |parts| {
         crate::store::redis::read_url(parts).map(|url| StoreUrl::Redis(Box::new(url)))
     }),
 ];
@@ -78,10 +78,10 @@ impl std::str::FromStr for StoreUrl {
 
     fn from_str(url: &str) -> Result<StoreUrl, UrlError> {
         let shown_url = without_password(url);
-        let unknown = || UrlError::UnknownStore { found: shown(&shown_url) };
+        let unknown = || unknown_store(&shown_url);
         let (scheme, rest) = url.split_once("://").ok_or_else(unknown)?;
-        let known = SCHEMES.iter().find(|(schemes, _)| schemes.contains(&scheme));
-        let (_, read) = known.ok_or_else(unknown)?;
+        let known = KINDS.iter().find(|(_, schemes, _)| schemes.contains(&scheme));
+        let (.., read) = known.ok_or_else(unknown)?;
         let (location, query) = match rest.split_once('?') {
             None => (rest, None),
             Some((location, query)) => (location, Some(query)),
@@ -96,9 +96,14 @@ impl std::str::FromStr for StoreUrl {
     }
 }
 
+fn unknown_store(url: &str) -> UrlError {
+    let examples: Vec<&str> = KINDS.iter().map(|&(example, ..)| example).collect();
+    UrlError::UnknownStore { examples: examples.join(", "), found: shown(url) }
+}
+
 fn memory(parts: &UrlParts<'_>) -> Result<StoreUrl, UrlError> {
     if !parts.location.is_empty() {
-        return Err(UrlError::UnknownStore { found: shown(parts.url) });
+        return Err(unknown_store(parts.url));
     }
     let [max_buckets, overflow] = parts.options(["max_buckets", "overflow"])?;
     let max_buckets = match max_buckets {

@@ -7,11 +7,12 @@ const MAX_SHOWN: usize = 200;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum UrlError {
-    #[error(
-        "store must be a URL such as memory://, memory://?max_buckets=1000000, \
-         shm://myapp?capacity=1000000 or redis://localhost:6379, found {found:?}"
-    )]
-    UnknownStore { found: String },
+    #[error("store must be a URL such as {examples}; found {found:?}")]
+    UnknownStore {
+        /// One of each kind.
+        examples: String,
+        found: String,
+    },
     #[error(
         "a shared store needs a name of letters, digits, dots, hyphens and underscores \
          (shm://myapp), or the path of a file without ~ in its name (shm:///run/myapp/limits); \
