@@ -15,6 +15,7 @@ import pytest
 from django.apps import apps
 from django.conf import settings
 from redis_servers import INSTALLED, Cluster, Server, start_cluster, start_sentinels
+from store_kinds import LOCAL
 
 import penstock
 from penstock._cli.main import main
@@ -313,13 +314,23 @@ def shm_url(tmp_path: Path) -> str:
     return f"shm://{tmp_path}/table?capacity=1000"
 
 
-@pytest.fixture(params=["memory", "shm", *PROGRAMS])
+def _local_url(kind: str, shm_url: str) -> str:
+    return shm_url if kind == "shm" else f"{kind}://"
+
+
+@pytest.fixture(params=LOCAL)
+def local_store(request: pytest.FixtureRequest, shm_url: str) -> str:
+    """The URL of an empty store of this machine, of each kind. A server decides at its own time."""
+    return _local_url(request.param, shm_url)
+
+
+@pytest.fixture(params=[*LOCAL, *PROGRAMS])
 def any_store(
     request: pytest.FixtureRequest, shm_url: str, _empty_server: Callable[[str], Server]
 ) -> str:
     """The URL of an empty store, of each kind."""
-    if request.param in {"memory", "shm"}:
-        return "memory://" if request.param == "memory" else shm_url
+    if request.param in LOCAL:
+        return _local_url(request.param, shm_url)
     # A deadline for a busy machine.
     return f"{_empty_server(request.param).url}?deadline=20s"
 

@@ -43,12 +43,6 @@ OF_THE_WALL = {
 }
 
 
-@pytest.fixture(params=["memory", "shm"])
-def local_store(request: pytest.FixtureRequest, shm_url: str) -> str:
-    """The URL of a store of this machine; a server decides at its own time."""
-    return "memory://" if request.param == "memory" else shm_url
-
-
 def machine_time() -> float:
     """Return the wall clock of the machine, which the core reads on its own."""
     return time.time()  # noqa: TID251  the clock under test is compared with it
