@@ -442,11 +442,12 @@ class Reader:
         if metric.of_processes != "table":
             return metric.of_processes
         limiters = map(_limiter_of, self._sources.values())
-        are_shared = {limiter.is_shared for limiter in limiters if not limiter.is_remote}
+        are_shared = {each.is_shared: each.store for each in limiters if not each.is_remote}
         if len(are_shared) > 1:
             raise ConfigError(
-                "a limiter with shm:// and one with memory:// cannot be in one collector if "
-                "PROMETHEUS_MULTIPROC_DIR is set; give one of them a collector and a namespace"
+                f"a limiter with {are_shared[True]} and one with {are_shared[False]} cannot be in "
+                "one collector if PROMETHEUS_MULTIPROC_DIR is set; give one of them a collector "
+                "and a namespace"
             )
         return "max" if True in are_shared else "sum"
 
