@@ -52,6 +52,8 @@ impl<'a> Call<'a> {
 }
 
 /// An active limit with the keyspaces of its buckets.
+// What every call reads comes first, on as few cache lines as possible.
+#[repr(C)]
 #[derive(Debug)]
 pub struct BoundLimit {
     pub(super) entry: Arc<Entry>,

@@ -18,7 +18,7 @@ use crate::store::{Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, S
 
 /// A store that is chosen at run time.
 ///
-/// Calls of the memory store are inlined.
+/// Calls of the memory store are inlined; those of other stores should not be.
 #[derive(Debug)]
 pub enum AnyStore {
     /// The memory of this process.

@@ -17,6 +17,8 @@ use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::{Effect, Verb};
 
 /// Holds up to `burst` tokens; `count` are added per `period`.
+// What a spend reads comes first.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     burst: i64,

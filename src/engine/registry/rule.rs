@@ -10,6 +10,8 @@ use crate::engine::limit::Limit;
 /// A limit with its scope and its descriptions.
 ///
 /// Rules are compared without their origin.
+// What every call reads comes first.
+#[repr(C)]
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Whether the limit is in shadow mode: it is counted and never denies.

@@ -114,6 +114,8 @@ impl<M: TableMemory> Store for SharedStore<M> {
         Keyspace::new(self.key, algorithm, prefix)
     }
 
+    // Not inlined, as for servers, because it would slow down the memory store in the same match.
+    #[inline(never)]
     fn update<S: StoreStep>(
         &self,
         bucket: Bucket<'_>,
