@@ -109,6 +109,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn random_keys_hash_differently() {
+        assert_ne!(HashKey::random().hash(b"id"), HashKey::random().hash(b"id"));
+    }
+
+    #[test]
     fn the_inlined_hash_is_siphash_1_3_at_every_length() {
         let bytes: Vec<u8> = (0..=255).collect();
         let key = HashKey(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);

@@ -211,10 +211,10 @@ fn growth_and_sweeping_preserve_every_state() {
     }
 }
 
-/// Stores with different hash keys place the same buckets differently, so the behavior of one store
-/// reveals nothing about another.
+/// A store places buckets by a random salt. A small table has few placements, so two of five stores
+/// may have the same by chance, but not all.
 #[test]
-fn each_store_places_buckets_differently() {
+fn stores_place_buckets_differently() {
     let survivors = || -> Vec<u64> {
         let store = MemoryStore::new(Some(30)).with_overflow(Overflow::Evict);
         let keyspace = keyspace(&store);
@@ -226,8 +226,8 @@ fn each_store_places_buckets_differently() {
         };
         (0..300).filter(kept).collect()
     };
-    let runs: BTreeSet<_> = (0..5).map(|_| survivors()).collect();
-    assert_eq!(runs.len(), 5);
+    let runs: BTreeSet<_> = (0..10).map(|_| survivors()).collect();
+    assert!(runs.len() > 1);
 }
 
 #[test]
