@@ -2,7 +2,6 @@
 
 mod harness;
 
-use std::cmp::Ordering;
 use std::hint::black_box;
 use std::thread;
 
@@ -24,12 +23,7 @@ fn compare(table: &Table, buckets: usize, calls: usize, rounds: usize) {
     let size = format!("{size}, {THREADS} threads");
     let what = format!("{size}, wall time a decision");
     let found = compare_with_governor(table, &what, (buckets, calls, rounds), shared);
-    let faster = format!("times as fast as the faster governor, {size}");
-    if buckets < 100_000 {
-        table.seen(&faster, found.speedup(), " x");
-    } else {
-        table.target("12", &faster, (Ordering::Greater, 1.4), found.speedup(), " x", found.times());
-    }
+    found.show(table, &size, buckets >= 100_000);
 }
 
 fn main() {

@@ -17,12 +17,7 @@ fn compare(table: &Table, buckets: usize, calls: usize, rounds: usize) {
         compare_with_governor(table, &size, (buckets, calls, rounds), |names, drawn, ask| {
             assert!(drawn.iter().all(|&index| black_box(ask(&names[index]))));
         });
-    let what = format!("times as fast as the faster governor, {size}");
-    if buckets < 100_000 {
-        table.seen(&what, found.speedup(), " x");
-    } else {
-        table.target("12", &what, (Ordering::Greater, 1.5), found.speedup(), " x", found.times());
-    }
+    found.show(table, &size, buckets >= 100_000);
 }
 
 /// Adds buckets to a store one by one. Returns the time of the longest insert in milliseconds, and the
