@@ -41,6 +41,8 @@ _STRICTER: Final = (95.0, 99.0)
 # A bucket that takes longer to refill than this part of the trace was not seen to refill.
 _MAX_REFILL: Final = 0.25
 _MAX_PERIODS: Final = 7
+# Counts up to this one are not rounded: each token more is one for an attacker in every period.
+_EXACT: Final = 100
 # The numbers that people write, up to a hundred; larger ones are these with zeros.
 _ROUND: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 75, 80, 100)
 # The parameters of each algorithm for tokens at once, tokens per period, and the period. Slots have
@@ -62,9 +64,10 @@ def recommend(
     """Recommend limits for a trace, from what its clients need, and say whom each denies.
 
     The count of a limit is a percentile of what the clients spend in their busiest period, and its
-    burst the same percentile of what they spend at once beyond that rate; both are rounded up to
-    numbers that people write, such as 12, 25 or 300. Windows have no burst. Slots are found from
-    the durations of the trace. Each limit is then simulated over the whole trace.
+    burst the same percentile of what they spend at once beyond that rate. Bursts, and counts above
+    a hundred, are rounded up to numbers that people write, such as 12, 25 or 300. Windows have no
+    burst. Slots are found from the durations of the trace. Each limit is then simulated over the
+    whole trace.
 
     Clients that are far from the rest are set aside before, and named: those beyond a gap, where
     one client needs three times as much as the next one, if they are at most a tenth of them.
@@ -234,12 +237,13 @@ def _candidates(
 
         def size(needs: NDArray[np.int64]) -> int:
             least = np.percentile(needs[clients], level, method="inverted_cdf")
-            return _round_up(max(int(least), int(needs[protected].max(initial=1))))
+            return max(int(least), int(needs[protected].max(initial=1)))
 
         burst, count = 1, size(most)
+        count = count if count <= _EXACT else _round_up(count)
         try:
             if family.has_burst:
-                burst = size(_tally(family.largest(count), trace)[0])
+                burst = _round_up(size(_tally(family.largest(count), trace)[0]))
             limit = family.limit(burst, count)
             facts = limit.describe()
             if facts is not None:
