@@ -356,7 +356,7 @@ SIMPLE = "time,ip,x\n1795000600,192.0.2.1,1\n"
 @pytest.mark.parametrize(
     ("rows", "options", "named"),
     [
-        (OUT_OF_ORDER, (), ("--window", "--max-bad")),
+        (OUT_OF_ORDER, (), ("sort the log", "--max-bad")),
         (SIMPLE, ("--duration", "x"), ("--duration-unit",)),
         (SIMPLE, ("--limit", "5 in flight"), ("--duration",)),
         (SIMPLE, ("--ended",), ("--ended", "--duration")),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # Options that are those of `read_log` unchanged.
 _LOG_OPTIONS: Final = (
-    "format", "duration", "duration_unit", "ended", "time", "tz", "where", "max_bad", "window",
+    "format", "duration", "duration_unit", "ended", "time", "tz", "where", "max_bad",
     "trusted_proxies", "hops",
 )  # fmt: skip
 # An option of Python in a message, such as `id=` or `where='status=200'`.
@@ -156,10 +156,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     log.add_argument(
         "--max-bad", type=_share, default=0.01, metavar="SHARE",
         help="largest share of lines that may be left out, such as 1%% or 0.01 (the default)",
-    )  # fmt: skip
-    log.add_argument(
-        "--window", type=float, default=60.0, metavar="SECONDS",
-        help="how much earlier than a line before it a line may be (default: %(default)g)",
     )  # fmt: skip
 
 

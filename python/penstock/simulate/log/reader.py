@@ -368,7 +368,7 @@ class LogReader:
             )
         if report.share_left_out > self._max_bad:
             late = f" and {report.late:,} were late" if report.late else ""
-            wider = "raise window= for late lines, or " if report.late else ""
+            wider = "sort the log by time, or " if report.late else ""
             raise LogError(
                 f"{report.share_left_out:.1%} of the lines of {', '.join(report.files)} were left "
                 f"out, the maximum is {self._max_bad:.1%}: {report.skipped:,} did not parse as "
