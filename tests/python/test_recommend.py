@@ -118,7 +118,7 @@ def test_a_recommendation_explains_itself() -> None:
     assert found.far()["id"] == ["bot-1", "bot-2"]
     for row in found.far().rows():
         assert row["event_share"] == pytest.approx(750 / len(trace), rel=0.1)
-        assert row["times_next"] > 3
+        assert row["busiest_minute"] > 3 * found.candidates[found.chosen].count
         assert row["id"] in text
     assert "It denies nothing of 30 other clients." in text
     assert "clients sent" in text
@@ -247,12 +247,9 @@ def test_invalid_arguments_are_refused() -> None:
     minute = Trace([0.0, 60.0])
     with pytest.raises(ValueError, match="at least one event"):
         recommend([])
-    for percentile in (-0.1, 100.1, float("nan")):
-        with pytest.raises(ValueError, match="between 0 and 100"):
-            recommend(minute, percentile=percentile)
-    wrongs: list[Any] = ["99", None, True]
+    wrongs: list[Any] = [-0.1, 100.1, float("nan"), "99", None, True]
     for wrong in wrongs:
-        with pytest.raises(TypeError, match="percentile"):
+        with pytest.raises(ValueError, match="percentile must be a number from 0 to 100"):
             recommend(minute, percentile=wrong)
     with pytest.raises(ValueError, match="found"):
         recommend([60.0, 0.0], "1s")

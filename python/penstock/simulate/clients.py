@@ -12,7 +12,7 @@ from penstock._core import IPV6_PREFIX, canonical_address, matches_pattern
 from penstock.simulate.ids import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,15 +37,12 @@ def named_clients(named: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def match_clients(
-    named: AnyClients, clients: Sequence[str], spell: Callable[[str], str] = str
-) -> tuple[NDArray[np.bool_], list[str]]:
+def match_clients(named: AnyClients, clients: Sequence[str]) -> tuple[NDArray[np.bool_], list[str]]:
     """Return which clients are named, and the names that no client has.
 
     Args:
         named: Ids, networks such as `198.51.100.0/24`, and patterns with `*` and `?`.
         clients: The ids of the clients; of an id with several parts, the first one is the client.
-        spell: Returns an id in the spelling of `clients`.
 
     >>> match_clients(["192.0.2.0/24", "a*", "grace"], ["ada", "192.0.2.7", "alan"])[0].tolist()
     [True, True, True]
@@ -54,7 +51,7 @@ def match_clients(
         raise TypeError(f"clients must be a list of ids, found a single one: {named!r}")
     is_named = np.zeros(len(clients), np.bool_)
     unknown: list[str] = []
-    names = [spell(as_text(id)) for id in named]
+    names = [as_text(id) for id in named]
     if not names:
         return is_named, unknown
     numbers: dict[str, list[int]] = {}

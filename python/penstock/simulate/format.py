@@ -21,7 +21,6 @@ _LABELS: Final = {
     "id": "client",
     "most_in_second": "most in a second",
     "most_in_minute": "most in a minute",
-    "times_next": "times the rest",
 }
 # From this number on, seconds are shown without decimals.
 _WHOLE_SECONDS: Final = 1000

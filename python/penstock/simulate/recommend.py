@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -13,11 +12,12 @@ import numpy as np
 from penstock import _core
 from penstock._core import Limit, limit_shapes
 from penstock._display import UNNAMED, format_span
-from penstock._validation import name_value
-from penstock.errors import InvalidId, LimitError
+from penstock._validation import is_number
+from penstock.errors import LimitError
 from penstock.messages import describe_limit, format_duration
 from penstock.simulate.clients import match_clients
 from penstock.simulate.evaluator import Evaluator, parse_limits
+from penstock.simulate.ids import Codes
 from penstock.simulate.recommendation import Candidate, Recommendation
 from penstock.simulate.run import as_trace
 from penstock.simulate.times import parse_span
@@ -97,27 +97,22 @@ def recommend(
     >>> recommend(Trace([0.0, 0.0, 0.0, 60.0, 600.0], ids=["ada"] * 4 + ["bob"])).limit
     Limit.token_bucket(burst=3, count=3, period='1m')
     """
-    if isinstance(percentile, bool) or not isinstance(percentile, (int, float, np.number)):
-        raise TypeError(f"percentile must be a number, found {name_value(percentile)}")
-    if not 0 <= percentile <= 100:  # noqa: PLR2004
-        raise ValueError(f"percentile must be between 0 and 100, found {percentile}")
+    if not is_number(percentile, 0, 100):
+        raise ValueError(f"percentile must be a number from 0 to 100, found {percentile!r}")
     evaluator = Evaluator(parse_limits(_DEFAULT if limits is None else limits), name)
     families = _families(evaluator.default(), period)
     events = evaluator.by_bucket(as_trace(trace))
-    spell = partial(_canonical, evaluator=evaluator)
-    is_left_out, unknown = match_clients(exclude, events.clients, spell)
+    is_left_out, unknown = match_clients(exclude, events.clients)
     if unknown:
         raise KeyError(f"exclude: the trace has no client {unknown[0]!r}")
-    is_protected, not_found = match_clients(protect, events.clients, spell)
-    # Clients do not depend on each other, so that the others may stay in the trace.
-    counts = np.bincount(events.client_indices, minlength=len(events.clients))
-    counts[is_left_out | evaluator.has_override(events.clients)] = 0
-    if not counts.any():
+    counted = _without(events, is_left_out | evaluator.has_override(events.clients))
+    if not len(counted):
         raise ValueError("trace must have at least one event that counts, found none")
+    is_protected, not_found = match_clients(protect, counted.clients)
     found, refused = [], []
     for family in families:
         try:
-            found.append(_candidates(events, counts > 0, is_protected, family, percentile))
+            found.append(_candidates(counted, is_protected, family, percentile))
         except LimitError as error:
             refused.append(f"{family.label}: {error}.")
     if not found:
@@ -128,9 +123,9 @@ def recommend(
     return Recommendation(
         candidates=tuple(candidates),
         chosen=chosen,
-        clients=events.clients,
-        events=counts,
-        left_out=len(events) - int(counts.sum()),
+        clients=counted.clients,
+        events=np.bincount(counted.client_indices),
+        left_out=len(events) - len(counted),
         not_found=tuple(not_found),
         refused=tuple(refused),
     )
@@ -148,11 +143,6 @@ class _Family(NamedTuple):
     model: Limit
     label: str
     period_ns: int
-
-    @property
-    def unit(self) -> str:
-        """What clients need a limit for."""
-        return f"busiest {self.label}" if self.period_ns else "most in flight"
 
     @property
     def has_burst(self) -> bool:
@@ -175,13 +165,14 @@ class _Family(NamedTuple):
         if facts is not None and facts["evenly_spaced"]:
             # Its level is not known from what remains. It needs no more than a token bucket.
             return self._replace(model=_DEFAULT).largest(count)
-        for bits in range(62, 1, -1):
-            most = (1 << bits) - 1
+        most = 2**62 - 1
+        while True:
             try:
                 return self.limit(most, count if self.has_burst else most)
             except LimitError:
-                continue
-        return self.limit(1, count)
+                if most == 1:
+                    raise
+                most >>= 1
 
 
 def _families(default: Limit | None, period: Any) -> list[_Family]:
@@ -189,14 +180,14 @@ def _families(default: Limit | None, period: Any) -> list[_Family]:
     model = default if default is not None and default.algorithm in _SHAPES else _DEFAULT
     fields, facts = model.fields(), model.describe()
     own = _SHAPES[model.algorithm][2]
+    if own is None and period is not None:
+        raise ValueError(f"the period of {describe_limit(model)} stays; omit period=")
+    if facts is None:
+        return [_Family(model, "requests in flight", 0)]
     if own is None:
-        if period is not None:
-            raise ValueError(f"the period of {describe_limit(model)} stays; omit period=")
-        if facts is None:
-            return [_Family(model, "requests in flight", 0)]
         return [_Family(model, str(fields["period"]), facts["interval_ns"])]
-    is_list = isinstance(period, Iterable) and not isinstance(period, str)
-    given = list(period) if is_list else [fields[own] if period is None else period]
+    given = fields[own] if period is None else period
+    given = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     if not 1 <= len(given) <= _MAX_PERIODS:
         raise ValueError(f"period must have 1 to {_MAX_PERIODS} values, found {len(given)}")
     periods = [parse_span(each, "period") for each in given]
@@ -204,11 +195,7 @@ def _families(default: Limit | None, period: Any) -> list[_Family]:
 
 
 def _candidates(
-    trace: Trace,
-    is_client: NDArray[np.bool_],
-    is_protected: NDArray[np.bool_],
-    family: _Family,
-    percentile: float,
+    trace: Trace, is_protected: NDArray[np.bool_], family: _Family, percentile: float
 ) -> tuple[list[Candidate], int]:
     """Return the limits of one period from strict to lenient, and the index of the one to choose.
 
@@ -222,22 +209,21 @@ def _candidates(
         most = np.asarray(busiest)
     else:
         most, _ = _tally(family.largest(1), trace)
-    protected = is_client & is_protected
     # A limit that suffices for protected clients suffices for others that need no more.
-    is_far = _far(most, is_client & ~protected) & (most > most[protected].max(initial=0))
-    rest = is_client & ~is_far
+    is_far = _far(most, ~is_protected) & (most > most[is_protected].max(initial=0))
+    rest = ~is_far
     levels = [*(level for level in _STRICTER if level < percentile), percentile]
     groups = [(f"{level:.4g} %", level, rest) for level in levels]
     if is_far.any():
         groups.append(("all others", 100.0, rest))
-    groups.append(("everyone", 100.0, is_client))
+    groups.append(("everyone", 100.0, rest | is_far))
 
     def candidate(group: tuple[str, float, NDArray[np.bool_]]) -> Candidate | LimitError:
         label, level, clients = group
 
         def size(needs: NDArray[np.int64]) -> int:
             least = np.percentile(needs[clients], level, method="inverted_cdf")
-            return max(int(least), int(needs[protected].max(initial=1)))
+            return max(int(least), int(needs[is_protected].max(initial=1)))
 
         burst, count = 1, size(most)
         count = count if count <= _EXACT else _round_up(count)
@@ -251,8 +237,8 @@ def _candidates(
                 _check_length(trace, "the time in which a bucket refills", refill_ns)
         except LimitError as error:
             return error
-        denied = np.where(is_client, _tally(limit, trace)[1], 0)
-        return Candidate(limit, label, count, family.unit, most, is_far, denied)
+        unit = f"busiest {family.label}" if family.period_ns else "most in flight"
+        return Candidate(limit, label, count, unit, most, is_far, _tally(limit, trace)[1])
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         found = list(pool.map(candidate, groups))
@@ -265,6 +251,18 @@ def _candidates(
     return [*by_limit.values()], [*by_limit].index(chosen.limit)
 
 
+def _without(trace: Trace, is_left_out: NDArray[np.bool_]) -> Trace:
+    """Return the events of the other clients; the table has only clients with events."""
+    counts = np.bincount(trace.client_indices, minlength=len(trace.clients))
+    is_kept = (counts > 0) & ~is_left_out
+    if is_kept.all():
+        return trace
+    kept = trace[is_kept[trace.client_indices]]
+    numbers = np.cumsum(is_kept, dtype=np.uint32) - np.uint32(1)
+    ids = [trace.clients[index] for index in np.flatnonzero(is_kept).tolist()]
+    return kept.with_codes(Codes(numbers[kept.client_indices], ids))
+
+
 def _check_length(trace: Trace, what: str, length_ns: int) -> None:
     """Raise LimitError if a trace is too short to show that a bucket refills."""
     if length_ns > int(trace.duration_ns * _MAX_REFILL):
@@ -275,16 +273,16 @@ def _check_length(trace: Trace, what: str, length_ns: int) -> None:
         )
 
 
-def _far(most: NDArray[np.int64], is_client: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _far(most: NDArray[np.int64], may_be_far: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which clients are far from the rest: beyond a gap, which is not the end of a tail."""
-    falling = np.sort(most[is_client])[::-1]
+    falling = np.sort(most[may_be_far])[::-1]
     if len(falling) >= _MIN_CLIENTS:
         last = max(1, int(len(falling) * _MAX_FAR))
         steps = falling[:last] / np.maximum(falling[1 : last + 1], 1)
         for index in np.flatnonzero(steps >= _GAP)[::-1].tolist():
             rest = falling[index + 1 :]
             if steps[index] > rest[0] / max(np.percentile(rest, _TAIL), 1):
-                return np.asarray(is_client & (most >= falling[index]))
+                return np.asarray(may_be_far & (most >= falling[index]))
     return np.zeros(len(most), np.bool_)
 
 
@@ -309,11 +307,3 @@ def _round_up(number: int) -> int:
     """
     power: int = 10 ** max(len(str(number)) - 2, 0)
     return next(each * power for each in _ROUND if each * power >= number)
-
-
-def _canonical(id: str, evaluator: Evaluator) -> str:
-    """Return an id in the spelling of the limit's ids; a network or a pattern as it is."""
-    try:
-        return evaluator.bucket_of(id)[0]
-    except InvalidId:
-        return id

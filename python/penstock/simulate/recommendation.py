@@ -14,7 +14,7 @@ from penstock.simulate.format import format_value, list_clients
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class Recommendation:
         clients: The clients' ids.
         events: For each client, its events that count.
         left_out: Events of excluded clients and of those with overrides.
-        not_found: What was to be protected, but has no event.
+        not_found: What was to be protected, but has no event that counts.
         refused: For each period without a limit, a sentence that says why.
     """
 
@@ -94,41 +94,48 @@ class Recommendation:
         the rest included. `loses_most` names the clients with most denied events, each with the
         share of its own events.
         """
-        rows: list[dict[str, Any]] = []
-        for number, each in enumerate(self.candidates, 1):
-            denied = self.choose(number).denied_clients()
-            rows.append(
-                {
-                    "row": f"{'→ ' if number == self.chosen + 1 else ''}{number}",
-                    "limit": describe_limit(each.limit),
-                    "suffices_for": each.suffices_for,
-                    "denied_share": float(each.denied.sum() / self.events.sum()),
-                    "clients_share": len(denied) / int(np.count_nonzero(self.events)),
-                    "loses_most": _named(denied.head(_LOSERS)) or "no client",
-                }
-            )
-        return Table.of_rows("Limits to choose from, strict to lenient", [*rows[0]], rows)
+        limits, numbers = self.candidates, range(1, len(self.candidates) + 1)
+        denied = [self.choose(number).denied_clients() for number in numbers]
+        columns: dict[str, list[Any]] = {
+            "row": ["→ " * (number == self.chosen + 1) + f"{number}" for number in numbers],
+            "limit": [describe_limit(each.limit) for each in limits],
+            "suffices_for": [each.suffices_for for each in limits],
+            "denied_share": [float(each.denied.sum() / self.events.sum()) for each in limits],
+            "clients_share": [len(table) / len(self.clients) for table in denied],
+            "loses_most": [_named(table.head(_LOSERS)) or "no client" for table in denied],
+        }
+        return Table("Limits to choose from, strict to lenient", columns)
 
     def denied_clients(self) -> Table:
         """Return the clients that the chosen limit denies something, most denied events first."""
         denied = self.candidates[self.chosen].denied
-        return self._clients_table("Clients denied something", _falling(denied, denied > 0), {})
+        return self._clients_table("Clients denied something", denied, denied > 0)
 
     def far(self) -> Table:
-        """Return the clients that are far from the rest, and what the chosen limit denies them.
-
-        `times_next` is how many times as much as the largest of the rest a client needs.
-        """
+        """Return the clients that are far from the rest, and what the chosen limit denies them."""
         each = self.candidates[self.chosen]
-        clients = _falling(each.most, each.is_far)
-        need, rest = each.most[clients], each.most[~each.is_far].max(initial=1)
-        columns = {each.unit.replace(" ", "_"): need.tolist(), "times_next": (need / rest).tolist()}
-        return self._clients_table("Clients far from the rest", clients, columns)
+        return self._clients_table("Clients far from the rest", each.most, each.is_far)
+
+    def _clients_table(
+        self, caption: str, numbers: NDArray[np.int64], is_shown: NDArray[np.bool_]
+    ) -> Table:
+        """Return a row for some clients, the one with the largest number first."""
+        each, shown = self.candidates[self.chosen], np.flatnonzero(is_shown)
+        shown = shown[np.argsort(-numbers[shown], kind="stable")]
+        events, denied = self.events[shown], each.denied[shown]
+        columns = {
+            "id": [self.clients[index] for index in shown.tolist()],
+            each.unit.replace(" ", "_"): each.most[shown].tolist(),
+            "events": events.tolist(),
+            "event_share": (events / self.events.sum()).tolist(),
+            "denied": denied.tolist(),
+            "denied_share": (denied / events).tolist(),
+        }
+        return Table(caption, columns)
 
     def concentration(self) -> list[str]:
         """Return sentences on how the events are spread over the clients."""
-        events = self.events[self.events > 0]
-        total, few = len(events), int(np.median(events))
+        events, total, few = self.events, len(self.events), int(np.median(self.events))
         # The clients above the mean: where the shares of events and of clients differ most.
         is_busy = events > events.mean()
         sentences = []
@@ -146,26 +153,22 @@ class Recommendation:
 
     def explain(self) -> str:
         """Return the recommendation in sentences, one a line."""
-        each, far = self.candidates[self.chosen], self.far()
-        is_rest = ~each.is_far & (self.events > 0)
-        share = float(each.denied[is_rest].sum() / self.events[is_rest].sum())
-        denied = int(np.count_nonzero(each.denied[is_rest]))
-        clients = int(np.count_nonzero(is_rest))
-        others = pluralize(clients, "other client" if len(far) else "client")
+        each = self.candidates[self.chosen]
+        denied, events = each.denied[~each.is_far], self.events[~each.is_far]
         # Of slots, there is nothing to add.
         limit = dict.fromkeys([describe_limit(each.limit), explain_limit(each.limit)])
-        sentences = [
-            f"{': '.join(limit).capitalize()}.",
-            f"It denies {format_value('denied_share', share)} of the requests of {denied:,} of "
-            f"{others}."
-            if denied
-            else f"It denies nothing of {others}.",
-        ]
-        if len(far):
+        share = format_value("denied_share", float(denied.sum() / events.sum()))
+        loss = "nothing"
+        if denied.any():
+            loss = f"{share} of the requests of {np.count_nonzero(denied):,}"
+        others = pluralize(len(events), "other client" if each.is_far.any() else "client")
+        sentences = [f"{': '.join(limit).capitalize()}.", f"It denies {loss} of {others}."]
+        if each.is_far.any():
+            times = each.most[each.is_far].min() / each.most[~each.is_far].max(initial=1)
             sentences.append(
-                f"Clients far from the rest, with at least {far['times_next'][-1]:.2g} times the "
-                f"need of any other, and what they lose: {_named(far)}. Protect those that are "
-                "welcome, or give them an override; exclude known attackers."
+                f"Clients far from the rest, with at least {times:.2g} times the need of any "
+                f"other, and what they lose: {_named(self.far())}. Protect those that are welcome, "
+                "or give them an override; exclude known attackers."
             )
         sentences += self.concentration()
         if self.left_out:
@@ -173,7 +176,7 @@ class Recommendation:
             sentences.append(f"Not counted: {left_out} of clients excluded or with an override.")
         if self.not_found:
             missing = list_clients((id, "") for id in self.not_found)
-            sentences.append(f"Protected, but not in the trace: {missing}.")
+            sentences.append(f"Protected, but without an event that counts: {missing}.")
         return "\n".join([*sentences, *self.refused])
 
     def yaml(self, name: str = "Requests") -> str:
@@ -200,27 +203,8 @@ class Recommendation:
 
         return plot.show(plot.draw_recommendation, self, ax=ax)
 
-    def _clients_table(
-        self, caption: str, clients: NDArray[np.intp], more: Mapping[str, Sequence[Any]]
-    ) -> Table:
-        events, denied = self.events[clients], self.candidates[self.chosen].denied[clients]
-        columns = {
-            "id": [self.clients[index] for index in clients.tolist()],
-            "events": events.tolist(),
-            "event_share": (events / self.events.sum()).tolist(),
-            "denied": denied.tolist(),
-            "denied_share": (denied / events).tolist(),
-        }
-        return Table(caption, {**columns, **more})
-
     def __repr__(self) -> str:
         return f"<Recommendation {self.limit!r}>\n{self.table()!r}"
-
-
-def _falling(numbers: NDArray[np.int64], is_shown: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the indices of some numbers, the largest number first."""
-    indices = np.flatnonzero(is_shown)
-    return indices[np.argsort(-numbers[indices], kind="stable")]
 
 
 def _named(clients: Table) -> str:

@@ -257,11 +257,8 @@ def draw_table(
 def draw_recommendation(axes: Axes, recommended: Recommendation) -> None:
     """Draw how many clients need how much, and the count of each limit to choose."""
     chosen = recommended.candidates[recommended.chosen]
-    is_client = recommended.events > 0
-    is_shown = is_client if len(chosen.most) == len(is_client) else chosen.most > 0
-    order = np.argsort(-chosen.most[is_shown], kind="stable")
-    most = np.maximum(chosen.most[is_shown][order], 1)
-    is_far = chosen.is_far[is_shown][order]
+    order = np.argsort(-chosen.most, kind="stable")
+    most, is_far = np.maximum(chosen.most[order], 1), chosen.is_far[order]
     rank = np.arange(1, len(most) + 1)
     axes.step(most, rank, where="post", color=ALLOWED, label="clients that need as much")
     if is_far.any():
