@@ -1,4 +1,4 @@
-"""The optional dependencies of adapters and metrics."""
+"""The optional dependencies of adapters, metrics and simulations."""
 
 from __future__ import annotations
 

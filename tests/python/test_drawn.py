@@ -175,7 +175,8 @@ def test_grid_over_three_parameters_cannot_be_plotted(trace: Trace) -> None:
 def test_missing_library_is_named_with_its_extra(
     trace: Trace, monkeypatch: pytest.MonkeyPatch, call: Callable[[Any], Any]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"matplotlib.*penstock\[notebook\]"):
         call(simulate(LIMIT, trace))
 

@@ -222,7 +222,7 @@ def test_missing_library_is_named_before_reading_the_log(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert command.run("replay", log, "--limit", "1/second", "--report=out.html") == 2
-    assert 'pip install "penstock[notebook]"' in command.err
+    assert "pip install 'penstock[notebook]'" in command.err
     assert command.out == ""
 
 
@@ -232,7 +232,7 @@ def test_without_numpy_the_error_names_the_extra() -> None:
         "from penstock._cli.main import main\n"
         "print(main(['replay', 'a.log', '--limit', '1/second']))"
     )
-    assert re.fullmatch(r'.*pip install "penstock\[numpy\]".*\n2\n', programs.run(program))
+    assert re.fullmatch(r".*pip install 'penstock\[numpy\]'`\n2\n", programs.run(program))
 
 
 def test_standard_input_is_read_and_a_pipe_gets_no_progress_bar_and_no_color(log: str) -> None:

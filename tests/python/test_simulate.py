@@ -10,7 +10,6 @@ import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import polars as pl
-import programs
 import pyarrow as pa
 import pytest
 from core_limits import RATES
@@ -387,18 +386,6 @@ def test_feed_releases_the_interpreter_and_refuses_a_second_thread() -> None:
             break
     thread.join()
     assert set(met) == {"refused", "fed"}
-
-
-def test_without_numpy_the_error_names_the_extra() -> None:
-    program = """
-import sys
-sys.modules["numpy"] = None
-try:
-    import penstock.simulate
-except ImportError as error:
-    print(error)
-"""
-    assert 'pip install "penstock[numpy]"' in programs.run(program)
 
 
 def test_a_signal_interrupts_a_simulation() -> None:

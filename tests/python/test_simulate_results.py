@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from typing import Any
 
 import hypothesis.strategies as st
@@ -162,12 +161,6 @@ def test_results_can_be_pickled() -> None:
 def test_a_share_below_one_is_not_shown_as_all() -> None:
     assert format_value("denied_share", 4_999 / 5_000) == "99.9 %"
     assert format_value("denied_share", 1.0) == "100 %"
-
-
-def test_missing_library_is_named(simulation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pip install pandas"):
-        simulation.to_pandas()
 
 
 def test_notebook_output_escapes_ids(simulation: Any) -> None:

@@ -183,6 +183,7 @@ OPTIONAL = {
     "penstock.httpx": ("httpx", "httpx"),
     "penstock.httpx2": ("httpx2", "httpx2"),
     "penstock.requests": ("requests", "requests"),
+    "penstock.simulate": ("numpy", "numpy"),
 }
 
 

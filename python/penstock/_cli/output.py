@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock._cli.errors import WRONG_USE, CommandError
 from penstock._display import format_span, printable, text_table
+from penstock._extras import Extra
 from penstock.simulate.format import column_label, format_date, format_value
-from penstock.simulate.optional import PLOTTING, import_optional
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +49,8 @@ def check_report_file(file: str | None) -> None:
     """
     if file is None:
         return
-    import_optional("matplotlib", "--report", PLOTTING)
+    with Extra("notebook"):
+        import_module("matplotlib")
     folder = Path(file).absolute().parent
     if not folder.is_dir():
         raise CommandError(f"--report: the folder {folder} does not exist", WRONG_USE)

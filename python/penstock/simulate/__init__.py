@@ -3,23 +3,18 @@
 Needs NumPy: `pip install "penstock[numpy]"`, or `penstock[notebook]` to include plots.
 """
 
-try:
-    import numpy as _numpy  # noqa: F401  imported first, for a message that says what to install
-except ImportError as error:
-    raise ImportError(
-        "penstock.simulate needs NumPy, which is not installed; "
-        'run `pip install "penstock[numpy]"`, or "penstock[notebook]" to include plots'
-    ) from error
+from penstock._extras import Extra
 
-from penstock.simulate import traffic
-from penstock.simulate.compare import Comparison, compare
-from penstock.simulate.limit_result import Summary
-from penstock.simulate.recommend import recommend
-from penstock.simulate.recommendation import Recommendation
-from penstock.simulate.result import Simulation
-from penstock.simulate.run import Simulator, simulate
-from penstock.simulate.table import Table
-from penstock.simulate.trace import Trace
+with Extra("numpy"):
+    from penstock.simulate import traffic
+    from penstock.simulate.compare import Comparison, compare
+    from penstock.simulate.limit_result import Summary
+    from penstock.simulate.recommend import recommend
+    from penstock.simulate.recommendation import Recommendation
+    from penstock.simulate.result import Simulation
+    from penstock.simulate.run import Simulator, simulate
+    from penstock.simulate.table import Table
+    from penstock.simulate.trace import Trace
 
 __all__ = [
     "Comparison",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import _display as display
 from penstock._display import text_table
 from penstock.simulate.format import format_value
-from penstock.simulate.optional import import_optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class Table:
         Raises:
             ImportError: pandas is not installed.
         """
-        return import_optional("pandas", "to_pandas()").DataFrame(self._columns)
+        return import_module("pandas").DataFrame(self._columns)
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values()), ()))

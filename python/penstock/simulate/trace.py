@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
 
 import numpy as np
@@ -13,7 +14,6 @@ from penstock.simulate.arrow import as_numpy
 from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE, Codes, as_text, factorise
 from penstock.simulate.log.reader import concat_chunks, read_log
-from penstock.simulate.optional import import_optional
 from penstock.simulate.table import Table
 from penstock.simulate.times import as_dates, parse_instant, parse_times, refuse_first
 
@@ -301,7 +301,7 @@ class Trace:
         Raises:
             ImportError: pandas is not installed.
         """
-        pandas = import_optional("pandas", "to_pandas()")
+        pandas = import_module("pandas")
         ids = None
         if self._codes is not None:
             ids = pandas.Categorical.from_codes(self._codes, categories=list(self._clients))

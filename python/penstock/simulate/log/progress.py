@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.simulate.optional import import_optional
+from penstock._extras import Extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,8 +39,10 @@ def progress_bar(progress: bool | None, sources: list[Source]) -> Iterator[Calla
         yield lambda: None
         return
     sizes = [source.size for source in sources]
+    with Extra("cli"):
+        tqdm: Any = import_module(module)
     # A notebook keeps the bars of its last run, and one of an instant is not worth it.
-    bar: Any = import_optional(module, "progress=True", "tqdm").tqdm(
+    bar = tqdm.tqdm(
         total=None if None in sizes else sum(size or 0 for size in sizes),
         desc="reading",
         unit="B",

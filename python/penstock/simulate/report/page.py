@@ -14,9 +14,9 @@ import numpy as np
 
 import penstock
 from penstock._display import UNNAMED, format_span, pluralize, printable
+from penstock._extras import Extra
 from penstock.messages import describe_limit
 from penstock.simulate.format import column_label, format_date, format_value
-from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.report.plot import (
     bucket_title,
     draw_bucket,
@@ -97,8 +97,9 @@ class Report:
         Raises:
             ImportError: Matplotlib or Jinja2 is not installed.
         """
-        matplotlib = import_optional("matplotlib", "report()", PLOTTING)
-        jinja2 = import_optional("jinja2", "report()", PLOTTING)
+        with Extra("notebook"):
+            import jinja2  # noqa: PLC0415  an extra
+            import matplotlib as mpl  # noqa: PLC0415  an extra
         folder = files("penstock.simulate.report")
         script = folder.joinpath("sort.js").read_text("utf-8")
         environment = jinja2.Environment(autoescape=True, finalize=_shown, trim_blocks=True)
@@ -123,7 +124,7 @@ class Report:
             is_checked=self.check is not None,
             foot=f"Created by penstock {penstock.__version__} with Python "
             f"{platform.python_version()}, NumPy {np.__version__} and Matplotlib "
-            f"{matplotlib.__version__}. The simulation uses the same engine as production, with a "
+            f"{mpl.__version__}. The simulation uses the same engine as production, with a "
             "virtual clock. This page loads nothing from the network.",
         )
         return html

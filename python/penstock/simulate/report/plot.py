@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import numpy as np
 
 from penstock._display import printable
+from penstock._extras import Extra
 from penstock.messages import describe_limit, format_duration
 from penstock.simulate.format import format_date, format_value
 from penstock.simulate.ids import EVERYONE
-from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.times import FIRST_DATE_NS
 
 if TYPE_CHECKING:
@@ -104,7 +104,6 @@ def show(draw: Callable[..., None], *values: Any, ax: Axes | None = None) -> Any
     Raises:
         ImportError: Matplotlib is not installed.
     """
-    import_optional("matplotlib", "plot()", PLOTTING)
     if ax is not None:
         draw(ax, *values)
         return ax
@@ -115,7 +114,6 @@ def show(draw: Callable[..., None], *values: Any, ax: Axes | None = None) -> Any
 
 def plot_simulation(result: LimitResult, *, ax: Axes | None = None) -> Any:
     """Plot allowed and denied events over time, and one bucket below."""
-    import_optional("matplotlib", "plot()", PLOTTING)
     summary = result.summary
     share = format_value("denied_share", summary.denied_share)
     totals = f"{summary.events:,} events, {summary.denied:,} denied ({share})"
@@ -137,7 +135,8 @@ def plot_simulation(result: LimitResult, *, ax: Axes | None = None) -> Any:
 
 def new_figure(height: float, width: float) -> Figure:
     """Make a figure that notebooks show although pyplot does not know it."""
-    from matplotlib.figure import Figure  # noqa: PLC0415  an extra
+    with Extra("notebook"):
+        from matplotlib.figure import Figure  # noqa: PLC0415  an extra
 
     class Picture(Figure):
         """A figure with a PNG representation."""
