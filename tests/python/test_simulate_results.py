@@ -293,7 +293,7 @@ def test_changes_are_clients_denied_by_only_one_limit() -> None:
     )
     table = compare({"strict": "1/minute", "kind": limits}, trace)
     assert list(table.changes("strict", "kind").rows()) == [
-        {"id": "a", "denied_only_by": "strict", "denied": 1}
+        {"id": "a", "denied_only_by": "strict", "events": 2, "denied": 1, "denied_share": 0.5}
     ]
     assert len(table.changes("kind", "kind")) == 0
     with pytest.raises(KeyError):

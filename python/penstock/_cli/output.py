@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -79,11 +80,10 @@ def _print_tables(report: Report) -> None:
     grids = [_source(report), _totals(report.results)]
     if len(report.results) == 1:
         grids.append(_table(report.results[0].clients.head(_MAX_CLIENTS)))
-    for change in report.changes:
-        grids += [
-            _first(table) if len(table) else _Grid([("none",)], (), table.caption)
-            for table in (change.newly_denied, change.freed)
-        ]
+    grids += [
+        _first(table) if len(table) else _Grid([("none",)], (), table.caption)
+        for table in report.changes
+    ]
     for index, grid in enumerate(grid for grid in grids if grid.rows):
         if index:
             print()
@@ -175,28 +175,9 @@ def _json(report: Report) -> dict[str, Any]:
         ],
     }
     if (log := report.log) is not None:
-        answer["log"] = {
-            "files": list(log.files),
-            "format": log.format,
-            "fields": log.fields,
-            "lines": log.lines,
-            "events": log.events,
-            "skipped": log.skipped,
-            "late": log.late,
-            "without_id": log.without_id,
-            "filtered": log.filtered,
-            "examples": [example._asdict() for example in log.examples],
-        }
+        answer["log"] = asdict(log) | {"examples": [each._asdict() for each in log.examples]}
     if report.changes:
-        answer["changes"] = [
-            {
-                "before": change.before,
-                "after": change.after,
-                "newly_denied": list(change.newly_denied.rows()),
-                "freed": list(change.freed.rows()),
-            }
-            for change in report.changes
-        ]
+        answer["changes"] = [list(table.rows()) for table in report.changes]
     if (check := report.check) is not None:
         answer["check"] = {
             "passed": not check.problems(),

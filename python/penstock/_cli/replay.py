@@ -20,7 +20,7 @@ from penstock._cli.output import check_report_file, print_report
 from penstock._core import parse_duration
 from penstock._display import pluralize, printable
 from penstock.simulate import Simulator, recommend
-from penstock.simulate.check import Change, Check
+from penstock.simulate.check import Check, changes
 from penstock.simulate.clients import match_clients, named_clients
 from penstock.simulate.format import format_value, list_clients
 from penstock.simulate.log import LogError, read_log
@@ -237,7 +237,7 @@ def run(options: Namespace) -> int:
         log=reader.report,
         recommendation=None if recommended is None else (selected[0].name, recommended),
         changes=[
-            Change.of((other.title, simulator), (selected[0].title, simulators[0]))
+            changes((other.title, simulator), (selected[0].title, simulators[0]))
             for other, simulator in zip(selected[1:], simulators[1:], strict=True)
         ],
         check=check,

@@ -55,35 +55,24 @@ class Check(NamedTuple):
         return problems
 
 
-class Change(NamedTuple):
-    """What changes for clients from one limit to another.
+def changes(before: tuple[str, WithTotals], after: tuple[str, WithTotals]) -> Table:
+    """Return a row for each client that only one of two limits denies, newly denied ones first.
 
-    Attributes:
-        before: The label of the limit before.
-        after: The label of the limit after.
-        newly_denied: The clients that only the limit after denies, with its denials.
-        freed: The clients that only the limit before denies, with its denials.
+    Args:
+        before: The label of a limit, and its simulation.
+        after: Those of another limit, over the same events.
     """
-
-    before: str
-    after: str
-    newly_denied: Table
-    freed: Table
-
-    @classmethod
-    def of(cls, before: tuple[str, WithTotals], after: tuple[str, WithTotals]) -> Change:
-        """Compare two simulations of the same events, each with its label."""
-        (old, new) = before[0], after[0]
-        tables = before[1].denied_clients(), after[1].denied_clients()
-        ids = [{*table["id"]} for table in tables]
-        newly = (row for row in tables[1].rows() if row["id"] not in ids[0])
-        freed = (row for row in tables[0].rows() if row["id"] not in ids[1])
-        return cls(
-            old,
-            new,
-            Table.of_rows(f"Newly denied: by {new}, not by {old}", tables[1].columns, newly),
-            Table.of_rows(f"Freed: denied by {old}, not by {new}", tables[0].columns, freed),
-        )
+    (old, first), (new, second) = before, after
+    denied = {old: first.denied_clients(), new: second.denied_clients()}
+    ids = {label: {*table["id"]} for label, table in denied.items()}
+    rows = [
+        row | {"denied_only_by": label}
+        for label, other in ((new, old), (old, new))
+        for row in denied[label].rows()
+        if row["id"] not in ids[other]
+    ]
+    columns = ("id", "denied_only_by", "events", "denied", "denied_share")
+    return Table.of_rows(f"Denied by only one of {old} and {new}", columns, rows)
 
 
 def _who(table: Table) -> str:

@@ -12,7 +12,7 @@ from penstock._core import Limit
 from penstock._display import UNNAMED
 from penstock._validation import name_value
 from penstock.errors import LimitError
-from penstock.simulate.check import Change
+from penstock.simulate.check import changes
 from penstock.simulate.evaluator import Evaluator
 from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.table import Table
@@ -61,7 +61,7 @@ class Comparison(Table):
         self.parameters = tuple(settings[0])
 
     def changes(self, before: str, after: str) -> Table:
-        """Return a row for each client that only one of two limits denies, worst first.
+        """Return a row for each client that only one of two limits denies, newly denied ones first.
 
         Args:
             before: The label of a limit.
@@ -73,19 +73,11 @@ class Comparison(Table):
         >>> from penstock.simulate import Trace
         >>> limits = {"today": "1/second", "proposal": "2/second"}
         >>> print(compare(limits, Trace([0.0, 0.1], ["ada", "ada"])).changes("today", "proposal"))
-        Clients denied by only one
-        id   denied only by  denied
-        ada  today           1
+        Denied by only one of today and proposal
+        id   denied only by  events  denied  denied share
+        ada  today           2       1       50 %
         """
-        change = Change.of((before, self.simulations[before]), (after, self.simulations[after]))
-        rows = [
-            {"id": row["id"], "denied_only_by": label, "denied": row["denied"]}
-            for label, table in ((before, change.freed), (after, change.newly_denied))
-            for row in table.rows()
-        ]
-        rows.sort(key=lambda row: -row["denied"])
-        columns = ("id", "denied_only_by", "denied")
-        return Table.of_rows("Clients denied by only one", columns, rows)
+        return changes((before, self.simulations[before]), (after, self.simulations[after]))
 
     def plot(
         self,
@@ -138,7 +130,7 @@ class Comparison(Table):
             source=first[1].trace.name or "a trace",
             log=first[1].trace.skipped,
             recommendation=None if recommendation is None else ("Requests", recommendation),
-            changes=[Change.of(first, other) for other in others],
+            changes=[changes(first, other) for other in others],
         )
         return report.write(path)
 

@@ -32,7 +32,7 @@ from penstock.simulate.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.simulate.check import Change, Check
+    from penstock.simulate.check import Check
     from penstock.simulate.limit_result import LimitResult, PathLike
     from penstock.simulate.log.report import LogReport
     from penstock.simulate.recommendation import Recommendation
@@ -71,7 +71,7 @@ class Report:
         source: The source of the events.
         log: The counts of the log's lines, if the events are from a log.
         recommendation: A name for the limits file, and the recommended limits.
-        changes: For each pair of limits, the clients that are newly denied, and those freed.
+        changes: For each pair of limits, the clients that only one of them denies.
         check: Whether the limits deny more than they may; None if this was not asked.
     """
 
@@ -79,7 +79,7 @@ class Report:
     source: str
     log: LogReport | None = None
     recommendation: tuple[str, Recommendation] | None = None
-    changes: Sequence[Change] = ()
+    changes: Sequence[Table] = ()
     check: Check | None = None
 
     def write(self, path: PathLike) -> Path:
@@ -115,11 +115,7 @@ class Report:
             input=list(self._input()),
             recommended=self._recommended(),
             left_out=_left_out(self.log),
-            changes=[
-                _first_rows(table)
-                for change in self.changes
-                for table in (change.newly_denied, change.freed)
-            ],
+            changes=[_first_rows(table) for table in self.changes],
             problems=[] if self.check is None else self.check.problems(),
             is_checked=self.check is not None,
             foot=f"Created by penstock {penstock.__version__} with Python "
