@@ -293,12 +293,15 @@ def test_a_recommendation_that_fails_does_not_discard_the_result(
 
 
 def test_overrides_are_those_of_both_sides(short: str, command: Command, write: Write) -> None:
-    limits = write("one.yaml", "P: {burst: 2, count: 1, period: 1m}\n")
+    limits, other = (
+        write(name, "P: {burst: 2, count: 1, period: 1m}\n") for name in ("one.yaml", "two.yaml")
+    )
     own = write("own.yaml", "- P: {burst: 99, count: 99, period: 1m, ids: [192.0.2.1]}\n")
     replayed = ("replay", short, "--limits", limits)
-    assert denied(command, *replayed, "--overrides", own, "--compare", limits) == [0, 0]
-    assert len({each["title"] for each in command.json()["limits"]}) == 2
+    assert denied(command, *replayed, "--overrides", own, "--compare", other) == [0, 0]
     assert denied(command, *replayed, "--compare", f"{limits}+{own}") == [2, 0]
+    assert command.run(*replayed, "--compare", limits) == 2
+    assert "is compared already" in command.err
 
 
 def test_texts_and_files_are_compared(short: str, command: Command, write: Write) -> None:

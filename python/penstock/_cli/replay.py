@@ -284,11 +284,9 @@ def _selected(options: Namespace) -> list[SelectedLimit]:
             other = SelectedLimit(value, penstock.Limit.parse(value), first.name)
         else:
             other = select_limit(file, overrides if separator else options.overrides, name)
-        titles = {each.title for each in selected}
-        title, number = value, 2
-        while title in titles:
-            title, number = f"{value} ({number})", number + 1
-        selected.append(other._replace(title=title))
+        if value in {each.title for each in selected}:
+            raise CommandError(f"--compare {value}: this limit is compared already", WRONG_USE)
+        selected.append(other._replace(title=value))
     return selected
 
 
@@ -410,16 +408,17 @@ def _simulate(
         simulator.limit_result("" if is_single else each.title)
         for each, simulator in zip(selected, simulators, strict=True)
     ]
-    notes = [
-        f"{'' if is_single else f'{each.title}: '}{pluralize(simulator.invalid, 'event')} left out "
-        f"because the id is not valid for {each.name}, first {simulator.first_invalid!r}"
-        for each, simulator in zip(selected, simulators, strict=True)
-        if simulator.invalid
-    ]
-    notes += [
-        f"{'' if is_single else f'{each.title}: '}{pluralize(simulator.excess, 'event')} denied "
-        "because they cost more than the limit ever admits"
-        for each, simulator in zip(selected, simulators, strict=True)
-        if simulator.excess
-    ]
+    notes = []
+    for each, simulator in zip(selected, simulators, strict=True):
+        title = "" if is_single else f"{each.title}: "
+        if simulator.invalid:
+            notes.append(
+                f"{title}{pluralize(simulator.invalid, 'event')} left out because the id is not "
+                f"valid for {each.name}, first {simulator.first_invalid!r}"
+            )
+        if simulator.excess:
+            notes.append(
+                f"{title}{pluralize(simulator.excess, 'event')} denied because they cost more than "
+                "the limit ever admits"
+            )
     return results, notes

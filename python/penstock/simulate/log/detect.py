@@ -123,13 +123,13 @@ def detect_format(
         is_json_wrapped=inner is not None,
         directive=None if shape.directive is None else shape.directive.encode(),
     )
-    selected = Head(where, known, shape.rows).select(wanted, options)
+    slots, used, options = Head(where, known, shape.rows).select(wanted, options)
     after = f", after {pluralize(prefix, 'word')}" if prefix else ""
     return Detected(
         f"{shape.name}{after}{', in json-file' if inner is not None else ''}",
         shape.name,
-        selected.used,
-        lambda: shape.parser(selected.slots, selected.options),
+        used,
+        lambda: shape.parser(slots, options),
     )
 
 

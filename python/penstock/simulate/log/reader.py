@@ -474,8 +474,8 @@ def read_log(
         window=None if window is None else round(window * 1e9),
         ipv6_prefix=ipv6_prefix,
         conditions=[
-            (conditions.fields.index(each.field), each.is_negated, each.patterns)
-            for each in conditions.conditions
+            (conditions.fields.index(field), is_negated, patterns)
+            for field, is_negated, patterns in conditions.conditions
         ],
     )
     sources = find_sources(path)

@@ -187,20 +187,6 @@ def _name(option: str, name: object) -> str:
     raise LogError(f"{option} must be the name of a field, found {name!r}")
 
 
-class Selected(NamedTuple):
-    """The fields of a log that are read.
-
-    Attributes:
-        slots: Each field with its slot in the core.
-        used: The field that is used for each option.
-        options: The options of the parser.
-    """
-
-    slots: list[tuple[str, int]]
-    used: dict[str, str]
-    options: Options
-
-
 class Head(NamedTuple):
     """The beginning of a log.
 
@@ -214,8 +200,10 @@ class Head(NamedTuple):
     known: Sequence[str]
     rows: Sequence[Mapping[str, str]]
 
-    def select(self, wanted: FieldSelection, options: Options) -> Selected:
-        """Find the fields to read.
+    def select(
+        self, wanted: FieldSelection, options: Options
+    ) -> tuple[list[tuple[str, int]], dict[str, str], Options]:
+        """Return each field to read with its slot, the field for each option, and parser options.
 
         Args:
             wanted: What the caller passed.
@@ -253,7 +241,7 @@ class Head(NamedTuple):
         used: dict[str, str] = {}
         for option, _, _, shown in chosen:
             used[option] = f"{used[option]}, {shown}" if option in used else shown
-        return Selected([(field, slot) for _, field, slot, _ in chosen], used, options)
+        return [(field, slot) for _, field, slot, _ in chosen], used, options
 
     def _values(self, field: str) -> list[str]:
         return _present(field, self.rows)

@@ -23,30 +23,17 @@ _CONDITION: Final = re.compile(r"([^=!<>]+?)\s*(!=|>=|<|=)\s*(.*)", re.DOTALL)
 _CLASS: Final = re.compile(r"\dxx")
 
 
-class Condition(NamedTuple):
-    """A condition on a field.
-
-    Attributes:
-        field: The field.
-        is_negated: Whether no pattern may match.
-        patterns: Strings with `*` and `?`, one of which must match.
-    """
-
-    field: str
-    is_negated: bool
-    patterns: tuple[str, ...]
-
-
 class Where(NamedTuple):
     """Conditions of which all must hold.
 
     Attributes:
-        conditions: The conditions on fields.
+        conditions: The conditions on fields: each field, whether no pattern may match, and the
+            strings with `*` and `?`, one of which must match.
         start_ns: The first time; None for no bound.
         end_ns: The time before which events must be; None for no bound.
     """
 
-    conditions: tuple[Condition, ...]
+    conditions: tuple[tuple[str, bool, tuple[str, ...]], ...]
     start_ns: int | None
     end_ns: int | None
 
@@ -61,10 +48,10 @@ class Where(NamedTuple):
         Raises:
             LogError: A string is no condition.
 
-        >>> Where.parse("status=2xx,304").conditions[0].patterns
-        ('2??', '304')
+        >>> Where.parse("status=2xx,304").conditions
+        (('status', False, ('2??', '304')),)
         """
-        parsed: list[Condition] = []
+        parsed: list[tuple[str, bool, tuple[str, ...]]] = []
         bounds: dict[str, int] = {}
         for text in [conditions] if isinstance(conditions, str) else conditions:
             match = _CONDITION.fullmatch(text.strip())
@@ -86,13 +73,13 @@ class Where(NamedTuple):
                     part.replace("x", "?") if _CLASS.fullmatch(part) else part for part in patterns
                 ]
             field = "address" if field == "client" else field
-            parsed.append(Condition(field, operator == "!=", tuple(patterns)))
+            parsed.append((field, operator == "!=", tuple(patterns)))
         return cls(tuple(parsed), bounds.get(">="), bounds.get("<"))
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields of the conditions, each once."""
-        return tuple(dict.fromkeys(condition.field for condition in self.conditions))
+        return tuple(dict.fromkeys(field for field, _, _ in self.conditions))
 
     def in_time(self, times: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which times are within the bounds."""
