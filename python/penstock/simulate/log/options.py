@@ -62,7 +62,8 @@ def parse_zone(value: str | datetime.tzinfo) -> str:
     Raises:
         LogError: There is no such zone.
     """
-    name = value if isinstance(value, str) else _name_of(value)
+    # A fixed offset is written as UTC+05:30.
+    name = value if isinstance(value, str) else str(value).removeprefix("UTC") or "UTC"
     if name.upper() in _ZULU:
         name = "UTC"
     try:
@@ -82,15 +83,3 @@ def zone_info(name: str) -> datetime.tzinfo:
     if name[0] in "+-":
         return datetime.datetime.strptime(name, "%z").tzinfo or datetime.UTC
     return ZoneInfo(name)
-
-
-def _name_of(zone: datetime.tzinfo) -> str:
-    key = getattr(zone, "key", None)
-    if isinstance(key, str):
-        return key
-    offset = zone.utcoffset(None)
-    if offset is None:
-        raise LogError(f"tz must be a ZoneInfo or have a fixed offset, found {zone!r}")
-    east = abs(round(offset.total_seconds() / 60))
-    sign = "-" if offset.days < 0 else "+"
-    return f"{sign}{east // 60:02}:{east % 60:02}"
