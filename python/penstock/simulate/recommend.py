@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -100,7 +100,7 @@ def recommend(
     if not is_number(percentile, 0, 100):
         raise ValueError(f"percentile must be a number from 0 to 100, found {percentile!r}")
     evaluator = Evaluator(parse_limits(_DEFAULT if limits is None else limits), name)
-    families = _families(evaluator.default(), period)
+    models = _models(evaluator.default(), period)
     events = evaluator.by_bucket(as_trace(trace))
     is_left_out, unknown = match_clients(exclude, events.clients)
     if unknown:
@@ -110,15 +110,15 @@ def recommend(
         raise ValueError("trace must have at least one event that counts, found none")
     is_protected, not_found = match_clients(protect, counted.clients)
     found, refused = [], []
-    for family in families:
+    for model in models:
         try:
-            found.append(_candidates(counted, is_protected, family, percentile))
+            found.append(_candidates(counted, is_protected, model, percentile))
         except LimitError as error:
-            refused.append(f"{family.label}: {error}.")
+            refused.append(f"For the {_need(model)}: {error}.")
     if not found:
         raise ValueError("no limit can be recommended: " + " ".join(refused).rstrip("."))
     candidates, chosen = found[0]
-    if len(families) > 1:
+    if len(models) > 1:
         candidates, chosen = [rows[index] for rows, index in found], 0
     return Recommendation(
         candidates=tuple(candidates),
@@ -131,84 +131,76 @@ def recommend(
     )
 
 
-class _Family(NamedTuple):
-    """The limits of one period.
-
-    Attributes:
-        model: A limit with the algorithm, and with the parameters that stay, such as a zone.
-        label: The period in words.
-        period_ns: The period; 0 for requests in flight.
-    """
-
-    model: Limit
-    label: str
-    period_ns: int
-
-    @property
-    def has_burst(self) -> bool:
-        """Whether tokens at once are a parameter of their own."""
-        return _SHAPES[self.model.algorithm][0] is not None
-
-    def limit(self, burst: int, count: int) -> Limit:
-        """Return the limit with these parameters."""
-        values = (burst, count, f"{self.period_ns}ns")
-        names = zip(_SHAPES[self.model.algorithm], values, strict=True)
-        fields = {name: value for name, value in names if name is not None}
-        return Limit.from_fields(self.model.algorithm, {**self.model.fields(), **fields})
-
-    def largest(self, count: int) -> Limit:
-        """Return the limit with the largest burst for a count; without a burst, the largest count.
-
-        Only numbers that are one less than a power of two are tried.
-        """
-        facts = self.model.describe()
-        if facts is not None and facts["evenly_spaced"]:
-            # Its level is not known from what remains. It needs no more than a token bucket.
-            return self._replace(model=_DEFAULT).largest(count)
-        most = 2**62 - 1
-        while True:
-            try:
-                return self.limit(most, count if self.has_burst else most)
-            except LimitError:
-                if most == 1:
-                    raise
-                most >>= 1
-
-
-def _families(default: Limit | None, period: Any) -> list[_Family]:
-    """Return the family of limits for each period that is asked for."""
+def _models(default: Limit | None, period: Any) -> list[Limit]:
+    """Return the smallest limit of each period that is asked for."""
     model = default if default is not None and default.algorithm in _SHAPES else _DEFAULT
-    fields, facts = model.fields(), model.describe()
-    own = _SHAPES[model.algorithm][2]
-    if own is None and period is not None:
-        raise ValueError(f"the period of {describe_limit(model)} stays; omit period=")
-    if facts is None:
-        return [_Family(model, "requests in flight", 0)]
+    smallest, own = _sized(model, 1, 1), _SHAPES[model.algorithm][2]
+    if period is None:
+        return [smallest]
     if own is None:
-        return [_Family(model, str(fields["period"]), facts["interval_ns"])]
-    given = fields[own] if period is None else period
-    given = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+        raise ValueError(f"the period of {describe_limit(model)} stays; omit period=")
+    is_list = isinstance(period, Iterable) and not isinstance(period, str)
+    given = list(period) if is_list else [period]
     if not 1 <= len(given) <= _MAX_PERIODS:
         raise ValueError(f"period must have 1 to {_MAX_PERIODS} values, found {len(given)}")
-    periods = [parse_span(each, "period") for each in given]
-    return [_Family(model, format_duration(each), each) for each in periods]
+    periods = [f"{parse_span(each, 'period')}ns" for each in given]
+    fields = smallest.fields()
+    return [Limit.from_fields(model.algorithm, {**fields, own: each}) for each in periods]
+
+
+def _sized(model: Limit, burst: int, count: int) -> Limit:
+    """Return a limit with a burst, if its algorithm has one, and a count."""
+    at_once, per_period, _ = _SHAPES[model.algorithm]
+    sizes = {per_period: count} if at_once is None else {at_once: burst, per_period: count}
+    return Limit.from_fields(model.algorithm, {**model.fields(), **sizes})
+
+
+def _largest(model: Limit, count: int | None = None) -> Limit:
+    """Return the limit with the largest burst for a count, or with the largest count.
+
+    Only numbers that are one less than a power of two are tried.
+    """
+    facts = model.describe()
+    if facts is not None and facts["evenly_spaced"]:
+        # Its level is not known from what remains. It needs no more than a token bucket.
+        period = f"{facts['refill_interval_ns']}ns"
+        model = Limit.token_bucket(burst=1, count=1, period=period)
+    most = 2**62 - 1
+    while True:
+        try:
+            return _sized(model, most, count or most)
+        except LimitError:
+            if most == 1:
+                raise
+            most >>= 1
+
+
+def _need(model: Limit) -> str:
+    """Return what clients need a limit for, such as `busiest minute`."""
+    facts = model.describe()
+    if facts is None:
+        return "most in flight"
+    if _SHAPES[model.algorithm][2] is None:
+        return f"busiest {model.fields()['period']}"
+    return f"busiest {format_duration(facts['refill_interval_ns'])}"
 
 
 def _candidates(
-    trace: Trace, is_protected: NDArray[np.bool_], family: _Family, percentile: float
+    trace: Trace, is_protected: NDArray[np.bool_], model: Limit, percentile: float
 ) -> tuple[list[Candidate], int]:
     """Return the limits of one period from strict to lenient, and the index of the one to choose.
 
     Raises:
         LimitError: The trace is too short for the period, or no limit admits what clients need.
     """
-    _check_length(trace, "the period", family.period_ns)
-    if family.has_burst:
+    has_burst, facts = _SHAPES[model.algorithm][0] is not None, model.describe()
+    period_ns = 0 if facts is None else facts["refill_interval_ns"]
+    _check_length(trace, "the period", period_ns)
+    if has_burst:
         times, codes, costs, _ = trace.arrays
-        busiest = _core.busiest(times, codes, costs, len(trace.clients), family.period_ns)
-        most = np.asarray(busiest)
+        most = np.asarray(_core.busiest(times, codes, costs, len(trace.clients), period_ns))
     else:
-        most, _ = _tally(family.largest(1), trace)
+        most, _ = _tally(_largest(model), trace)
     # A limit that suffices for protected clients suffices for others that need no more.
     is_far = _far(most, ~is_protected) & (most > most[is_protected].max(initial=0))
     rest = ~is_far
@@ -228,17 +220,17 @@ def _candidates(
         burst, count = 1, size(most)
         count = count if count <= _EXACT else _round_up(count)
         try:
-            if family.has_burst:
-                burst = _round_up(size(_tally(family.largest(count), trace)[0]))
-            limit = family.limit(burst, count)
+            if has_burst:
+                burst = _round_up(size(_tally(_largest(model, count), trace)[0]))
+            limit = _sized(model, burst, count)
             facts = limit.describe()
             if facts is not None:
                 refill_ns = facts["at_once"] * facts["refill_interval_ns"] // facts["refill_count"]
                 _check_length(trace, "the time in which a bucket refills", refill_ns)
         except LimitError as error:
             return error
-        unit = f"busiest {family.label}" if family.period_ns else "most in flight"
-        return Candidate(limit, label, count, unit, most, is_far, _tally(limit, trace)[1])
+        denied = _tally(limit, trace)[1]
+        return Candidate(limit, label, count, _need(model), most, is_far, denied)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         found = list(pool.map(candidate, groups))
