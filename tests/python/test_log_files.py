@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from sample_log import write_access_log
 
-from penstock.simulate import Simulator, Trace, simulate
+from penstock.simulate import Trace
 from penstock.simulate.log import LogError, LogReader, read_log
 from penstock.simulate.log.source import Source, read_ahead
 
@@ -253,16 +253,6 @@ def test_reader_may_be_closed_early(tmp_path: Path) -> None:
     reader.close()
     assert list(reader) == []
     assert "events of" in repr(reader)
-
-
-def test_parts_are_decided_as_the_whole(tmp_path: Path) -> None:
-    path = write_access_log(tmp_path / "a.log", events=20_000, clients=300)
-    whole = simulate("5/minute", Trace.from_log(path))
-    simulator = Simulator("5/minute")
-    parts = read_log(path, chunk_events=999)
-    allowed = np.concatenate([simulator.feed(part) for part in parts])
-    assert np.array_equal(allowed, whole.allowed)
-    assert 0 < simulator.summary().denied < 20_000
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:

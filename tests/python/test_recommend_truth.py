@@ -70,12 +70,6 @@ def test_what_no_limit_for_one_client_stops_is_said() -> None:
         assert f"of {clients:,} clients sent 9" in sentence
 
 
-def test_a_day_shows_no_limit_for_each_day() -> None:
-    for name in "AB":
-        with pytest.raises(ValueError, match="within a quarter"):
-            recommend(trace_of(name), "1d")
-
-
 def test_a_protected_crowd_is_not_denied_anything() -> None:
     trace = trace_of("E")
     assert share_denied(trace, simulate(recommended("E").limit, trace).allowed, "crowd") > 0.5

@@ -117,16 +117,6 @@ def test_json_has_stable_keys(command: Command, limits: str, stricter: str, log:
     assert sorted(alone) == ["first_ns", "last_ns", "limits", "log", "source"]
 
 
-def test_limits_are_compared_side_by_side(
-    command: Command, limits: str, stricter: str, log: str
-) -> None:
-    arguments = ["--limits", limits, "--name", "Pages", "--compare", stricter]
-    assert command.run("replay", log, *arguments) == 0
-    (row,) = (line for line in command.out.splitlines() if line.startswith("limit "))
-    assert "Pages: 30 per minute, 60 at once" in row
-    assert "Pages: 10 per minute, 20 at once" in row
-
-
 def test_overrides_and_field_options_apply(command: Command, limits: str, write: Write) -> None:
     overrides = write("own.yaml", "- Pages: {burst: 1, count: 1, period: 1h, ids: [ada]}\n")
     log = write("app.jsonl", json_lines("time,user\n" + "1795000000,ada\n" * 5))
@@ -304,10 +294,20 @@ def test_overrides_are_those_of_both_sides(short: str, command: Command, write: 
     assert "is compared already" in command.err
 
 
-def test_texts_and_files_are_compared(short: str, command: Command, write: Write) -> None:
+def test_texts_and_files_are_compared_side_by_side(
+    short: str, command: Command, write: Write
+) -> None:
     limits = write("one.yaml", "P: {burst: 2, count: 1, period: 1m}\n")
     compared = ("--limit", "1/minute", "--compare", limits, "--compare", "3/minute")
     assert denied(command, "replay", short, *compared) == [3, 2, 1]
+    assert command.run("replay", short, *compared) == 0
+    (row,) = (line for line in command.out.splitlines() if line.startswith("limit "))
+    assert re.split("  +", row) == [
+        "limit",
+        "1 per minute",
+        "P: 1 per minute, 2 at once",
+        "3 per minute",
+    ]
 
 
 def test_an_invalid_id_is_counted_and_does_not_end_the_replay(

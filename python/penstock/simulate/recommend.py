@@ -114,9 +114,9 @@ def recommend(
         try:
             found.append(_candidates(counted, is_protected, model, percentile))
         except LimitError as error:
-            refused.append(f"For the {_need(model)}: {error}.")
+            refused.append(f"{_need(model)}: {error}.")
     if not found:
-        raise ValueError("no limit can be recommended: " + " ".join(refused).rstrip("."))
+        raise ValueError(" ".join(refused).rstrip("."))
     candidates, chosen = found[0]
     if len(models) > 1:
         candidates, chosen = [rows[index] for rows, index in found], 0
