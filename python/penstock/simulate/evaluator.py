@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -16,7 +16,7 @@ from penstock.messages import describe_limit, explain_limit
 from penstock.simulate.ids import Codes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
 
@@ -44,7 +44,7 @@ class Evaluator:
         name: The limit's name; may be None if there is only one.
     """
 
-    limits: Limit | Limits | Mapping[str, Limit | str]
+    limits: Limit | Limits
     name: str | None
 
     def columns(self, trace: Trace, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -90,7 +90,7 @@ class Evaluator:
     def described(self) -> tuple[str, str]:
         """The limit and what it admits, without overrides.
 
-        >>> Evaluator({"Orders": "100/minute"}, None).described[0]
+        >>> Evaluator(Limits({"Orders": "100/minute"}), None).described[0]
         'Orders: 100 per minute'
         """
         default = self.default()
@@ -112,8 +112,7 @@ class Evaluator:
         """Return the limit of clients without an override; None if it is unlimited."""
         if isinstance(self.limits, Limit):
             return self.limits
-        limits = self.limits if isinstance(self.limits, Limits) else Limits(dict(self.limits))
-        return limits.default(self.limit_name or "")
+        return self.limits.default(self.limit_name or "")
 
 
 class LimitFeed:
@@ -216,18 +215,22 @@ class _BucketIds(Sequence[str]):
         return list, (list(self),)
 
 
-def parse_limits(limits: AnyLimits) -> Limit | Limits | Mapping[str, Limit | str]:
-    """Parse a rate string; return other limits as they are.
+def parse_limits(limits: AnyLimits) -> Limit | Limits:
+    """Parse rate strings.
 
     Raises:
-        LimitError: The string is no limit.
+        LimitError: A string is no limit.
     """
     if isinstance(limits, str) and limits.endswith((".yaml", ".yml")):
         raise LimitError(
             f"limits must be a limit such as '100/minute', found {limits!r}; "
             f"for a file, pass Limits.load({limits!r})"
         )
-    return Limit.parse(limits) if isinstance(limits, str) else limits
+    if isinstance(limits, str):
+        return Limit.parse(limits)
+    if isinstance(limits, Mapping) and not isinstance(limits, Limits):
+        return Limits(limits)
+    return limits
 
 
 def _describe(limit: Limit) -> str:
