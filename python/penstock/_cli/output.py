@@ -114,23 +114,12 @@ def _source(report: Report) -> _Grid:
 
 
 def _totals(results: Sequence[LimitResult]) -> _Grid:
-    columns = [_numbers(result) for result in results]
+    columns = [result.summary.facts() for result in results]
     rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
     if len(results) == 1:
         return _Grid(rows)
     rows.insert(0, ("limit", *(result.limit for result in results)))
     return _Grid(rows, ("", *(result.title for result in results)))
-
-
-def _numbers(result: LimitResult) -> dict[str, str]:
-    numbers = {
-        name: format_value(name, value)
-        for name, value in result.summary.to_dict().items()
-        if value is not None
-    }
-    share = numbers.pop("denied_share")
-    numbers["denied"] += f" ({share})"
-    return {column_label(name): text for name, text in numbers.items()}
 
 
 def _table(table: Table) -> _Grid:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.simulate.format import format_value
+from penstock.simulate.format import column_label, format_value
 
 if TYPE_CHECKING:
     import os
@@ -53,16 +53,15 @@ class Summary:
         """Return the numbers by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<18} {value}" for name, value in self._rows())
-
-    def _rows(self) -> list[tuple[str, str]]:
+    def facts(self) -> dict[str, str]:
+        """Return the known numbers as they are shown, by their headings."""
         numbers = self.to_dict().items()
-        return [
-            (name.replace("_", " "), format_value(name, value))
-            for name, value in numbers
-            if value is not None
-        ]
+        shown = {name: format_value(name, value) for name, value in numbers if value is not None}
+        shown["denied"] += f" ({shown.pop('denied_share')})"
+        return {column_label(name): text for name, text in shown.items()}
+
+    def __str__(self) -> str:
+        return "\n".join(f"{heading:<18} {text}" for heading, text in self.facts().items())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
