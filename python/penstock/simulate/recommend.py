@@ -249,7 +249,8 @@ def _without(trace: Trace, is_left_out: NDArray[np.bool_]) -> Trace:
     is_kept = (counts > 0) & ~is_left_out
     if is_kept.all():
         return trace
-    kept = trace[is_kept[trace.client_indices]]
+    loses_events = counts[is_left_out].any()
+    kept = trace[is_kept[trace.client_indices]] if loses_events else trace
     numbers = np.cumsum(is_kept, dtype=np.uint32) - np.uint32(1)
     ids = [trace.clients[index] for index in np.flatnonzero(is_kept).tolist()]
     return kept.with_codes(Codes(numbers[kept.client_indices], ids))
