@@ -16,7 +16,7 @@ from penstock.messages import describe_limit, explain_limit
 from penstock.simulate.ids import Codes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from numpy.typing import NDArray
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 NUMBERS: Final = ("remaining", "retry_after_ns", "reset_after_ns")
 """The columns of a simulation, except `allowed`."""
-
-PART: Final = 1 << 17
-"""Events that are evaluated together for totals only: their columns fit into the cache."""
 
 INVALID: Final = 2**32 - 1
 """The number of a client whose id is not valid."""
@@ -59,19 +56,6 @@ class Evaluator:
         """
         feed = LimitFeed(self)
         return feed.by_bucket(trace, feed.number(trace))
-
-    def parts(self, trace: Trace) -> Iterator[tuple[Trace, dict[str, NDArray[Any]]]]:
-        """Evaluate a sorted trace part by part.
-
-        Yield the events of each part by their buckets, as `by_bucket` does, and the columns
-        `allowed` and `retry_after_ns`.
-        """
-        feed = LimitFeed(self)
-        for first in range(0, len(trace), PART):
-            part = trace[first : first + PART]
-            numbers = feed.number(part)
-            columns = feed.evaluate(part, numbers, ["retry_after_ns"])
-            yield feed.by_bucket(part, numbers), columns
 
     def bucket_of(self, id: str) -> tuple[str, Limit]:
         """Return an id as `by_bucket` spells it, and the limit of its bucket."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from penstock._display import pluralize
 from penstock.simulate.bucket import bucket_of
-from penstock.simulate.evaluator import NUMBERS
+from penstock.simulate.evaluator import NUMBERS, LimitFeed
 from penstock.simulate.format import format_value
 from penstock.simulate.ids import as_text
 from penstock.simulate.totals import Accumulator, WithTotals
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from penstock.simulate.limit_result import Bucket, LimitResult, PathLike
     from penstock.simulate.recommendation import Recommendation
     from penstock.simulate.trace import Trace
+
+
+# Events that are evaluated together for totals only: their columns fit into the cache.
+_PART: Final = 1 << 17
 
 
 class Simulation(WithTotals):
@@ -73,9 +77,10 @@ class Simulation(WithTotals):
 
     def _totals(self) -> Accumulator:
         if self._accumulator is None:
-            accumulator = Accumulator()
-            for part, columns in self._evaluator.parts(self.trace):
-                accumulator.add(part, columns)
+            feed, accumulator = LimitFeed(self._evaluator), Accumulator()
+            for first in range(0, len(self.trace), _PART):
+                part = self.trace[first : first + _PART]
+                accumulator.add(feed, part, feed.number(part))
             self._accumulator = accumulator
         return self._accumulator
 
@@ -111,9 +116,6 @@ class Simulation(WithTotals):
         if len(mine) == 0:
             raise KeyError(f"the trace has no event of {name!r}")
         return bucket_of(name, limit, trace.take(mine), self._column("allowed")[mine])
-
-    def _describe(self) -> tuple[str, str]:
-        return self._evaluator.described
 
     def plot(self, id: AnyId | None = None, *, ax: Axes | None = None) -> Any:
         """Plot arrivals, allowed and denied events over time, and one bucket.

@@ -119,8 +119,7 @@ class Simulator(WithTotals):
         numbers = self._feed.number(part, skip_invalid=self._skip_invalid)
         if self._skip_invalid and numbers is not None and (numbers == INVALID).any():
             part, numbers = self._without_invalid(part, numbers)
-        result = self._feed.evaluate(part, numbers, ["retry_after_ns"])
-        self._accumulator.add(self._feed.by_bucket(part, numbers), result)
+        result = self._accumulator.add(self._feed, part, numbers)
         # All other denied events have a time at which they would be admitted.
         never = ~result["allowed"] & (result["retry_after_ns"] == 0)
         self.excess += int(np.count_nonzero(never))
@@ -128,9 +127,6 @@ class Simulator(WithTotals):
 
     def _totals(self) -> Accumulator:
         return self._accumulator
-
-    def _describe(self) -> tuple[str, str]:
-        return self._evaluator.described
 
     def _without_invalid(
         self, part: Trace, numbers: NDArray[np.uint32]

@@ -11,11 +11,12 @@ from penstock.simulate.limit_result import Bins, LimitResult, Summary
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from numpy.typing import NDArray
 
+    from penstock.simulate.evaluator import Evaluator, LimitFeed
     from penstock.simulate.trace import Trace
 
 
@@ -60,11 +61,23 @@ class Accumulator:
         self.last_ns = 0
         self.has_durations = False
 
-    def add(self, trace: Trace, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Add the decisions on a sorted trace, none of them earlier than those already added."""
-        if len(trace) == 0:
-            return
-        allowed = columns["allowed"]
+    def add(
+        self, feed: LimitFeed, part: Trace, numbers: NDArray[np.uint32] | None
+    ) -> dict[str, NDArray[Any]]:
+        """Evaluate the next events, and add the decisions.
+
+        Args:
+            feed: The limit.
+            part: The events, sorted, and none of them earlier than those already added.
+            numbers: What `feed.number` returned for them.
+
+        Returns:
+            The columns `allowed` and `retry_after_ns`.
+        """
+        columns = feed.evaluate(part, numbers, ["retry_after_ns"])
+        if len(part) == 0:
+            return columns
+        trace = feed.by_bucket(part, numbers)
         times, codes, costs, durations = trace.arrays
         if self.first_ns is None:
             self.first_ns = int(times[0])
@@ -74,21 +87,20 @@ class Accumulator:
             times,
             codes,
             costs,
-            np.ascontiguousarray(allowed).view(np.uint8),
-            np.ascontiguousarray(columns["retry_after_ns"]),
+            columns["allowed"].view(np.uint8),
+            columns["retry_after_ns"],
             durations,
         )
         self.has_durations = durations is not None
+        return columns
 
 
 class WithTotals:
-    """The totals of decisions that were counted."""
+    """The totals of decisions on a limit that were counted."""
+
+    _evaluator: Evaluator
 
     def _totals(self) -> Accumulator:
-        raise NotImplementedError
-
-    def _describe(self) -> tuple[str, str]:
-        """Return the limit, and what it admits."""
         raise NotImplementedError
 
     def summary(self) -> Summary:
@@ -160,7 +172,7 @@ class WithTotals:
         max_bins = min(_MAX_BINS, max(_MIN_BINS, summary.events // 4))
         start_ns, width_ns, arrivals, denied = totals.counts.bins(max_bins)
         names = [*(name for name, _ in _WAITS), _LONGER]
-        limit, admits = self._describe()
+        limit, admits = self._evaluator.described
         return LimitResult(
             title=title,
             limit=limit,
