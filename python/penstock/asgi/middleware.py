@@ -134,7 +134,7 @@ class PenstockMiddleware:
             client = scope.get("client")
             visit = scope[VISIT_KEY] = AsgiVisit(scope, client[0] if client else None)
             visit.limiter, visit.outer, visit.send_on = limiter, outer, send
-            visit.has_started = False
+            visit.has_started, visit.reader = False, None
             send = visit.send
         try:
             limits = self._limits

@@ -12,7 +12,7 @@ from penstock.asgi.request import AsgiRequest
 from penstock.asgi.response import STARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from penstock._core import Decision, Limiter
     from penstock.asgi.request import Message, Scope, Send
@@ -33,21 +33,23 @@ class AsgiVisit(Visit):
         outer: The visit under another limiter, of a middleware further outside; `None` for none.
         has_started: Whether the response has started.
         send_on: Sends a message on to the server.
+        reader: Makes the request, if it is not just that of the scope.
     """
 
-    __slots__ = ("has_started", "limiter", "outer", "send_on")
+    __slots__ = ("has_started", "limiter", "outer", "reader", "send_on")
 
     # Set by the middleware: a constructor of this class would be one call more for each request.
     has_started: bool
     limiter: Limiter
     outer: AsgiVisit | None
+    reader: Callable[[], AsgiRequest] | None
     send_on: Send
 
     may_block: ClassVar[bool] = False
 
     def read(self) -> AsgiRequest:
         """Return the request."""
-        return AsgiRequest(self.native)
+        return AsgiRequest(self.native) if self.reader is None else self.reader()
 
     # Not `async def`, which would cost one coroutine more for each message.
     def send(self, message: Message) -> Awaitable[None]:
@@ -102,7 +104,7 @@ class AsgiVisit(Visit):
         if self.entered is not None or self.slots:
             self.finished()
         # They refer to the scope, which refers to this visit.
-        self.entered = self.cached_request = None
+        self.entered = self.cached_request = self.reader = None
 
 
 def visit_of(scope: Scope, limiter: Limiter) -> AsgiVisit | None:
