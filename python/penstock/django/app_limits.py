@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from asgiref.sync import sync_to_async
@@ -180,9 +181,8 @@ class DjangoLimits(RouteTable):
         place = self.add(key, route, *own)
         if place.limits is not None and view_class is not None:
             rules = [limit.rule for limit in place.limits.limits]
-            place = self.compiled[key] = place._replace(
-                needs_user=waits_for_user(view_class, rules)
-            )
+            needs_user = waits_for_user(view_class, rules)
+            place = self.compiled[key] = replace(place, needs_user=needs_user)
         return place
 
     def _defer(self, place: PlaceLimits, visit: DjangoVisit) -> RouteLimits | None:

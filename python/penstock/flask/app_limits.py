@@ -261,7 +261,8 @@ class FlaskLimits(RouteTable):
             return None
         visit = visit_of(native)
         if not visit.is_decided:
-            further, visit.covered, _ = self._limits_for_request(limits, native)
+            place = self._limits_for_request(limits, native)
+            further, visit.covered = place.limits, place.covered
         elif limits in visit.covered:
             # Already evaluated with the class's limits. A second call of the method counts again.
             visit.covered = ()
