@@ -357,8 +357,7 @@ def _proceed(outcome: Outcome | None, scope: Scope, visit: AsgiVisit) -> None:
     Raises:
         RequestRefused: The outcome refuses it.
     """
-    # As `store_decision`, with one call less.
-    scope.setdefault("state", {})["penstock"] = visit.decision
+    store_decision(scope, visit.decision)
     if outcome is not None and outcome.refusal is not None:
         raise RequestRefused(outcome)
 
