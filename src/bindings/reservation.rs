@@ -416,13 +416,16 @@ impl Reservation {
             self.handle.check_open().inspect_err(|_| self.progress.reopen())?;
         }
         match self.handle.end(py, &endings, waits) {
-            // Slots are returned later, or expire.
+            // The caller may end it again, so nothing else must.
             Err(error) if !has_slots => {
                 self.progress.fail(&error);
-                Err(error.into())
+                return Err(error.into());
             }
-            _ => Ok(true),
+            // Slots are returned later, or expire.
+            Err(error) => self.handle.retry(py, endings, &error),
+            Ok(()) => {}
         }
+        Ok(true)
     }
 }
 

@@ -151,21 +151,22 @@ impl LimiterHandle {
         if endings.is_empty() {
             return Ok(());
         }
-        let ended = if waits || !self.core.store().may_wait() {
+        if waits || !self.core.store().may_wait() {
             self.run(py, |core| core.end_all(endings))
         } else if self.core.store().remote().is_some() {
             self.submit_endings(endings.into(), || {});
             Ok(())
         } else {
             self.try_end(py, endings)
-        };
-        if let Err(error) = &ended
-            && let CallError::Store(error) = &**error
-        {
-            self.slots.retry(endings.into(), error, self.core.clock().now());
+        }
+    }
+
+    /// Executes ends with the next renewal that have failed, unless the store may have executed them.
+    pub(crate) fn retry(self: &Arc<Self>, py: Python<'_>, endings: Endings, error: &CallError) {
+        if let CallError::Store(error) = error {
+            self.slots.retry(endings, error, self.core.clock().now());
             self.plan_renewal(py);
         }
-        ended
     }
 
     fn try_end(

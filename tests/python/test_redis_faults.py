@@ -596,6 +596,42 @@ def test_a_reload_applies_to_a_waiter_that_is_being_charged(start_server: StartS
             limiter.close()
 
 
+@pytest.mark.parametrize(("end", "left"), [("cancel", 100), ("release", 60)])
+def test_an_end_that_fails_is_repeated_by_its_caller_alone(
+    start_server: StartServer, end: str, left: int
+) -> None:
+    server, clock = start_server(), penstock.ManualClock(start=1_000_000_000)
+    with (
+        Proxy(server.port) as proxy,
+        Limiter({"Tokens": "100/day"}, f"{proxy.url}?{PATIENT}", clock) as limiter,
+    ):
+
+        def is_unavailable() -> bool:
+            try:
+                limiter.peek("Tokens", "ada")
+            except penstock.StoreError as error:
+                return isinstance(error, penstock.StoreUnavailable)
+            return False
+
+        reservation = limiter.reserve_all([("Tokens", "ada", 10)])
+        if end == "release":
+            reservation.settle("Tokens", 40)
+        proxy.is_refusing = True
+        proxy.cut_all()
+        wait_until(is_unavailable, "no call reaches the server")
+        for _ in range(3):
+            with pytest.raises(penstock.StoreUnavailable):
+                getattr(reservation, end)()
+        proxy.is_refusing = False
+        wait_until(lambda: not is_unavailable(), "the server answers")
+        clock.advance(10)
+        assert limiter.peek("Tokens", "ada").remaining == 90
+        assert getattr(reservation, end)()
+        assert limiter.spend("Tokens", "ada", 20).remaining == left - 20
+        clock.advance(10)
+        assert limiter.peek("Tokens", "ada").remaining == left - 20
+
+
 def test_metrics_show_a_server_that_fails(start_server: StartServer) -> None:
     from prometheus_client import CollectorRegistry  # noqa: PLC0415  only here
 
