@@ -37,7 +37,7 @@ impl LimiterHandle {
         now: Timestamp,
     ) -> HeldSlotKey {
         let id = bound.entry().canonical(id).unwrap_or(id.into());
-        let added = self.slots.add(bound, &id, cost, lease, self.due_at(now));
+        let added = self.core.hold(&self.slots, bound, &id, cost, lease, self.due_at(now));
         self.renew_added(py, added)
     }
 
@@ -49,7 +49,8 @@ impl LimiterHandle {
         answered: AnsweredAll,
     ) -> Acquired {
         let now = self.due_at(answered.now);
-        let slots = self.slots.hold_all(&transactions, &answered, now).into_iter();
+        let slots = self.core.hold_all(&self.slots, &transactions, &answered, now);
+        let slots = slots.into_iter();
         let slots = slots.map(|slot| slot.map(|slot| self.renew_added(py, slot))).collect();
         Acquired { transactions, answered, slots, decided: None }
     }

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from loops import NoThreads
 from programs import is_so_in_a_child
+from redis_servers import wait_until
+from tcp_proxy import Proxy
 from waiters import left
 
 import penstock
@@ -23,6 +25,7 @@ from penstock import AsyncLimiter, Limiter, ManualClock, Transaction
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from conftest import StartServer
     from redis_servers import Server
 
     from penstock.types import AnyTransaction
@@ -248,6 +251,67 @@ def test_reloads_change_the_count_and_the_lease(limiter: Limiter, clock: ManualC
     assert not limiter.reserve("Calls", "ada")
     assert second.release()
     assert left(limiter, "Calls") == [1]
+
+
+@pytest.mark.parametrize(("before", "after"), [("30s", "2s"), ("30s", "10s"), ("2s", "24h")])
+@pytest.mark.parametrize("age", [1, 9, 29, 40])
+def test_a_reload_of_the_lease_forgets_no_running_request(
+    limiter: Limiter, clock: ManualClock, before: str, after: str, age: float
+) -> None:
+    limiter.reload({"Calls": f"2 in flight, lease {before}"})
+    # The epoch begins with the first, so that of the second may be over under the new lease.
+    first = limiter.reserve("Calls", "ada")
+    clock.advance(age)
+    second = limiter.reserve("Calls", "ada")
+    assert first.release()
+    limiter.reload({"Calls": f"1 in flight, lease {after}"})
+    for _ in range(20):
+        assert not limiter.reserve("Calls", "ada")
+        clock.advance(1)
+    assert second.release()
+
+
+def test_slots_that_were_taken_under_several_leases_are_held_under_the_last(
+    limiter: Limiter, clock: ManualClock
+) -> None:
+    held = []
+    for lease in ["30s", "2s", "10s"]:
+        limiter.reload({"Calls": f"4 in flight, lease {lease}"})
+        held.append(limiter.reserve("Calls", "ada"))
+        clock.advance(70)
+    limits = limiter.limits
+    for seconds in range(100, 130):
+        limiter.reload({"Calls": "5/minute"})
+        clock.advance(seconds)
+        limiter.reload(limits)
+        assert left(limiter, "Calls") == [1]
+    while held:
+        assert held.pop().release()
+    assert left(limiter, "Calls") == [4]
+
+
+def test_a_slot_that_is_taken_during_a_reload_of_the_lease_is_renewed(
+    start_server: StartServer, clock: ManualClock
+) -> None:
+    server = start_server()
+    with (
+        Proxy(server.port) as proxy,
+        Limiter({"Calls": "1 in flight"}, f"{proxy.url}?deadline=20s", clock) as limiter,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        short = limiter.limits | {"Calls": "1 in flight, lease 2s"}
+        proxy.hold()
+        taking = pool.submit(limiter.reserve, "Calls", "ada")
+        assert proxy.is_holding_one.wait(20)
+        reloading = pool.submit(limiter.reload, short)
+        wait_until(lambda: limiter.limits == short, "limits are replaced")
+        proxy.resume()
+        reservation = taking.result(20)
+        reloading.result(20)
+        for _ in range(20):
+            clock.advance(1)
+            assert not limiter.reserve("Calls", "ada")
+        assert reservation.release()
 
 
 def test_a_lower_count_forgets_no_running_request(limiter: Limiter, clock: ManualClock) -> None:

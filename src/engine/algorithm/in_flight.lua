@@ -43,7 +43,10 @@ decide_by[#decide_by + 1] = function(key, found, verb, cost, count, epoch, lease
         -- As in the epoch in which they were taken: the value ends when they expire.
         start, current, previous = start - epoch, previous, 0
       end
-    elseif not is_current then
+    elseif is_current then
+      -- Written under a shorter lease: it would expire too early.
+      changes = memory < lasts
+    else
       if is_previous then
         previous = previous - min(cost, previous)
       end

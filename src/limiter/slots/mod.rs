@@ -39,8 +39,8 @@ struct HeldSlot {
     lease: Lease,
     /// When they were taken, on the limiter's clock.
     taken: Timestamp,
-    /// When they were taken or renewed.
-    since: Timestamp,
+    /// When they are renewed; [`Timestamp::MAX`] for never.
+    due: Timestamp,
     terms: Terms,
     /// Whether a renewal is under way. The release then follows it, under the new lease.
     is_renewing: bool,
@@ -48,7 +48,7 @@ struct HeldSlot {
 }
 
 /// What a limit says about the renewal of its slots.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Terms {
     /// Half the lease: the age at which they are renewed.
     renewed_every: Nanos,
@@ -62,6 +62,16 @@ impl Terms {
         let max_hold = slots.and_then(InFlight::max_hold).unwrap_or(Nanos::MAX);
         Terms { renewed_every: Nanos::clamped(lease.get() / 2), max_hold }
     }
+
+    /// Returns when slots that were taken at `taken` are renewed, if the lease makes that `due`.
+    fn renewal(self, taken: Timestamp, due: Timestamp) -> Timestamp {
+        if due < taken.saturating_add(self.max_hold) { due } else { Timestamp::MAX }
+    }
+
+    /// Returns when slots that were taken at `taken` are renewed next, after a renewal at `since`.
+    fn next(self, taken: Timestamp, since: Timestamp) -> Timestamp {
+        self.renewal(taken, since.saturating_add(self.renewed_every))
+    }
 }
 
 /// The place of held slots in the list. It is never that of others, in this process or its children.
@@ -72,13 +82,6 @@ pub struct HeldSlotKey {
 }
 
 impl HeldSlot {
-    /// Returns when they are renewed; [`Timestamp::MAX`] for never.
-    fn due(&self) -> Timestamp {
-        let due = self.since.saturating_add(self.terms.renewed_every);
-        let until = self.taken.saturating_add(self.terms.max_hold);
-        if due < until { due } else { Timestamp::MAX }
-    }
-
     #[inline(always)]
     fn release(self) -> Ending {
         let HeldSlot { limit, id, cost, lease, .. } = self;
@@ -128,7 +131,7 @@ struct SlotList {
 impl SlotList {
     #[inline(always)]
     fn insert(&mut self, slot: HeldSlot) -> AddedSlot {
-        let is_earlier = self.plan(slot.due());
+        let is_earlier = self.plan(slot.due);
         let turn = self.next_turn;
         self.next_turn += 1;
         let index = match self.free.pop() {
@@ -176,34 +179,6 @@ impl SlotList {
 }
 
 impl OpenSlots {
-    /// Adds slots that were taken at `now`.
-    pub fn add(
-        &self,
-        limit: &Arc<BoundLimit>,
-        id: &str,
-        cost: i64,
-        lease: Lease,
-        now: Timestamp,
-    ) -> AddedSlot {
-        self.insert(limit, id, cost, lease, now, Terms::of(limit.slots_for(id)))
-    }
-
-    /// Adds the slots that a reservation of several transactions has taken; `None` for each other one.
-    pub fn hold_all(
-        &self,
-        transactions: &[Transaction],
-        answered: &AnsweredAll,
-        now: Timestamp,
-    ) -> SmallVec<[Option<AddedSlot>; 1]> {
-        let parts = transactions.iter().zip(&answered.parts).map(|(one, part)| {
-            let lease = one.limit.entry().lease(Verb::Reserve, &one.id, one.cost, &part.answer);
-            let lease = lease.filter(|_| part.answer.allowed() && one.kind != Kind::Check)?;
-            let id = one.limit.canonical(&one.id).ok()?;
-            Some(self.add(&one.limit, &id, one.cost, lease, now))
-        });
-        parts.collect()
-    }
-
     #[inline]
     fn insert(
         &self,
@@ -215,14 +190,14 @@ impl OpenSlots {
         terms: Terms,
     ) -> AddedSlot {
         let (limit, id) = (Arc::clone(limit), id.into());
-        let (is_renewing, is_ended) = (false, false);
+        let (is_renewing, is_ended, due) = (false, false, terms.next(taken, taken));
         self.open().insert(HeldSlot {
             limit,
             id,
             cost,
             lease,
             taken,
-            since: taken,
+            due,
             terms,
             is_renewing,
             is_ended,
@@ -282,13 +257,19 @@ impl OpenSlots {
         self.open().plan(now.saturating_add(FIRST_PAUSE));
     }
 
-    /// Applies the leases of new limits.
-    fn on_reload(&self, snapshot: &Snapshot) {
+    /// Applies new limits. Slots whose lease has changed are due: under a shorter one, their epoch may be
+    /// over.
+    fn on_reload(&self, snapshot: &Snapshot, now: Timestamp) {
         for slot in self.open().places.iter_mut().filter_map(|(_, slot)| slot.as_mut()) {
-            if let Ok(limit) = snapshot.limit(slot.limit.entry().name().as_str())
-                && let Some(slots) = limit.slots_for(&slot.id)
-            {
-                slot.terms = Terms::of(Some(slots));
+            let Ok(active) = snapshot.limit(slot.limit.entry().name().as_str()) else { continue };
+            let Some(slots) = active.slots_for(&slot.id) else { continue };
+            // All slots of a bucket are held under one limit, also after a reload to a rate.
+            if active.canonical(&slot.id).is_ok_and(|id| *id == *slot.id) {
+                slot.limit = Arc::clone(active);
+            }
+            let terms = Terms::of(Some(slots));
+            if terms != slot.terms {
+                (slot.terms, slot.due) = (terms, terms.renewal(slot.taken, now));
             }
         }
     }
@@ -299,7 +280,7 @@ impl OpenSlots {
         let mut open = self.open();
         let has_failed = !self.failed.lock().is_empty();
         let retry = has_failed.then(|| now.saturating_add(FIRST_PAUSE));
-        let due = open.iter().map(|(_, slot)| slot.due()).filter(|&due| due < Timestamp::MAX);
+        let due = open.iter().map(|(_, slot)| slot.due).filter(|&due| due < Timestamp::MAX);
         // A clock may have been set back.
         let paused_until = open.paused_until.min(now.saturating_add(MAX_PAUSE));
         open.planned = due.chain(retry).min().map(|next| next.max(paused_until));
@@ -347,9 +328,58 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let slot = lease.map(|lease| {
             let terms = Terms::of(call.resolved.limit().slots());
             // Due by the limiter's clock, which may differ from the store's.
-            slots.insert(bound, &call.resolved.id, cost, lease, taken, terms)
+            let added = slots.insert(bound, &call.resolved.id, cost, lease, taken, terms);
+            self.with_active_terms(added, bound, slots)
         });
         self.conclude(call, answer, answered);
         Ok(slot)
+    }
+
+    /// Adds slots that were taken at `now` to `slots`.
+    pub fn hold(
+        &self,
+        slots: &OpenSlots,
+        limit: &Arc<BoundLimit>,
+        id: &str,
+        cost: i64,
+        lease: Lease,
+        now: Timestamp,
+    ) -> AddedSlot {
+        let added = slots.insert(limit, id, cost, lease, now, Terms::of(limit.slots_for(id)));
+        self.with_active_terms(added, limit, slots)
+    }
+
+    /// Adds the slots that a reservation of several transactions has taken to `slots`; `None` for each
+    /// other transaction.
+    pub fn hold_all(
+        &self,
+        slots: &OpenSlots,
+        transactions: &[Transaction],
+        answered: &AnsweredAll,
+        now: Timestamp,
+    ) -> SmallVec<[Option<AddedSlot>; 1]> {
+        let parts = transactions.iter().zip(&answered.parts).map(|(one, part)| {
+            let lease = one.limit.entry().lease(Verb::Reserve, &one.id, one.cost, &part.answer);
+            let lease = lease.filter(|_| part.answer.allowed() && one.kind != Kind::Check)?;
+            let id = one.limit.canonical(&one.id).ok()?;
+            Some(self.hold(slots, &one.limit, &id, one.cost, lease, now))
+        });
+        parts.collect()
+    }
+
+    /// Applies the lease of the active limit to slots that were added under `limit`, which a reload may have
+    /// replaced while the store was asked.
+    #[inline]
+    fn with_active_terms(
+        &self,
+        added: AddedSlot,
+        limit: &BoundLimit,
+        slots: &OpenSlots,
+    ) -> AddedSlot {
+        let is_replaced = limit.generation != self.generation();
+        if is_replaced {
+            slots.on_reload(&self.snapshot(), self.clock().now());
+        }
+        AddedSlot { is_earlier: added.is_earlier || is_replaced, ..added }
     }
 }

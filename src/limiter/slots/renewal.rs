@@ -45,7 +45,7 @@ impl OpenSlots {
     /// of a store does not answer must not keep back the others.
     fn due(&self, now: Timestamp) -> Vec<HeldSlotKey> {
         let mut open = self.open();
-        let due = open.iter().filter(|(_, slot)| slot.due() <= now);
+        let due = open.iter().filter(|(_, slot)| slot.due <= now);
         let mut due: Vec<_> = due.map(|(key, _)| key).collect();
         open.rounds = open.rounds.wrapping_add(1);
         if !due.is_empty() {
@@ -74,7 +74,11 @@ impl OpenSlots {
         let slot = open.place(key)?.as_mut()?;
         slot.is_renewing = false;
         if let Some((lease, since)) = renewed {
-            (slot.lease, slot.since) = (lease, since);
+            slot.lease = lease;
+            // Else the lease has changed meanwhile.
+            if slot.due <= since {
+                slot.due = slot.terms.next(slot.taken, since);
+            }
         }
         if slot.is_ended { open.remove(key).map(HeldSlot::release) } else { None }
     }
@@ -132,7 +136,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// Renews slots under the leases of new limits. May wait.
     pub fn renew_after_reload(&self, slots: &OpenSlots) -> Option<Timestamp> {
-        slots.on_reload(&self.snapshot());
+        slots.on_reload(&self.snapshot(), self.clock().now());
         self.renew(slots)
     }
 

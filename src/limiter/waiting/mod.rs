@@ -554,7 +554,7 @@ impl<W: Clone> WaitingRoom<W> {
         let decided = answered.clone().decided(&transactions);
         let Some(index) = decided.binding.filter(|_| !decided.decision.allowed) else {
             let now = limiter.clock().now();
-            let slots = self.slots.hold_all(&transactions, &answered, now);
+            let slots = limiter.hold_all(&self.slots, &transactions, &answered, now);
             driven.plans_renewal |= slots.iter().flatten().any(|added| added.is_earlier);
             let slots = slots.into_iter().map(|added| added.map(|added| added.key)).collect();
             return Ok(Verdict::Taken(Acquired { transactions, answered, slots, decided: None }));
