@@ -307,6 +307,13 @@ impl Snapshot {
     pub fn limit(&self, name: &str) -> Result<&Arc<BoundLimit>, Failure> {
         self.by_name.get(name).ok_or_else(|| unknown_limit(&self.registry, name))
     }
+
+    /// Returns the limit with the buckets of `entry`: a limit with a number may have another name now.
+    pub(super) fn limit_with_buckets_of(&self, entry: &Entry) -> Option<&Arc<BoundLimit>> {
+        let has_buckets = |bound: &&Arc<BoundLimit>| bound.entry.prefix() == entry.prefix();
+        let named = self.by_name.get(entry.name()).filter(has_buckets);
+        named.or_else(|| self.by_name.values().find(has_buckets))
+    }
 }
 
 /// Returns a function that computes how long a state must be kept under the limits that a reload has

@@ -290,6 +290,45 @@ def test_slots_that_were_taken_under_several_leases_are_held_under_the_last(
     assert left(limiter, "Calls") == [4]
 
 
+def numbered(**numbers: tuple[int, str]) -> penstock.Limits:
+    """Return limits of one slot with numbers and leases."""
+    return penstock.Limits.parse(
+        "\n".join(
+            f"{name}: {{algorithm: in-flight, count: 1, lease: {lease}, number: {number}}}"
+            for name, (number, lease) in numbers.items()
+        )
+    )
+
+
+@pytest.mark.parametrize("lease", ["30s", "2s", "24h"])
+def test_a_slot_is_held_in_the_bucket_of_its_number(
+    limiter: Limiter, clock: ManualClock, lease: str
+) -> None:
+    limiter.reload(numbered(One=(1, "30s"), Two=(2, "30s")))
+    one, two = limiter.reserve("One", "ada"), limiter.reserve("Two", "ada")
+    clock.advance(25)
+    limiter.reload(numbered(Two=(1, lease), Three=(2, lease)))
+    for _ in range(70):
+        assert left(limiter, "Two", "Three") == [0, 0]
+        clock.advance(1)
+    assert one.release()
+    assert left(limiter, "Two", "Three") == [1, 0]
+    assert two.release()
+    assert left(limiter, "Two", "Three") == [1, 1]
+
+
+def test_a_slot_is_returned_to_the_bucket_from_which_it_was_taken(limiter: Limiter) -> None:
+    former = limiter.limits
+    held = limiter.reserve("Exports", "ada")
+    limiter.reload(numbered(Exports=(7, "2s")))
+    other = limiter.reserve("Exports", "ada")
+    assert held.release()
+    assert left(limiter, "Exports") == [0]
+    assert other.release()
+    limiter.reload(former)
+    assert left(limiter, "Exports") == [1]
+
+
 def test_a_slot_that_is_taken_during_a_reload_of_the_lease_is_renewed(
     start_server: StartServer, clock: ManualClock
 ) -> None:

@@ -45,7 +45,7 @@ impl Ending {
         snapshot: &'a Snapshot,
     ) -> Result<Resolved<'a>, Failure> {
         if matches!(self.verb, Verb::Release(_) | Verb::Renew(_))
-            && let Ok(active) = snapshot.limit(self.limit.entry().name().as_str())
+            && let Some(active) = snapshot.limit_with_buckets_of(self.limit.entry())
             && let Ok(resolved) = self.resolve(active)
             && matches!(resolved.limit(), Limit::Slots(_))
         {

@@ -261,7 +261,8 @@ impl OpenSlots {
     /// over.
     fn on_reload(&self, snapshot: &Snapshot, now: Timestamp) {
         for slot in self.open().places.iter_mut().filter_map(|(_, slot)| slot.as_mut()) {
-            let Ok(active) = snapshot.limit(slot.limit.entry().name().as_str()) else { continue };
+            let active = snapshot.limit_with_buckets_of(slot.limit.entry());
+            let Some(active) = active else { continue };
             let Some(slots) = active.slots_for(&slot.id) else { continue };
             // All slots of a bucket are held under one limit, also after a reload to a rate.
             if active.canonical(&slot.id).is_ok_and(|id| *id == *slot.id) {
