@@ -60,6 +60,10 @@ class Handler(BaseHTTPRequestHandler):
             with contextlib.suppress(ConnectionError):
                 self.wfile.write(b"llo")
             return
+        if self.path == "/broken":
+            self.wfile.write(b"he")
+            self.close_connection = True
+            return
         self.wfile.write(b"hello")
 
     do_GET = do_PUT = do_POST = answer  # noqa: N815  the parent's names
@@ -481,23 +485,42 @@ def test_a_retry_and_a_failure_to_send_return_the_slot(
     assert limiter.peek("Calls", "127.0.0.1").remaining == 1
 
 
-@pytest.mark.parametrize("client_class", IN_TASKS)
-def test_a_cancelled_request_returns_its_slot(
-    client_class: type[InTask], make_limiter: MakeLimiter, address: str
+def test_a_response_that_breaks_before_its_retry_returns_the_slot(
+    client_class: type[Client], make_limiter: MakeLimiter, address: str
 ) -> None:
     limiter = make_limiter(LIMITS)
+    Handler.answers = [(503, {"Retry-After": "1"})]
+    broken = (OSError, httpx.HTTPError, httpx2.HTTPError, aiohttp.ClientError)
+    with pytest.raises(broken) as caught:
+        client_class(limiter, BOTH, retries=1).statuses(get(address, "/broken"), waits=False)
+    # While the exception refers to the response.
+    assert caught.tb is not None
+    assert limiter.peek("Calls", "127.0.0.1").remaining == 1
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("client_class", IN_TASKS)
+def test_a_cancelled_request_returns_its_slot(
+    client_class: type[InTask], make_limiter: MakeLimiter, address: str, retries: int
+) -> None:
+    limiter = make_limiter(LIMITS)
+    # Read before a retry, or by the client.
+    Handler.answers = [(503, {})]
 
     async def main() -> None:
-        async with client_class(limiter, "Calls").open() as client:
+        async with client_class(limiter, "Calls", retries=retries).open() as client:
             task = asyncio.create_task(client_class(limiter).ask(client, *get(address, "/slow")))
             assert await asyncio.to_thread(Handler.has_arrived.wait, 30)
+            for _ in range(20):
+                await turn_over()
             assert limiter.peek("Calls", "127.0.0.1").remaining == 0
             task.cancel()
-            with pytest.raises(asyncio.CancelledError):
+            with pytest.raises(asyncio.CancelledError) as caught:
                 await task
+            assert caught.tb is not None
+            assert limiter.peek("Calls", "127.0.0.1").remaining == 1
 
     asyncio.run(main())
-    assert limiter.peek("Calls", "127.0.0.1").remaining == 1
 
 
 def test_limit_that_has_become_one_on_requests_in_flight_sends_nothing(

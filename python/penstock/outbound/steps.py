@@ -186,8 +186,14 @@ class Pace:
                 return response
             if deadline_ns is not None and due_ns > deadline_ns:
                 return response
-            # Frees the connection during the wait.
-            yield ("read", response)
+            try:
+                # Frees the connection during the wait.
+                yield ("read", response)
+            except BaseException:
+                # The caller does not get the response, and cannot close it.
+                if reservation is not None:
+                    reservation.release_nowait()
+                raise
 
     def _send(self, reservation: Reservation | None) -> _Steps:
         """Send a request; return the response, which ends the reservation."""
