@@ -58,6 +58,12 @@ async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     return await asyncio.get_running_loop().run_in_executor(None, call_now)
 
 
+async def _to_the_end(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Make a call that may wait, in a thread, also if its caller is cancelled before it begins."""
+    call_now = functools.partial(call, *args, **kwargs)
+    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, call_now))
+
+
 async def _here(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Make a call that never waits."""
     return call(*args, **kwargs)
@@ -312,7 +318,7 @@ class AsyncReservation:
     ) -> None:
         self._reserve: Final = reserve
         self._may_wait: Final = may_wait
-        self._run: Final = _in_thread if may_wait else _here
+        self._run: Final = _to_the_end if may_wait else _here
         self._reservation: Reservation | None = None
 
     def __await__(self) -> Generator[Any, None, Self]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loops import NoThreads
+from loops import NoThreads, turn_over
 from programs import is_so_in_a_child
 from redis_servers import wait_until
 from tcp_proxy import Proxy
@@ -594,6 +594,28 @@ def test_a_coroutine_reserves_without_a_thread(limiter: Limiter) -> None:
 
     asyncio.run(main())
     assert left(limiter, "Tokens", "Calls") == [998, 2]
+
+
+@pytest.mark.parametrize("end", ["release", "cancel"])
+def test_an_end_is_executed_although_its_task_is_cancelled(limiter: Limiter, end: str) -> None:
+    busy = threading.Event()
+
+    async def main() -> penstock.AsyncReservation:
+        loop = asyncio.get_running_loop()
+        executor = ThreadPoolExecutor(1)
+        loop.set_default_executor(executor)
+        reservation = await AsyncLimiter(limiter).reserve("Calls", "ada")
+        executor.submit(busy.wait)
+        task = asyncio.create_task(getattr(reservation, end)())
+        await turn_over()
+        task.cancel()
+        await asyncio.wait([task])
+        busy.set()
+        return reservation
+
+    reservation = asyncio.run(main())
+    assert left(limiter, "Calls") == [2]
+    assert not reservation.reservation.release()
 
 
 def renewal_threads() -> int:
