@@ -190,11 +190,16 @@ class RouteLimits:
                     answer, is_ahead = None, False
             if isinstance(step, Outcome):
                 step = self._conclude(step).merge_earlier(earlier)
-        if self.watch.is_awake and earlier is None:
-            is_refused = isinstance(step, Outcome) and (step.refusal or step.is_degraded)
-            self.watch.look(visit.request, step.entries, () if is_refused else self.limits)
-        if isinstance(step, Outcome) and step is not earlier:
-            self._report(step)
+        try:
+            if self.watch.is_awake and earlier is None:
+                is_refused = isinstance(step, Outcome) and (step.refusal or step.is_degraded)
+                self.watch.look(visit.request, step.entries, () if is_refused else self.limits)
+            if isinstance(step, Outcome) and step is not earlier:
+                self._report(step)
+        except BaseException:
+            # Such as a timeout of gevent in a callable: nothing else knows of the slots.
+            _release(step.slots)
+            raise
         return step
 
     def _first(
@@ -306,8 +311,7 @@ class RouteLimits:
                 is_left_out = entry[0].is_shadow_deferred
                 parts.append((yield "one", entry) if is_left_out else next(decided))
         except BaseException:
-            for reservation in slots:
-                reservation.release_nowait()
+            _release(slots)
             raise
         denied = _blocked_parts(parts, [*zip(blocks, decided, strict=True)]) if blocks else {}
         return whole, slots, parts, denied
@@ -434,6 +438,12 @@ class RouteLimits:
                 return outcome.refuse("request", MALFORMED_ID)
             case _:
                 return outcome.refuse("request", MISSING_ID)
+
+
+def _release(slots: HeldSlots) -> None:
+    """Return the slots of a request that is not decided."""
+    for reservation in slots:
+        reservation.release_nowait()
 
 
 def take(limiter: Limiter, steps: Steps) -> Outcome | Allowed:

@@ -226,15 +226,17 @@ class Visit:
             head: The head of the response; `None` if one is still to come.
         """
         outcome = self.entered
-        if outcome is not None and outcome.needs_response:
-            if entered is None:
-                outcome.refund_all()
-            else:
-                entered.refund()
+        try:
+            if outcome is not None and outcome.needs_response:
+                if entered is None:
+                    outcome.refund_all()
+                else:
+                    entered.refund()
+                if head is not None:
+                    outcome.settle(head)
+        finally:
             if head is not None:
-                outcome.settle(head)
-        if head is not None:
-            self.release()
+                self.release()
 
     async def failed_async(self, entered: Outcome | None = None, head: Any = _ERROR) -> None:
         """Do the same as `failed` on an event loop."""

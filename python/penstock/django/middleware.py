@@ -71,15 +71,20 @@ class PenstockMiddleware:
             visit.finished()
             raise
         app_limits = conf.current()
-        if visit.deferred is not None:
-            response = app_limits.finish_deferred(response, request, visit)
-        elif not visit.is_decided:
-            # Its view was not reached.
-            refusal = app_limits.enter_route(request, visit, after_view=True)
-            if refusal is not None:
-                response.close()
-                response = refusal
-        return app_limits.apply_headers(response, request, visit)
+        try:
+            if visit.deferred is not None:
+                response = app_limits.finish_deferred(response, request, visit)
+            elif not visit.is_decided:
+                # Its view was not reached.
+                refusal = app_limits.enter_route(request, visit, after_view=True)
+                if refusal is not None:
+                    response.close()
+                    response = refusal
+            return app_limits.apply_headers(response, request, visit)
+        except BaseException:
+            # A callable of the application has failed, or was stopped.
+            visit.finished()
+            raise
 
     async def _serve_async(self, request: HttpRequest, visit: DjangoVisit) -> HttpResponseBase:
         try:
@@ -93,18 +98,22 @@ class PenstockMiddleware:
                 visit.finished(may_block=False)
             raise
         app_limits = conf.current()
-        if visit.deferred is not None:
-            finish, may_block = app_limits.finish_deferred, app_limits.may_wait
-            response = await on_loop(finish, response, request, visit, may_block=may_block)
-        elif not visit.is_decided:
-            refusal = await app_limits.enter_route_async(request, visit, after_view=True)
-            if refusal is not None:
-                response.close()
-                response = refusal
-        may_block = app_limits.may_wait and visit.is_open
-        return await on_loop(
-            app_limits.apply_headers, response, request, visit, may_block=may_block
-        )
+        try:
+            if visit.deferred is not None:
+                finish, may_block = app_limits.finish_deferred, app_limits.may_wait
+                response = await on_loop(finish, response, request, visit, may_block=may_block)
+            elif not visit.is_decided:
+                refusal = await app_limits.enter_route_async(request, visit, after_view=True)
+                if refusal is not None:
+                    response.close()
+                    response = refusal
+            may_block = app_limits.may_wait and visit.is_open
+            return await on_loop(
+                app_limits.apply_headers, response, request, visit, may_block=may_block
+            )
+        except BaseException:
+            visit.finished(may_block=False)
+            raise
 
     def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         """Apply default limits to a view without limits of its own."""

@@ -274,10 +274,12 @@ class FlaskLimits(RouteTable):
     def _enter(self, limits: RouteLimits, visit: FlaskVisit) -> Outcome | None:
         if not visit.is_decided and visit.native.get(MIDDLEWARE_KEY) is not None:
             visit.take_over(limits.limiter)
-        outcome = visit.enter(limits)
-        if visit.slots and VISIT_KEY in visit.native:
-            # Whatever becomes of the response, `wsgi_app` ends the request.
-            visit.native[VISIT_KEY] = visit
+        try:
+            outcome = visit.enter(limits)
+        finally:
+            if visit.slots and VISIT_KEY in visit.native:
+                # Whatever becomes of the response, `wsgi_app` ends the request.
+                visit.native[VISIT_KEY] = visit
         if outcome is not None:
             if outcome.refusal is not None:
                 raise refusal_error(self.guard, outcome)

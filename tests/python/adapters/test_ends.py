@@ -44,6 +44,7 @@ import penstock
 import penstock.asgi
 import penstock.django
 import penstock.fastapi
+import penstock.wsgi
 from penstock.django.drf import PenstockMixin, PenstockThrottle
 from penstock.identity import by_address
 
@@ -247,6 +248,38 @@ def test_slot_is_returned(
     if end == "the view raises":
         site.pass_errors_on()
         serve_each(site.application(), limiter, is_wsgi=driver.is_wsgi)
+
+
+@pytest.mark.parametrize("error", [Failure, Timeout])
+@pytest.mark.parametrize("name", ["on_decision", "deduct_when", "cost_from_response"])
+def test_slot_is_returned_if_a_callable_fails(
+    serve: Serve,
+    driver: type[Driver],
+    limiter: penstock.Limiter,
+    name: str,
+    error: type[BaseException],
+) -> None:
+    def fail(*_: object) -> Any:
+        raise error
+
+    options: dict[str, Any] = {name: fail}
+    of_site, of_limits = (options, {}) if name == "on_decision" else ({}, options)
+    site = serve(Route("/", (limited("Exports", "Rate", **of_limits),)), **of_site)
+    serve_each(site.application(), limiter, is_wsgi=driver.is_wsgi)
+
+
+@pytest.mark.parametrize("error", [Failure, Timeout])
+@pytest.mark.parametrize("name", ["id", "cost", "exempt_when"])
+@only(lambda driver: driver.is_wsgi)
+def test_slot_of_a_middleware_is_returned_if_a_callable_fails(
+    serve: Serve, limiter: penstock.Limiter, name: str, error: type[BaseException]
+) -> None:
+    def fail(*_: object) -> Any:
+        raise error
+
+    site = serve(Route("/", (limited("Rate", **{name: fail}),)))
+    app = penstock.wsgi.PenstockMiddleware(site.application(), limiter, limit="Exports")
+    serve_each(app, limiter, is_wsgi=True)
 
 
 def in_middleware(limiter: penstock.Limiter, view: Any, sockets: Any) -> Any:
