@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.django.request import DjangoVisit
 
 _VISITS_KEY: Final = "penstock.visits"
-"""The key of a scope under which the visits are stored that the server's task ends."""
+"""The key of a scope for the visits that the server's task ends; `None` is stored after that."""
 
 
 def watch_request(http: HttpRequest, visit: DjangoVisit) -> None:
@@ -30,6 +30,8 @@ def watch_request(http: HttpRequest, visit: DjangoVisit) -> None:
     Django closes a request with the last response, whichever middleware made it. Under ASGI there
     may be no response, or an unclosed one: if the client leaves, or the server cannot send. So the
     visit also ends with the server's task, and with the task that sends the response if that fails.
+    It always ends with the latter if the server's was cancelled before, because Django goes on, and
+    does not close the response.
     """
     own = vars(http)
     if isinstance(own.get("close"), _Close):
@@ -38,14 +40,17 @@ def watch_request(http: HttpRequest, visit: DjangoVisit) -> None:
     scope = getattr(http, "scope", None)
     if scope is None:
         return
-    scope.get(_VISITS_KEY, []).append(visit)
+    visits = scope.get(_VISITS_KEY, [])
+    if visits is not None:
+        visits.append(visit)
     try:
         task = asyncio.current_task()
     except RuntimeError:
         # A thread, for which the server's task waits.
         return
     if task is not None:
-        task.add_done_callback(partial(_end_failed, visit))
+        end = partial(_end_all, [visit]) if visits is None else partial(_end_failed, visit)
+        task.add_done_callback(end)
 
 
 class _Close:
@@ -70,21 +75,27 @@ class _Close:
 def ends_with_thread(http: HttpRequest) -> bool:
     """Return whether a cancelled request goes on in a thread, which the server's task awaits."""
     match = http.resolver_match
-    is_noted = _VISITS_KEY in getattr(http, "scope", ())
+    is_noted = getattr(http, "scope", {}).get(_VISITS_KEY) is not None
     return is_noted and match is not None and not iscoroutinefunction(match.func)
 
 
 def _note_task(*, scope: dict[str, Any], **_: Any) -> Awaitable[None]:
     """Have the server's task end the visits of a request."""
-    visits = scope[_VISITS_KEY] = []
+    scope[_VISITS_KEY] = []
     task = asyncio.current_task()
     if task is not None:
-        task.add_done_callback(partial(_end_all, visits))
+        task.add_done_callback(partial(_end_with_server, scope))
     return _nothing()
 
 
 async def _nothing() -> None:
     pass
+
+
+def _end_with_server(scope: dict[str, Any], task: object) -> None:
+    visits: list[DjangoVisit] = scope[_VISITS_KEY]
+    scope[_VISITS_KEY] = None
+    _end_all(visits, task)
 
 
 def _end_all(visits: list[DjangoVisit], _: object) -> None:

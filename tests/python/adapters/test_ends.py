@@ -28,6 +28,7 @@ from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from fastapi import Depends, FastAPI
 from guards import PEER
+from loops import turn_over
 from rest_framework.views import APIView
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -424,6 +425,7 @@ class Around:
 
     sync_capable = async_capable = True
     header: ClassVar[str]
+    gate: ClassVar[asyncio.Event | None] = None
 
     def __init__(self, get_response: Any) -> None:
         self.get_response = get_response
@@ -436,6 +438,8 @@ class Around:
         return self.act(request, self.get_response(request))
 
     async def serve(self, request: Any) -> Any:
+        if self.gate is not None:
+            await self.gate.wait()
         return self.act(request, await self.get_response(request))
 
     def act(self, request: Any, response: Any) -> Any:
@@ -597,6 +601,38 @@ def test_slot_is_returned_by_django_under_asgi(
             await serve_and_check(app, limiter, leave, fields)
 
     asyncio.run(serve_each())
+
+
+@pytest.mark.parametrize("end", ["a response", "a stream", "the view raises"])
+@pytest.mark.parametrize("place", [place for place in PLACES if "async" in place])
+def test_slot_that_a_cancelled_request_takes_is_returned_by_django(
+    site: DjangoSite,
+    limiter: penstock.Limiter,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    end: str,
+) -> None:
+    # Django goes on with a request whose task the server has cancelled.
+    set_up(site, limiter, place, DJANGO[end][0], Outer)
+    app = ASGIHandler()
+
+    async def main() -> None:
+        gate = asyncio.Event()
+        monkeypatch.setattr(Outer, "gate", gate)
+        task = asyncio.ensure_future(serve_asgi(app))
+        await turn_over(20)
+        of_server, of_django = (
+            next(one for one in asyncio.all_tasks() if name in repr(one))
+            for name in ("ASGIHandler.__call__", "process_request")
+        )
+        of_server.cancel()
+        await task
+        gate.set()
+        await asyncio.wait([of_django])
+        await penstock.AsyncLimiter(limiter).peek("Exports", PEER)
+        assert await asyncio.to_thread(is_free, limiter)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("outer", [Outer, SyncOuter], ids=["all", "sync outside"])
