@@ -610,8 +610,9 @@ class Reservation:
     `bool(reservation)` is whether they were allowed. As a context manager, with `with` or `async
     with`, a denied reservation raises `RateLimited` on entry. At the end of the block, slots are
     given back, and tokens that were not settled stay spent at the estimate; an exception refunds
-    them. A reservation that is dropped without an end issues a `ResourceWarning`: its tokens stay
-    spent, and its slots are given back. In a process that was forked off, it has no effect.
+    them. It is for one block: entered again, or after its end, it raises `ReservationError`. A
+    reservation that is dropped without an end issues a `ResourceWarning`: its tokens stay spent,
+    and its slots are given back. In a process that was forked off, it has no effect.
 
     Examples:
         >>> clock = penstock.ManualClock()

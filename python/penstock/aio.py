@@ -310,7 +310,8 @@ class AsyncReservation:
             await reservation.settle(450)
 
     A denied reservation raises `RateLimited` on entry. At the end of the body, slots are given
-    back, and tokens that were not settled stay spent; if it raises, they are refunded.
+    back, and tokens that were not settled stay spent; if it raises, they are refunded. A
+    reservation is for one body.
     """
 
     def __init__(
@@ -320,13 +321,20 @@ class AsyncReservation:
         self._may_wait: Final = may_wait
         self._run: Final = _to_the_end if may_wait else _here
         self._reservation: Reservation | None = None
+        self._is_reserving = False
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._take().__await__()
 
     async def _take(self) -> Self:
         if self._reservation is None:
-            self._reservation = await self._reserve()
+            if self._is_reserving:
+                raise ReservationError("another task awaits the reservation; make one for each")
+            self._is_reserving = True
+            try:
+                self._reservation = await self._reserve()
+            finally:
+                self._is_reserving = False
         return self
 
     @property

@@ -154,7 +154,7 @@ class StoreTimeout(StoreError):
 
 
 class ReservationError(Error, RuntimeError):
-    """The reservation was settled or cancelled before."""
+    """The reservation was settled, cancelled or used for a block before."""
 
 
 class RateLimited(Error):

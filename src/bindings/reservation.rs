@@ -140,6 +140,8 @@ pub(crate) struct Reservation {
     /// What was taken; empty if it was denied.
     parts: Parts,
     progress: Progress,
+    /// Whether a block has begun with it.
+    is_entered: AtomicBool,
     /// Whether a call has tried to end it.
     is_handled: AtomicBool,
     /// The forks of the process that reserved. A child process has nothing to return.
@@ -154,8 +156,9 @@ impl Reservation {
         parts: Parts,
     ) -> Reservation {
         let (handle, decision) = (Arc::clone(handle), Mutex::new(None));
-        let (progress, is_handled) = (Progress::new(), AtomicBool::new(false));
-        Reservation { handle, data, decision, parts, progress, is_handled, forks: forks() }
+        let (progress, is_entered) = (Progress::new(), AtomicBool::new(false));
+        let (is_handled, forks) = (AtomicBool::new(false), forks());
+        Reservation { handle, data, decision, parts, progress, is_entered, is_handled, forks }
     }
 
     /// Creates a reservation for the answer to one call, which has taken `slot`.
@@ -381,10 +384,16 @@ impl Reservation {
     /// Begins a block, which raises `RateLimited` if the reservation is denied.
     #[inline]
     pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<()> {
-        if self.data.allowed() {
-            return Ok(());
+        if !self.data.allowed() {
+            return Decision::raise_if_denied(&self.decision(py)?);
         }
-        Decision::raise_if_denied(&self.decision(py)?)
+        // Relaxed: it orders no other access.
+        if self.is_entered.load(Ordering::Relaxed) || self.progress.stage() != Stage::Open {
+            let message = "the reservation was used before; make a new one for each block";
+            return Err(raise("ReservationError", message));
+        }
+        self.is_entered.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Ends a block that raised `exception`, which is `None` if it did not raise.

@@ -596,6 +596,40 @@ def test_a_coroutine_reserves_without_a_thread(limiter: Limiter) -> None:
     assert left(limiter, "Tokens", "Calls") == [998, 2]
 
 
+def test_a_reservation_is_for_one_block(limiter: Limiter) -> None:
+    reservation = limiter.reserve("Exports", "ada")
+    with reservation:
+        with pytest.raises(penstock.ReservationError), reservation:
+            raise AssertionError
+        assert left(limiter, "Exports") == [0]
+    released = limiter.reserve("Exports", "ada")
+    assert released.release()
+    for ended in (reservation, released):
+        with pytest.raises(penstock.ReservationError), ended:
+            raise AssertionError
+
+
+def test_a_reservation_is_for_one_task(limiter: Limiter) -> None:
+    shared = AsyncLimiter(limiter)
+    running: list[int] = []
+
+    async def run(reservation: penstock.AsyncReservation) -> None:
+        async with reservation:
+            running.append(0)
+            await turn_over()
+            assert left(limiter, "Calls") == [1]
+
+    async def main() -> list[BaseException | None]:
+        reservation = shared.reserve("Calls", "ada")
+        tasks = (run(reservation) for _ in range(3))
+        return [*await asyncio.gather(*tasks, run(reservation), return_exceptions=True)]
+
+    outcomes = asyncio.run(main())
+    assert len(running) == outcomes.count(None) == 1
+    assert sum(isinstance(one, penstock.ReservationError) for one in outcomes) == 3
+    assert left(limiter, "Calls") == [2]
+
+
 @pytest.mark.parametrize("end", ["release", "cancel"])
 def test_an_end_is_executed_although_its_task_is_cancelled(limiter: Limiter, end: str) -> None:
     busy = threading.Event()
