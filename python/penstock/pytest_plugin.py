@@ -173,7 +173,8 @@ def penstock_clock(pytestconfig: pytest.Config) -> Iterator[ManualClock]:
     Limiters that are created without a clock during the test use it, in any thread, and so do the
     limits of Django's settings, with full buckets. Other existing limiters do not, unless the
     option `penstock_clock` is `manual`; if requests of the test use one, and the test moves the
-    clock, the test fails.
+    clock, the test fails. A limiter that is created on this clock needs a store of its own, such
+    as `memory://`.
     """
     clock = pytestconfig.stash[_clock]
     if clock is not None:

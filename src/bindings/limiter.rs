@@ -11,9 +11,9 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::BoundLimit;
-use crate::bindings::clock::{SystemClock, clock_of, default_clock};
+use crate::bindings::clock::{ManualClock, SystemClock, clock_of, default_clock};
 use crate::bindings::decision::{Decision, several};
-use crate::bindings::errors::not_picklable;
+use crate::bindings::errors::{not_picklable, raise};
 use crate::bindings::limit::limit_or_text;
 use crate::bindings::limiter_handle::{AnyLimiter, LimiterHandle};
 use crate::bindings::limits::Limits;
@@ -173,7 +173,7 @@ impl Limiter {
         let url: StoreUrl = store.parse()?;
         let clock = match clock {
             Some(clock) => clock.clone(),
-            None => default_clock(py)?.into_bound(py),
+            None => clock_for(&url, store, py)?,
         };
         let core_clock = clock_of(&clock)?;
         // Opening may wait for a server or a lock.
@@ -437,6 +437,21 @@ pub(crate) fn restore_limit(
         handle.wake_waiters(py, None, BucketChange::Reload)?;
     }
     Ok(is_added)
+}
+
+/// Returns the clock of a limiter that is created without one.
+fn clock_for<'py>(url: &StoreUrl, store: &str, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    let clock = default_clock(py)?.into_bound(py);
+    // A server that uses the same buckets would deny its clients until the time of the test.
+    if url.is_shared() && clock.is_instance_of::<ManualClock>() {
+        let message = format!(
+            "{} is shared with other processes, which do not have the clock of this test; use \
+             store='memory://' in tests, or pass clock=",
+            url_parts::without_password(store)
+        );
+        return Err(raise("ConfigError", &message));
+    }
+    Ok(clock)
 }
 
 #[doc = doc!(waiter_of_several)]

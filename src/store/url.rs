@@ -59,6 +59,18 @@ pub enum StoreUrl {
     Redis(Box<crate::store::redis::RedisUrl>),
 }
 
+impl StoreUrl {
+    /// Returns whether other processes use the same buckets.
+    pub fn is_shared(&self) -> bool {
+        match self {
+            StoreUrl::Memory { .. } => false,
+            StoreUrl::Shared { .. } => true,
+            #[cfg(feature = "redis")]
+            StoreUrl::Redis(_) => true,
+        }
+    }
+}
+
 /// The location of a shared table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharedPlace {

@@ -158,6 +158,17 @@ def test_default_clock_is_that_of_limiters_made_without_one(
     assert limiter.spend("Orders", "ada").allowed
 
 
+def test_store_that_processes_share_does_not_get_the_clock_of_tests(
+    default_clock: penstock.ManualClock, shm_url: str, tmp_path: Path
+) -> None:
+    # A server on the same table would deny for decades, and the next run would find its buckets.
+    for store in (shm_url, "redis://127.0.0.1:1"):
+        with pytest.raises(penstock.ConfigError, match=r"memory://"):
+            penstock.Limiter({}, store=store)
+    assert not [*tmp_path.iterdir()]
+    assert penstock.Limiter({}, store=shm_url, clock=default_clock).clock is default_clock
+
+
 def test_limiter_keeps_the_clock_that_it_was_made_on() -> None:
     before = penstock.Limiter({})
     first, second = penstock.ManualClock(), penstock.ManualClock()

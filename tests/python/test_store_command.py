@@ -40,9 +40,9 @@ def limits(write: Write) -> str:
 
 
 @pytest.fixture
-def limiter(shm_url: str, limits: str) -> Limiter:
+def limiter(shm_url: str, limits: str, clock: ManualClock) -> Limiter:
     """A limiter whose table has three buckets."""
-    limiter = Limiter(Limits.load(limits), store=shm_url)
+    limiter = Limiter(Limits.load(limits), store=shm_url, clock=clock)
     limiter.spend("Orders", ADA, 10)
     limiter.spend("Orders", GRACE, 5)
     limiter.spend("Pages", ADA, 3)
