@@ -794,7 +794,7 @@ def test_values_that_are_not_responses_are_refused(tmp_path: Path) -> None:
 def test_tests_on_the_page_pass(root: Path, run: Runner) -> None:
     page = (root / "docs/testing.md").read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE))
-    tests = code.count("\ndef test_")
+    tests = len(re.findall(r"^ *def test_", code, flags=re.MULTILINE))
     assert tests >= 7
     run(code).assert_outcomes(passed=tests)
     run(code, penstock_clock="manual").assert_outcomes(passed=tests)
