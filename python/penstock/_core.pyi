@@ -1435,8 +1435,9 @@ class Limiter:
         Takes limits as the constructor does.
 
         Raises:
-            ConfigError: The limits are invalid, or a limit has the name of a different one that was
-                added with `define`. The active limits are then unchanged.
+            ConfigError: The limits are invalid, a limit has the name of a different one that was
+                added with `define`, or a limit keeps overrides and loses its default. The active
+                limits are then unchanged.
 
         Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute", "Mails": "9/hour"})

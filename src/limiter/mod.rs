@@ -38,7 +38,7 @@ use crate::engine::answer::Answer;
 use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Operation;
-use crate::engine::registry::{Entry, Registry};
+use crate::engine::registry::{Entry, Registry, RegistryError};
 use crate::engine::time::{Timeline, Timestamp};
 use crate::engine::verb::Verb;
 use crate::store::{Bucket, Stats, Store, StoreError, Wait};
@@ -140,11 +140,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// limits may include unchanged defined limits, as limits exported from this limiter do.
     ///
     /// # Errors
-    /// [`LimitConflict`] if a different limit has the name of a defined one. The active limits are then
-    /// unchanged.
+    /// [`LimitConflict`] if a different limit has the name of a defined one, or a limit keeps overrides
+    /// and loses its default. The active limits are then unchanged.
     pub fn reload(&self, registry: Registry) -> Result<(), LimitConflict> {
         self.replace(|loaded| {
             let active = loaded.snapshot.registry();
+            for entry in registry.entries().iter().filter(|entry| !entry.has_default()) {
+                let name = entry.name().as_str();
+                if active.entry(name).is_some_and(|entry| entry.has_default()) {
+                    return Err(LimitConflict::new(name, RegistryError::DefaultRemoved));
+                }
+            }
             loaded.defined.iter().try_fold(registry, |registry, (name, limit)| {
                 if registry.entry(name).is_some_and(|entry| active.entry(name) == Some(entry)) {
                     return Ok(registry);

@@ -95,6 +95,19 @@ def test_failed_reload_leaves_the_limits_active(
     assert limiter.spend("Defined", "ada").remaining == 2
 
 
+def test_reload_does_not_leave_a_limit_with_overrides_only(make_limiter: MakeLimiter) -> None:
+    overrides = "- Orders: {burst: 9, count: 9, period: 1s, ids: [acme]}"
+    limiter = make_limiter(penstock.Limits.parse("Orders: 2/second", overrides))
+    limiter.spend("Orders", "ada")
+    # As by a misspelled name in the limits file: all clients but acme would be unlimited.
+    with pytest.raises(penstock.ConfigError, match=r"^Orders: .*unlimited") as caught:
+        limiter.reload(penstock.Limits.parse("Oders: 2/second", overrides))
+    assert caught.value.limit_name == "Orders"
+    assert limiter.spend("Orders", "ada").remaining == 0
+    limiter.reload(penstock.Limits.parse("Orders: {algorithm: unlimited}", overrides))
+    assert limiter.spend("Orders", "ada").unlimited
+
+
 def test_defined_limit_is_added_to_the_loaded_ones_and_outlives_a_reload(
     make_limiter: MakeLimiter,
 ) -> None:

@@ -24,6 +24,11 @@ pub enum RegistryError {
     UnknownName,
     #[error("duplicate limit name{}", at(first))]
     NameTwice { first: Option<Origin> },
+    #[error(
+        "it has no default any more, so ids without an override would be unlimited; add one, or \
+         {{algorithm: unlimited}}"
+    )]
+    DefaultRemoved,
     #[error("number {number} is already the number of {other}")]
     NumberTwice { number: u64, other: LimitName },
     #[error("the number of this limit is {known}, found {found}")]
