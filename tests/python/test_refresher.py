@@ -13,9 +13,11 @@ from collections import namedtuple
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import programs
 import pytest
+from django.db.models import QuerySet
 
 import penstock
 from penstock import ConfigError, Limit, Limits
@@ -150,6 +152,7 @@ ROWS = {
     "object": SimpleNamespace(**row(period=datetime.timedelta(minutes=1))),
     "tuple": ("Orders", "ada", "100/minute"),
     "list": ["Orders", "ada", "100/minute", "a comment", True],
+    "model": SimpleNamespace(_meta=None, **row()),
     "named tuple": Named("ada", "Orders", "100/minute"),
     "sqlite3": sqlite_row(),
 }
@@ -197,6 +200,8 @@ BAD_ROWS = [
     ({"name": "Orders", "id": "ada", "burst": True, "count": 1, "period": 1}, "bool"),
     ({"name": "Orders", "id": "ada", "burst": [], "count": 1, "period": 1}, "list"),
     (row(comment=5), "comment must be a str, found int 5"),
+    (SimpleNamespace(_meta=None, **row(id=1)), "id is the primary key of a model, 1; load columns"),
+    (SimpleNamespace(__table__=None, **row(id=UUID(int=1))), "id is the primary key of a model"),
     (row(enabled="yes"), "enabled must be true or false, found 'yes'"),
     (row(enabled=None), "enabled must be true or false, found None"),
     (("Orders", "ada", "1/second", "x", True, "more"), "a row without names has 3 to 5 fields"),
@@ -385,6 +390,7 @@ class Awaited:
         ({"load": {"Orders": "1/second"}}, "load must be a path, a callable or rows, found {"),
         ({"load": Limits()}, "load must be a path, a callable or rows"),
         ({"load": iter([])}, "used up by the first load"),
+        ({"load": QuerySet()}, "a QuerySet, which keeps the rows of the first load"),
         ({"every": "30"}, 'every: a duration must have a unit, found "30"; use 30s or 30ms'),
         ({"every": 0}, "every must be longer than 0s, found 0"),
         ({"every": True}, "seconds or a timedelta, found bool True"),

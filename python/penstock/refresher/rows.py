@@ -96,6 +96,11 @@ def _override(
         raise ValueError(f"name must be a limit that has a default, which are {listed}")
     if id is _MISSING:
         raise TypeError("a row has an id, found none")
+    if _is_model(row) and not isinstance(id, str):
+        raise TypeError(
+            f"id is the primary key of a model, {id}; load columns, as "
+            f"values_list('name', 'client', 'limit') of a QuerySet does"
+        )
     id = str(id) if isinstance(id, _NETWORKS) else id
     return name, id, _limit(get, limits), None if comment is _MISSING else comment
 
@@ -115,6 +120,11 @@ def _limit(get: _Get, limits: dict[str, Limit]) -> object:
             "a row has a limit, such as '100/minute', or burst, count and period; found neither"
         )
     return Limit.token_bucket(burst=burst, count=count, period=period)
+
+
+def _is_model(row: object) -> bool:
+    """Whether a row is an object of Django's ORM or of SQLAlchemy."""
+    return hasattr(row, "_meta") or hasattr(row, "__table__")
 
 
 def _is_nameless(row: object) -> TypeGuard[tuple[object, ...] | list[object]]:

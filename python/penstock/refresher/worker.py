@@ -290,6 +290,12 @@ def _check_load(load: object) -> None:
             f"load must be {_A_PATH} that can be read again, found {load!r}, which is used up by "
             f"the first load; pass a function that returns it"
         )
+    if hasattr(load, "_result_cache"):
+        # Not shown, because its `repr` asks the database.
+        raise ConfigError(
+            f"load must be {_A_PATH} that can be read again, found a QuerySet, which keeps the "
+            f"rows of the first load; pass a function that returns it"
+        )
     if isinstance(load, Mapping | Limits) or not isinstance(load, Iterable):
         raise ConfigError(f"load must be {_A_PATH}, found {load!r}")
 
