@@ -218,6 +218,45 @@ def test_limit_above_its_route_is_logged(
     assert above is not None
 
 
+def test_application_is_no_view(app: flask.Flask, limits: Penstock) -> None:
+    # A server calls it, so a wrapper around it would limit nothing.
+    decorate: Any = limits.limit("PerAddress")
+    with pytest.raises(penstock.ConfigError, match=r"limits\.default"):
+        decorate(app)
+
+
+def test_decorators_of_methods_are_read_as_their_framework_does(
+    app: flask.Flask, limits: Penstock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Resource(MethodView):
+        # As that of Flask-RESTful and Flask-RESTX.
+        method_decorators: ClassVar[list[Any]] = []
+
+        def dispatch_request(self, **arguments: Any) -> Any:
+            answer = super().dispatch_request
+            for decorate in self.method_decorators:
+                answer = decorate(answer)
+            return answer(**arguments)
+
+    class Orders(Resource):
+        method_decorators: ClassVar = [limits.limit("PerAddress")]
+
+        def get(self) -> str:
+            return "hello"
+
+    class Parcels(MethodView):
+        method_decorators: ClassVar = [limits.limit("PerAddress")]
+
+        def get(self) -> str:
+            return "hello"
+
+    app.add_url_rule("/orders", view_func=Orders.as_view("orders"))
+    app.add_url_rule("/parcels", view_func=Parcels.as_view("parcels"))
+    assert limit_fields(get(app, "/orders"))["RateLimit"] == '"PerAddress";r=1;t=30'
+    (record,) = caplog.records
+    assert "method_decorators of the class of parcels" in record.getMessage()
+
+
 def test_blueprint_is_limited_with_its_children_only(app: flask.Flask, limits: Penstock) -> None:
     parent = limits.limit("PerAddress")(flask.Blueprint("parent", __name__, url_prefix="/parent"))
     child = flask.Blueprint("child", __name__, url_prefix="/child")

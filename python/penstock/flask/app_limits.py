@@ -34,7 +34,13 @@ from penstock.flask.request import (
     refusal_error,
     visit_of,
 )
-from penstock.flask.routes import Routes, blueprints_of, decorators_of, method_of
+from penstock.flask.routes import (
+    Routes,
+    blueprints_of,
+    decorators_of,
+    method_of,
+    read_attributes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -229,7 +235,8 @@ class FlaskLimits(RouteTable):
                     f"the limit of {endpoint} has no effect after as_view() has been called",
                     "put the decorator above the class",
                 )
-            for name in unread_limits(getattr(view, "view_class", None), "decorators"):
+            view_class = getattr(view, "view_class", None)
+            for name in unread_limits(view_class, *read_attributes(view_class)):
                 yield (
                     f"{name} of the class of {endpoint} is not read",
                     "write decorators = [limits.limit(...)]",

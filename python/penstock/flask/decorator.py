@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from flask import Blueprint
+from flask import Blueprint, Flask
 from flask.views import View
 
 from penstock._web import route_table
@@ -43,14 +43,18 @@ class LimitDecorator(WrittenLimits):
 
 def wrong_target(target: object) -> ConfigError:
     """Return the error that something which is no view was limited."""
-    return ConfigError(f"limit a view, a class of views or a blueprint, found {target!r}")
+    return ConfigError(
+        f"limit a view, a class of views or a blueprint, found {target!r}; for all views, use "
+        f"limits.default(...)"
+    )
 
 
 def scope_of(target: object) -> str:
     """Return the scope under which the rates of a view are kept."""
     if isinstance(target, Blueprint):
         return view_scope(target.import_name, target.name)
-    if not callable(target):
+    # A server calls an application; a wrapper around it would limit nothing.
+    if not callable(target) or isinstance(target, Flask):
         raise wrong_target(target)
     scope = route_table.scope_of(target)
     # All functions that `as_view` returns have one qualified name; their name is the class's.

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from penstock._web.rule import Rule
 
 
+# Read by the classes of Flask-RESTful, which inherit an empty one.
+_OF_METHODS: Final = "method_decorators"
+
+
 class Routes:
     """Limits and exemptions of the blueprints of one application."""
 
@@ -39,10 +43,17 @@ def method_of(view: object, method: str) -> object:
     return getattr(view_class, "get", None) if function is None and method == "HEAD" else function
 
 
+def read_attributes(view_class: type | None) -> tuple[str, ...]:
+    """Return the names of the attributes whose decorators are applied to a class of views."""
+    bases = getattr(view_class, "__bases__", ())
+    is_read = any(hasattr(base, _OF_METHODS) for base in bases)
+    return ("decorators", _OF_METHODS) if is_read else ("decorators",)
+
+
 def decorators_of(view: object, method: str) -> Iterator[Any]:
     """Yield the decorators that Flask-RESTful applies to a method for each request.
 
     The outermost is first.
     """
-    listed = getattr(getattr(view, "view_class", None), "method_decorators", ())
+    listed = getattr(getattr(view, "view_class", None), _OF_METHODS, ())
     yield from reversed(listed.get(method.lower(), ()) if isinstance(listed, Mapping) else listed)
