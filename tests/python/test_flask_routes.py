@@ -13,7 +13,7 @@ from sites import get, limit_fields, remaining
 
 import penstock
 from penstock.flask import Penstock
-from penstock.identity import by_user
+from penstock.identity import by_user, per_route
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,6 +171,19 @@ def test_first_default_after_the_first_request_is_an_error(
     limits.init_app(other)
     other.get("/")(hello)
     assert limit_fields(get(other)) == {}
+
+
+@pytest.mark.parametrize(("of_function", "replaces"), [(None, False), (True, True)])
+def test_limit_before_the_views_is_no_limit_of_a_route(
+    app: flask.Flask, *, of_function: bool | None, replaces: bool
+) -> None:
+    limits = Penstock(app, limits={"All": "9/minute", "Each": "2/minute"}, override_defaults=True)
+    limits.default("Each", id=per_route())
+    app.before_request(limits.limit("All", override_defaults=of_function)(lambda: None))
+    app.get("/")(hello)
+    app.get("/own", endpoint="own")(limits.limit("3/minute")(hello))
+    assert "Each" not in get(app, "/own").headers["RateLimit"]
+    assert ("Each" not in get(app).headers["RateLimit"]) is replaces
 
 
 def test_decorators_of_classes_keep_rates_apart(app: flask.Flask, limits: Penstock) -> None:

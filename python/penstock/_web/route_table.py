@@ -307,6 +307,7 @@ class RouteTable:
         reached: ViewLimits | None = None,
         *covered: ViewLimits,
         rules: tuple[Rule, ...] = (),
+        is_own: bool = True,
     ) -> PlaceLimits:
         """Compile what is decided together at one place of a route.
 
@@ -316,6 +317,8 @@ class RouteTable:
             reached: The limits whose wrapper asks; `None` if the adapter asks before it calls one.
             covered: Further limits that are decided there, so that their wrappers need not ask.
             rules: Rules of other kinds that are decided there.
+            is_own: Whether these limits are of the route. Others, such as that of a function that
+                runs before all views, replace the defaults only if they say so.
 
         Raises:
             ConfigError: As `Guard.check`.
@@ -324,7 +327,8 @@ class RouteTable:
         for decorated in covered if reached is None else (reached, *covered):
             rules += decorated.rules
         make_room(self.compiled)
-        limits = self.compile((*self.around(route, rules), *rules))
+        own = rules if is_own else tuple([rule for rule in rules if rule.override_defaults])
+        limits = self.compile((*self.around(route, own), *rules))
         place = self.compiled[key] = PlaceLimits(limits, covered)
         return place
 

@@ -374,7 +374,9 @@ class FlaskLimits(RouteTable):
             # A method whose class is limited, too, with nothing in between.
             inner = None if route is None else outermost_limits(route.functions[-1])
             within = () if inner is None or inner is limits else (inner,)
-            place = self.add(key, route, limits, *within)
+            functions = () if route is None else route.functions
+            is_own = limits in nested_limits(functions)
+            place = self.add(key, route, limits, *within, is_own=is_own)
         return place
 
     def _is_decorated(self, native: Request) -> bool:
