@@ -269,10 +269,18 @@ _DEFAULTS: Final = (
     "use the adapter's default limits: limits.default('100/minute') in Flask, DEFAULT in Django's "
     "settings, FastAPI(dependencies=[Depends(RateLimit('100/minute'))])"
 )
+_SHARED_DEFAULTS: Final = (
+    "use a default limit that all routes share: limits.default('100/minute') in Flask, "
+    "FastAPI(dependencies=[Depends(RateLimit('100/minute', scope='all'))])"
+)
 _STORE: Final = "use store, such as store='redis://localhost:6379'"
 # Keywords of similar packages, and what to write here.
 GUARD_HINTS: Final = {
-    "application_limits": "use the adapter's default limits with id=everyone",
+    **{
+        name: f"it is an option of each limit, such as limit('PerAddress', {name}=...)"
+        for name in LimitOptions.__optional_keys__
+    },
+    "application_limits": _SHARED_DEFAULTS,
     "auto_check": "limits are always checked; enabled=False turns them off",
     "cache": "use store; a cache is not a store",
     "config_filename": "pass the options here, or as settings of the application",
@@ -289,6 +297,7 @@ GUARD_HINTS: Final = {
     "in_memory_fallback_enabled": "use on_store_error='local'",
     "key_func": "use id on each limit, such as limit('PerUser', id=by_user)",
     "key_prefix": "use the prefix of the store's URL, such as store='redis://host?prefix=shop'",
+    "limit": _DEFAULTS,
     "meta_limits": "use block_for or count_denied on a limit",
     "num_proxies": "use hops",
     "on_breach": "use on_denied",

@@ -228,8 +228,11 @@ OF_LIMITS = """
 """.split()  # noqa: SIM905  a table of words
 
 
-@pytest.mark.parametrize("keyword", OF_APPLICATIONS)
-def test_keyword_of_another_package_is_an_error(keyword: str) -> None:
+OWN = "block_for cost deduct_when exempt_when id limit methods mode tiers".split()  # noqa: SIM905  as above
+
+
+@pytest.mark.parametrize("keyword", [*OF_APPLICATIONS, *OWN])
+def test_keyword_of_something_else_is_an_error(keyword: str) -> None:
     with pytest.raises(penstock.ConfigError) as caught:
         Penstock(flask.Flask("shop"), **{keyword: "x"})  # type: ignore[arg-type]
     assert "xpected one of" not in str(caught.value), "the error does not say what to write"
