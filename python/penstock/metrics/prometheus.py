@@ -49,7 +49,7 @@ class PrometheusCollector(Collector):
 
     Raises:
         ImportError: prometheus-client is not installed.
-        ConfigError: An option is invalid.
+        ConfigError: An option is invalid, or the registry has a collector of this namespace.
 
     Examples:
         >>> from prometheus_client import CollectorRegistry
@@ -82,7 +82,13 @@ class PrometheusCollector(Collector):
         # Whether the library shares the values of processes, which it decides when it is imported.
         self._is_shared: Final = values.ValueClass is not values.MutexValue
         self._processes: Final = self._share_values(top_denied) if self._is_shared else None
-        (REGISTRY if registry is None else registry).register(self)
+        try:
+            (REGISTRY if registry is None else registry).register(self)
+        except ValueError as error:
+            raise ConfigError(
+                f"the registry has {namespace} metrics already; pass a dict of all limiters to one "
+                f"collector, or registry=CollectorRegistry() for each application"
+            ) from error
 
     def _share_values(self, top_denied: int) -> ProcessValues:
         if top_denied:
