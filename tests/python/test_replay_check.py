@@ -109,6 +109,25 @@ def test_the_chosen_limit_is_written_beside_the_others_of_the_file(
     assert command.run(*replayed, "--limits", str(written), "--protect", "192.0.2.*") == 0
 
 
+def test_a_file_with_other_limits_is_not_replaced(
+    log: str, command: Command, write: Write, tmp_path: Path
+) -> None:
+    kept = write("app.yaml", f"{STRICT}Logins: 5/minute\n")
+    replayed = ("replay", log, "--recommend", "--accept", "*", "--write", kept)
+    assert command.run(*replayed, "--limit", "60/minute") == 2
+    assert f"{kept} has Pages and Logins" in command.err
+    notes = write("notes.txt", "buy milk\n")
+    assert command.run(*replayed[:-1], notes, "--limit", "60/minute") == 2
+    assert "buy milk" in (tmp_path / "notes.txt").read_text(encoding="utf-8")
+    assert set(penstock.Limits.load(kept)) == {"Pages", "Logins"}
+    assert command.run(*replayed, "--limits", kept, "--name", "Pages") == 0
+    assert set(penstock.Limits.load(kept)) == {"Pages", "Logins"}
+    # What a run has written, the next one replaces.
+    new = str(tmp_path / "new.yaml")
+    for _ in range(2):
+        assert command.run(*replayed[:-1], new, "--limit", "60/minute") == 0
+
+
 def test_a_proposal_lists_whom_it_denies(
     wide: tuple[str, ...], command: Command, page: Path
 ) -> None:

@@ -206,6 +206,7 @@ def run(options: Namespace) -> int:
         )
     selected = _selected(options)
     check_report_file(options.report)
+    _check_written(options.write, selected[0])
     simulators = _simulators(selected)
     chunks: list[Chunk] | None = [] if options.recommend else None
     try:
@@ -315,6 +316,29 @@ def _recommend(
         # The text of a KeyError has quotes around it.
         raise CommandError(f"--{error.args[0]}", WRONG_USE) from error
     return recommended, []
+
+
+def _check_written(file: str | None, selected: SelectedLimit) -> None:
+    """Check that the limits file to write, if any, has no limit that would be lost.
+
+    Raises:
+        CommandError: It has one, or is something else.
+    """
+    if file is None or not Path(file).exists():
+        return
+    try:
+        present = penstock.Limits.load(file)
+    except penstock.Error as error:
+        raise CommandError(f"{file} exists, and is no limits file: {error}", WRONG_USE) from error
+    limits = selected.limits
+    written = {selected.name} if isinstance(limits, penstock.Limit) else {*limits}
+    lost = [name for name in present if name not in written]
+    if lost:
+        raise CommandError(
+            f"{file} has {' and '.join(lost)}, which would be lost; use it as --limits, too, or "
+            "write another file",
+            WRONG_USE,
+        )
 
 
 def _write(options: Namespace, selected: SelectedLimit, recommended: Recommendation) -> list[str]:
