@@ -146,6 +146,19 @@ def test_install_is_called_once(limiter: penstock.Limiter) -> None:
         install(app, limiter)
 
 
+def test_install_in_the_lifespan_is_too_late() -> None:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        install(app, limits={"PerAddress": "1/minute"})
+        yield
+
+    with (
+        pytest.raises(penstock.ConfigError, match="where the application is created"),
+        TestClient(FastAPI(lifespan=lifespan)),
+    ):
+        raise AssertionError
+
+
 def test_limit_without_install_is_an_error() -> None:
     app = FastAPI()
     on_route(app, RateLimit("PerAddress"))

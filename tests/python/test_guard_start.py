@@ -191,6 +191,7 @@ def test_invalid_option_is_an_error_at_startup(
         ({"limits": "limits.yaml", "names": 5}, "names must be"),
         ({"limits": {"A": "1/minute"}, "overrides": "overrides.yaml"}, "overrides"),
         ({"limiter": "limits.yaml"}, r"must be a penstock\.Limiter"),
+        ({"limiter": penstock.AsyncLimiter({})}, r"pass its attribute limiter"),
     ],
 )
 def test_option_of_the_wrong_type_is_an_error_at_startup(

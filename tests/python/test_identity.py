@@ -101,7 +101,7 @@ def test_request_has_its_id(source: IdSource, environ: dict[str, object], id: ob
         (by_api_key(missing="refuse"), {}, "by_api_key"),
         (per_route(lambda: b"\xff"), {}, "UTF-8"),
         (lambda: None, {}, "returned None"),
-        (lambda: "", {}, "returned None"),
+        (lambda: "", {}, "returned ''"),
     ],
 )
 def test_missing_id_is_refused(source: IdSource, environ: dict[str, object], why: str) -> None:

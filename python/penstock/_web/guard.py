@@ -420,10 +420,10 @@ def make_limiter(
                 "pass limiter, or limits, overrides, names, store and clock; found both"
             )
         if not isinstance(limiter, Limiter):
-            raise ConfigError(
-                f"limiter must be a penstock.Limiter, found {limiter!r}; limits, or their "
-                f"file, are the option limits="
-            )
+            hint = "limits, or their file, are the option limits="
+            if isinstance(getattr(limiter, "limiter", None), Limiter):
+                hint = "pass its attribute limiter"
+            raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}; {hint}")
         return limiter
     if store is not None and not is_name(store):
         raise ConfigError(f"store must be a URL such as 'memory://', found {store!r}")

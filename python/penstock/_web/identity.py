@@ -605,7 +605,7 @@ def found_id(id: object) -> Id:
     if type(id) is str and id:
         return id
     if id is None or id == "":
-        message = "the id callable returned None"
+        message = f"the id callable returned {id!r}"
         raise MissingId(message)
     if not _is_id(id):
         kind = type(id).__name__

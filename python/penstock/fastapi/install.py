@@ -122,6 +122,11 @@ def install(
     """
     if hasattr(app.state, "penstock"):
         raise ConfigError(f"{app!r} has limits already; call install once")
+    if app.middleware_stack is not None:
+        raise ConfigError(
+            f"{app!r} has started; call install where the application is created, not in its "
+            f"lifespan"
+        )
     check_options(options, "install")
     guard = Guard(limiter, **options)
     app_limits = FastapiLimits(app, guard)

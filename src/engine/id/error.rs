@@ -49,7 +49,7 @@ pub enum IdError {
     /// A network, where ids are strings: no request could have it as its id.
     #[error(
         "id must not be a network, because ids of this limit are strings, found {found}; \
-         add id: ipAddress to the limit"
+         add id_format: ipAddress to the limit"
     )]
     NetworkAsText { found: Excerpt },
     #[error("id must be an IPv6 network such as 2001:db8::/{mask}, found {found}")]
