@@ -21,6 +21,8 @@ pub(super) struct Loader<'n> {
     builder: Builder,
     report: Diagnostics,
     inherited: HashMap<LimitName, Inherited>,
+    /// The limits with tiers, with the name of the first one.
+    tiered: HashMap<String, String>,
 }
 
 /// An override as parsed: a limit and the ids it applies to.
@@ -40,6 +42,7 @@ impl<'n> Loader<'n> {
             builder: Builder::new(),
             report: Diagnostics::default(),
             inherited: HashMap::new(),
+            tiered: HashMap::new(),
         };
         for (name, number, id_format) in names.iter().flat_map(|names| &names.members) {
             let id_format = Some(*id_format).filter(|&format| format != IdFormat::Any);
@@ -68,6 +71,7 @@ impl<'n> Loader<'n> {
         Loader {
             names: None,
             inherited: inherited.collect(),
+            tiered: HashMap::new(),
             builder: Builder::of_defaults(registry),
             report: Diagnostics::default(),
         }
@@ -107,8 +111,9 @@ impl<'n> Loader<'n> {
         let common = limits::read_common(node, line, &mut self.sink(file, text));
         let Some((inherited, id_format)) = common else { return };
         for (tier, line, node) in self.pairs(file, map) {
-            let text = format!("{text}_{tier}");
-            self.one_default(file, &text, line, node, Some(&inherited), id_format);
+            let name = format!("{text}_{tier}");
+            self.tiered.entry(text.to_owned()).or_insert_with(|| name.clone());
+            self.one_default(file, &name, line, node, Some(&inherited), id_format);
         }
     }
 
@@ -213,6 +218,10 @@ impl<'n> Loader<'n> {
         node: &'d Node<'_>,
         place: Place,
     ) -> Option<Item<'d>> {
+        if let Some(first) = self.tiered.get(text).cloned() {
+            self.sink(file, text).refuse(line, Fault::TierNotNamed { first });
+            return None;
+        }
         let name = self.name(file, text, line)?;
         let mut sink = FaultSink { report: &mut self.report, file: &file.name, limit: text };
         let inherited = self.inherited.get(&name);

@@ -178,6 +178,9 @@ pub enum Fault {
     KeyWithoutId { found: Excerpt },
     #[error("ids must be a list of at least one id, found none")]
     NoIds,
+    /// An override of a limit that is a limit for each tier.
+    #[error("the limit has tiers; an override names one of them, as in {first}")]
+    TierNotNamed { first: String },
     #[error("an entry with a comment must have an id")]
     NoId,
     /// A name that is not a member of the given enumeration.

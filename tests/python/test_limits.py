@@ -565,6 +565,23 @@ def test_fault_of_a_tier_names_its_line(text: str, line: int) -> None:
     assert caught.value.line == line
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "- Orders: {burst: 9, count: 9, period: 1s, ids: [acme]}",
+        "Orders:acme: {burst: 9, count: 9, period: 1s}",
+    ],
+)
+def test_override_of_a_limit_with_tiers_names_one(overrides: str) -> None:
+    # It would be a limit of its own, which no route uses.
+    with pytest.raises(penstock.ConfigError) as caught:
+        penstock.Limits.parse("Orders: {tiers: {free: 5/hour, pro: 9/hour}}", overrides)
+    assert str(caught.value) == (
+        "<overrides>:1: Orders: the limit has tiers; an override names one of them, as in "
+        "Orders_free"
+    )
+
+
 def test_limiter_loads_a_file(tmp_path: Path) -> None:
     file = tmp_path / "limits.yaml"
     file.write_text("Orders: 5/minute\n")
