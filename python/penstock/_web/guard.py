@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from penstock._core import IPV6_PREFIX, Limit, Limiter, Limits, ManualClock, SystemClock
-from penstock._validation import check_flag, check_names, is_coroutine_function, is_name, takes
+from penstock._validation import (
+    check_flag,
+    check_names,
+    is_coroutine_function,
+    is_name,
+    report_finding,
+    takes,
+)
 from penstock._web.address import ClientAddress, ForwardedHeader
 from penstock._web.compile import ClientIds, Compiler
 from penstock._web.decide import RouteLimits
@@ -35,6 +42,9 @@ if TYPE_CHECKING:
     from penstock._web.request import Request
     from penstock._web.rule import Rule
     from penstock.types import Id, StorePolicy
+
+
+_OK: Final = 200
 
 
 class Guard:
@@ -88,6 +98,7 @@ class Guard:
         "__weakref__",
         "_compiler",
         "_ids",
+        "_is_status_reported",
         "_observers",
         "_settings",
         "_watch",
@@ -142,6 +153,7 @@ class Guard:
         self.loaded_names: Final = tuple(limiter.limits)
         self.enabled = enabled
         self.on_denied: Final = on_denied
+        self._is_status_reported = False
         self.address: Final = ClientAddress(
             trusted_proxies=trusted_proxies,
             hops=hops,
@@ -246,7 +258,17 @@ class Guard:
 
     def custom_response(self, outcome: Outcome) -> Any:
         """Return what `on_denied` makes of a refusal; `None` for the usual response."""
-        return None if self.on_denied is None else self.on_denied(outcome)
+        if self.on_denied is None:
+            return None
+        answer = self.on_denied(outcome)
+        if getattr(answer, "status_code", None) == _OK and not self._is_status_reported:
+            self._is_status_reported = True
+            report_finding(
+                "P008",
+                "on_denied answers with status 200, so clients take a refused request for served",
+                "create the response with outcome.status",
+            )
+        return answer
 
     def incidents(self) -> dict[str, dict[str, int]]:
         """Return what the limiter does not count, by kind and limit name.

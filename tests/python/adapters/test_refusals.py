@@ -256,6 +256,17 @@ def test_on_denied_may_answer_with_a_response(serve: Serve, driver: type[Driver]
 
 
 @with_refusals
+def test_on_denied_that_answers_as_if_served_is_logged_once(
+    serve: Serve, driver: type[Driver], caplog: pytest.LogCaptureFixture
+) -> None:
+    # As `jsonify(error="slow down")` in Flask.
+    app = serve(LIMITED, on_denied=lambda _: driver.response(200, "calm"))
+    assert [app.ask().body == b"calm" for _ in range(4)] == [False, False, True, True]
+    has_status = hasattr(driver.response(200, "calm"), "status_code")
+    assert caplog.text.count("P008: on_denied") == has_status
+
+
+@with_refusals
 def test_on_denied_may_leave_the_usual_answer(serve: Serve) -> None:
     answer = denied(serve(LIMITED, on_denied=lambda _: None))
     assert answer.header("Content-Type") == "application/problem+json"
