@@ -46,6 +46,11 @@ pub enum TextFault {
     Unlimited,
     #[error("a limit counts requests; leave {found} out, as in 100/minute")]
     Requests { found: String },
+    #[error("a limit on requests at the same time is written as 5 in flight")]
+    AtTheSameTime,
+    /// A burst as a limit is described, such as `4 at once`.
+    #[error("write burst {found}, as in 100/minute, burst 20")]
+    AtOnce { found: String },
     #[error("{unit}s vary in length; write {count} per calendar {unit}, or use days or weeks")]
     Calendar { count: i64, unit: &'static str },
     /// A number of months or years, such as `3 months`.
@@ -429,6 +434,12 @@ impl<'t> Reader<'t> {
             "request" | "requests" | "req" | "reqs" | "call" | "calls" | "hit" | "hits" => {
                 TextFault::Requests { found }
             }
+            "at" | "concurrent" | "parallel" | "simultaneous" | "inflight" => {
+                TextFault::AtTheSameTime
+            }
+            number if rest[end..].trim_start().starts_with("at once") => {
+                TextFault::AtOnce { found: number.to_owned() }
+            }
             _ => TextFault::Unexpected { expected, found },
         };
         self.error(start..start + end, fault)
@@ -602,6 +613,20 @@ mod tests {
                 "9/s; 50/h",
                 "this is one limit, with one rate; write the other rate as a limit of its own\n  \
                  9/s; 50/h\n       ^^^^",
+            ),
+            (
+                "5 at once",
+                "a limit on requests at the same time is written as 5 in flight\n  5 at once\n    ^^",
+            ),
+            (
+                "5 concurrent",
+                "a limit on requests at the same time is written as 5 in flight\n  \
+                 5 concurrent\n    ^^^^^^^^^^",
+            ),
+            (
+                "10 per minute, 4 at once",
+                "write burst 4, as in 100/minute, burst 20\n  \
+                 10 per minute, 4 at once\n                 ^",
             ),
             ("5/M", "M is ambiguous (minute or month); use m or minute\n  5/M\n    ^"),
             (
