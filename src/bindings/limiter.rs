@@ -186,8 +186,17 @@ impl Limiter {
                  {policy}), and their clients then start with full buckets; use noeviction",
                 url_parts::without_password(store)
             );
-            let message = CString::new(message).unwrap_or_default();
-            PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 1)?;
+            warn(py, message)?;
+        }
+        if let Some(file) = any::table_of_other_user(&url) {
+            warn(
+                py,
+                format!(
+                    "{} is a table of another user, which does not count together with that of this \
+                     process; run all of them as one user, or remove a table that is not in use",
+                    file.display()
+                ),
+            )?;
         }
         Limiter::with_store(limits, opened, store, clock)
     }
@@ -437,6 +446,12 @@ pub(crate) fn restore_limit(
         handle.wake_waiters(py, None, BucketChange::Reload)?;
     }
     Ok(is_added)
+}
+
+/// Issues a `RuntimeWarning` about the store of a limiter that is created.
+fn warn(py: Python<'_>, message: String) -> PyResult<()> {
+    let message = CString::new(message).unwrap_or_default();
+    PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 1)
 }
 
 /// Returns the clock of a limiter that is created without one.

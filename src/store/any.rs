@@ -1,5 +1,7 @@
 //! The store that a URL selects, behind one type.
 
+use std::path::PathBuf;
+
 use crate::clock::{AnyClock, Clock};
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::answer::Answer;
@@ -223,6 +225,15 @@ pub fn open(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenError> {
             // If a server is down now, each call tries to connect again.
             (store, _) => Ok(Opened { store, clock }),
         },
+    }
+}
+
+/// Returns the file of a table that another user has under the name in `url`, if there is one.
+pub fn table_of_other_user(url: &StoreUrl) -> Option<PathBuf> {
+    match url {
+        #[cfg(unix)]
+        StoreUrl::Shared { place, .. } => shared::path_of_other_user(place),
+        _ => None,
     }
 }
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LIMITS = {"Orders": "500/day"}
 OTHER_USER = 65534
+TABLES = Path("/dev/shm")  # noqa: S108  where `shm://NAME` is
 
 BEGINNING = """
 import os, sys, penstock, pytest
@@ -228,6 +229,25 @@ def test_processes_that_open_at_once_share_one_table(url: str, tmp_path: Path) -
 def test_another_user_is_refused_while_a_worker_keeps_its_open_table(open_folder: Path) -> None:
     as_root()
     assert run(AS_ANOTHER_USER, f"shm://{open_folder}/table") == "7 500\n"
+
+
+@pytest.mark.skipif(not TABLES.is_dir(), reason="tables are in the temporary folder")
+def test_table_of_another_user_with_the_name_of_ours_is_reported() -> None:
+    # As of a server, where a command is run as root: both would count apart without a word.
+    name = f"tests-{os.getpid()}-of-two"
+    theirs, ours = (TABLES / f"penstock-{user}-{name}" for user in (4242, os.geteuid()))
+    # Other names, of which ours is a part.
+    others = [TABLES / f"penstock-4242-x-{name}", TABLES / f"penstock-4242-{name}-x"]
+    try:
+        for file in (theirs, *others):
+            file.touch()
+        with pytest.warns(RuntimeWarning, match=f"{theirs} .*one user"):
+            penstock.Limiter(LIMITS, store=f"shm://{name}")
+        theirs.unlink()
+        penstock.Limiter(LIMITS, store=f"shm://{name}")
+    finally:
+        for file in (theirs, ours, *others):
+            file.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", ["table", "table~new"])

@@ -57,6 +57,21 @@ pub fn path(place: &SharedPlace) -> PathBuf {
     }
 }
 
+/// Returns a table of another user that a URL with this name selects for the processes of that user.
+#[expect(clippy::disallowed_methods, reason = "a shared table is a file")]
+pub fn path_of_other_user(place: &SharedPlace) -> Option<PathBuf> {
+    let SharedPlace::Name(name) = place else { return None };
+    let own = path(place);
+    let is_table = |file: &Path| {
+        let file = file.file_name()?.to_str()?.strip_prefix("penstock-")?;
+        let user = file.strip_suffix(name)?.strip_suffix('-')?;
+        Some(user.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let entries = std::fs::read_dir(own.parent()?).ok()?;
+    let mut files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    files.find(|file| *file != own && is_table(file) == Some(true))
+}
+
 /// A store in a table that several processes share.
 #[derive(Debug)]
 pub struct SharedStore<M> {
