@@ -161,6 +161,14 @@ def _line_of(loop: asyncio.AbstractEventLoop) -> _Line:
     return line
 
 
+def _is_taken(answer: Decision | asyncio.Future[Decision]) -> bool:
+    """Return whether tokens were taken for a caller that was cancelled before it was awake."""
+    if isinstance(answer, Decision) or answer.cancelled() or answer.exception() is not None:
+        return False
+    decision = answer.result()
+    return decision.allowed and not (decision.would_deny or decision.unlimited)
+
+
 async def _acquire_waiting(
     waiter: Waiter, wakeup: _Wakeup, bound: BoundLimit, id: Id, *, cost: int, keep: int
 ) -> Decision:
@@ -177,7 +185,12 @@ async def _acquire_waiting(
             try:
                 answer = replies_of(loop).call(loop, "acquire", bound, id, cost, keep=keep)
                 if answer is not None:
-                    decision = answer if isinstance(answer, Decision) else await answer
+                    try:
+                        decision = answer if isinstance(answer, Decision) else await answer
+                    except asyncio.CancelledError:
+                        if _is_taken(answer):
+                            line.thread.submit(bound.refund, id, cost)
+                        raise
                     if decision:
                         return decision
                 stepping = line.thread.submit(waiter.step)

@@ -281,6 +281,30 @@ def test_cancelled_waiter_returns_its_tokens(redis_server: Server) -> None:
     assert asyncio.run(main()) == 50
 
 
+def test_waiter_that_is_cancelled_when_it_is_served_returns_its_tokens(
+    redis_server: Server,
+) -> None:
+    limiter = AsyncLimiter(LIMITS, f"{redis_server.url}?deadline=20s")
+
+    async def main() -> list[int]:
+        task = asyncio.create_task(limiter.acquire("Orders", "ada", 5))
+        await turn_over(1)
+        # The reply arrives before this one, and the loop sees it in the next iteration.
+        left = [limiter.limiter.peek("Orders", "ada").remaining]
+        await turn_over(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for _ in range(1000):
+            left.append((await limiter.peek("Orders", "ada")).remaining)
+            if left[-1] == 50:
+                break
+        return left
+
+    left = asyncio.run(main())
+    assert (left[0], left[-1]) == (45, 50)
+
+
 @pytest.mark.anyio
 async def test_failing_server_is_logged_by_the_loop(
     server: Server, own: AsyncLimiter, caplog: pytest.LogCaptureFixture
