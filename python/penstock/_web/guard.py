@@ -319,7 +319,6 @@ GUARD_HINTS: Final = {
     "in_memory_fallback_enabled": "use on_store_error='local'",
     "key_func": "use id on each limit, such as limit('PerUser', id=by_user)",
     "key_prefix": "use the prefix of the store's URL, such as store='redis://host?prefix=shop'",
-    "limit": _DEFAULTS,
     "meta_limits": "use block_for or count_denied on a limit",
     "num_proxies": "use hops",
     "on_breach": "use on_denied",

@@ -228,7 +228,7 @@ OF_LIMITS = """
 """.split()  # noqa: SIM905  a table of words
 
 
-OWN = "block_for cost deduct_when exempt_when id limit methods mode tiers".split()  # noqa: SIM905  as above
+OWN = "block_for cost deduct_when exempt_when id methods mode tiers".split()  # noqa: SIM905  as above
 
 
 @pytest.mark.parametrize("keyword", [*OF_APPLICATIONS, *OWN])
