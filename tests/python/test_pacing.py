@@ -153,6 +153,22 @@ def test_hold_is_never_shortened(start: Start, clock: ManualClock) -> None:
     assert server.sent == [25]
 
 
+def test_cooldowns_of_many_hosts_are_rarely_searched() -> None:
+    class Counted:
+        searches = 0
+
+        def steady_ns(self) -> int:
+            self.searches += 1
+            return 0
+
+    clock: Any = Counted()
+    holds = Cooldowns(clock)
+    for index in range(20_000):
+        holds.hold(f"{index}.example", SECOND)
+    assert holds.until_ns("0.example") == SECOND
+    assert 1 <= clock.searches <= 5
+
+
 def test_expired_cooldowns_are_forgotten(clock: ManualClock) -> None:
     holds = Cooldowns(clock)
     for number in range(2000):

@@ -83,6 +83,7 @@ class Cooldowns:
     def __init__(self, clock: SystemClock | ManualClock) -> None:
         self._clock: Final = clock
         self._until_ns: Final[dict[Id, int]] = {}
+        self._search_at = _MAX_HOLDS
         self._lock: Final = fork_safe(Lock())
 
     def until_ns(self, id: Id) -> int:
@@ -92,10 +93,12 @@ class Cooldowns:
     def hold(self, id: Id, until_ns: int) -> None:
         """Delay requests of an id; a cooldown is never shortened."""
         with self._lock:
-            if len(self._until_ns) >= _MAX_HOLDS:
+            if len(self._until_ns) >= self._search_at:
                 now_ns = self._clock.steady_ns()
                 for other in [other for other, end in self._until_ns.items() if end <= now_ns]:
                     del self._until_ns[other]
+                # Not for each response, if many hosts ask for long waits.
+                self._search_at = max(_MAX_HOLDS, 2 * len(self._until_ns))
             self._until_ns[id] = max(until_ns, self._until_ns.get(id, 0))
 
 
