@@ -266,6 +266,13 @@ impl Reservation {
         self.forks == forks()
     }
 
+    /// Returns the error for a reservation that is not for another block.
+    #[cold]
+    fn used() -> PyErr {
+        let message = "the reservation was used before; make a new one for each block";
+        raise("ReservationError", message)
+    }
+
     /// Returns the error for a reservation that cannot be settled any more.
     fn ended(stage: Stage) -> PyErr {
         let message = match stage {
@@ -389,8 +396,7 @@ impl Reservation {
         }
         // Relaxed: it orders no other access.
         if self.is_entered.load(Ordering::Relaxed) || self.progress.stage() != Stage::Open {
-            let message = "the reservation was used before; make a new one for each block";
-            return Err(raise("ReservationError", message));
+            return Err(Reservation::used());
         }
         self.is_entered.store(true, Ordering::Relaxed);
         Ok(())

@@ -259,6 +259,7 @@ impl OpenSlots {
 
     /// Applies new limits. Slots whose lease has changed are due: under a shorter one, their epoch may be
     /// over.
+    #[cold]
     fn on_reload(&self, snapshot: &Snapshot, now: Timestamp) {
         for slot in self.open().places.iter_mut().filter_map(|(_, slot)| slot.as_mut()) {
             let active = snapshot.limit_with_buckets_of(slot.limit.entry());
@@ -370,17 +371,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// Applies the lease of the active limit to slots that were added under `limit`, which a reload may have
     /// replaced while the store was asked.
-    #[inline]
+    #[inline(always)]
     fn with_active_terms(
         &self,
-        added: AddedSlot,
+        mut added: AddedSlot,
         limit: &BoundLimit,
         slots: &OpenSlots,
     ) -> AddedSlot {
-        let is_replaced = limit.generation != self.generation();
-        if is_replaced {
+        if limit.generation != self.generation() {
             slots.on_reload(&self.snapshot(), self.clock().now());
+            added.is_earlier = true;
         }
-        AddedSlot { is_earlier: added.is_earlier || is_replaced, ..added }
+        added
     }
 }
