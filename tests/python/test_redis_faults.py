@@ -344,6 +344,32 @@ def test_slots_of_a_cluster_are_asked_at_the_same_time(cluster: Cluster, is_asyn
         assert after == [0 if n == 5 else left for n, left in enumerate(before)]
 
 
+@pytest.mark.slow
+def test_a_denial_in_a_cluster_returns_what_it_has_charged_and_no_more(cluster: Cluster) -> None:
+    limits = {"Orders": "100/day", "Pages": "1/day", "Hits": "100/day, fixed window"}
+    names = [*limits, "Calls"]
+    with opened(f"{cluster.url}?{PATIENT}", {**limits, "Calls": "2 in flight"}) as limiter:
+        clients = ["ada", *(f"client-{number}" for number in range(5))]
+
+        def left() -> list[list[int]]:
+            return [[limiter.peek(name, id).remaining for name in names] for id in clients]
+
+        held = [limiter.reserve_all([(n, id, 1) for n in names if n != "Pages"]) for id in clients]
+        limiter.spend("Pages", "ada")
+        before = left()
+        assert before == [[99, int(id != "ada"), 99, 1] for id in clients]
+        # The other buckets of the client that is denied are in one slot with the one that denies.
+        for kind in ("reserve", "spend"):
+            for _ in range(5):
+                if kind == "reserve":
+                    assert not limiter.reserve_all([(n, id, 1) for id in clients for n in names])
+                else:
+                    assert not limiter.spend_all([(n, id, 1) for id in clients for n in limits])
+            assert left() == before
+        for reservation in held:
+            assert reservation.release()
+
+
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "volatile-ttl"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_server_that_evicts_costs_one_burst_per_bucket(

@@ -239,9 +239,13 @@ impl RedisStore {
         let is_denied = |index: usize| {
             operations[index].decides() && found[index].is_some_and(|reply| !reply.allowed())
         };
-        let is_denied = (0..buckets.len()).any(is_denied);
+        // A group that denies has charged nothing.
+        let (denied, charged): (Vec<_>, Vec<_>) =
+            groups.iter().partition(|group| group.iter().any(|&index| is_denied(index)));
+        let is_denied = !denied.is_empty();
         if is_denied || failure.is_some() {
-            self.give_back(engine, buckets, batch, &operations, &found, clock);
+            let charged = charged.into_iter().flatten().copied();
+            self.give_back(engine, buckets, batch, charged, &found, clock);
         }
         if let Some(error) = failure {
             return Err(error);
@@ -260,20 +264,21 @@ impl RedisStore {
         Ok(answers)
     }
 
-    /// Undoes the charges of a batch, within the deadline of one decision. A charge that cannot be
-    /// returned counts against the client until it expires.
+    /// Undoes the charges of a batch in these buckets, within the deadline of one decision. A charge that
+    /// cannot be returned counts against the client until it expires.
     fn give_back<B: Batch>(
         &self,
         engine: &Engine,
         buckets: &[Bucket<'_>],
         batch: &B,
-        operations: &[RemoteOp],
+        charged: impl Iterator<Item = usize>,
         replies: &[Option<Answer>],
         clock: &impl Clock,
     ) {
+        let operations = batch.calls();
         let mut charges = Vec::new();
-        for (index, reply) in replies.iter().enumerate() {
-            let Some(reply) = reply else { continue };
+        for index in charged {
+            let Some(reply) = &replies[index] else { continue };
             if !operations[index].verb.decides() {
                 continue;
             }
