@@ -394,11 +394,11 @@ impl Reservation {
         if !self.data.allowed() {
             return Decision::raise_if_denied(&self.decision(py)?);
         }
-        // Relaxed: it orders no other access.
-        if self.is_entered.load(Ordering::Relaxed) || self.progress.stage() != Stage::Open {
+        // One step: of two threads without the interpreter's lock, only one may enter. Relaxed: it orders no
+        // other access.
+        if self.progress.stage() != Stage::Open || self.is_entered.swap(true, Ordering::Relaxed) {
             return Err(Reservation::used());
         }
-        self.is_entered.store(true, Ordering::Relaxed);
         Ok(())
     }
 
