@@ -70,6 +70,32 @@ def test_what_no_limit_for_one_client_stops_is_said() -> None:
         assert f"of {clients:,} clients sent 9" in sentence
 
 
+@pytest.mark.parametrize("period", ["15m", "1h"])
+def test_many_that_send_little_do_not_make_the_limit_strict_for_people(period: str) -> None:
+    made = Traffic(1)
+    made.people()
+    for number in range(20_000):
+        made.add(f"bad-{number}", made.random.random(3) * 86_400)
+    trace = made.trace()
+    allowed = simulate(recommend(trace, period).limit, trace).allowed
+    assert share_denied(trace, allowed, "person") <= 0.001
+
+
+def test_a_limit_below_a_gap_is_among_those_to_choose() -> None:
+    # Too many beyond the gap to be an exception: it is not chosen.
+    made = Traffic(2)
+    made.people(1000)
+    for number in range(400):
+        made.steady(f"bad-{number}", 5, 30_000, 600)
+    trace = made.trace()
+    found = recommend(trace)
+    assert share_denied(trace, simulate(found.limit, trace).allowed, "bad") < 0.01
+    stricter = found.choose(1).limit
+    allowed = simulate(stricter, trace).allowed
+    assert share_denied(trace, allowed, "person") <= 0.001
+    assert share_denied(trace, allowed, "bad") > 0.9
+
+
 def test_a_protected_crowd_is_not_denied_anything() -> None:
     trace = trace_of("E")
     assert share_denied(trace, simulate(recommended("E").limit, trace).allowed, "crowd") > 0.5

@@ -18,7 +18,7 @@ from penstock.messages import describe_limit, format_duration
 from penstock.simulate.clients import match_clients
 from penstock.simulate.evaluator import Evaluator, parse_limits
 from penstock.simulate.ids import Codes
-from penstock.simulate.recommendation import Candidate, Recommendation
+from penstock.simulate.recommendation import Candidate, Recommendation, few_requests
 from penstock.simulate.run import as_trace
 from penstock.simulate.times import parse_span
 
@@ -32,14 +32,17 @@ if TYPE_CHECKING:
 
 # Clients are far from the rest if each needs this many times as much as the next one.
 _GAP: Final = 3
-# Fewer clients are never far from each other, and more than a tenth are no exception.
+# Fewer clients are never far from each other, and more than a tenth are no exception: for a gap
+# among the upper half, there is a limit to choose.
 _MIN_CLIENTS: Final = 5
 _MAX_FAR: Final = 0.1
+_MAX_ABOVE: Final = 0.5
 # A gap is also wider than the rest of the tail, from this percentile to its end.
 _TAIL: Final = 99
 _STRICTER: Final = (95.0, 99.0)
-# A bucket that takes longer to refill than this part of the trace was not seen to refill.
-_MAX_REFILL: Final = 0.25
+# A bucket that takes longer to refill than a quarter of the trace was not seen to refill. The log of
+# a day covers a little less than the day.
+_MAX_REFILL: Final = 0.255
 _MAX_PERIODS: Final = 7
 # Counts up to this one are not rounded: each token more is one for an attacker in every period.
 _EXACT: Final = 100
@@ -64,7 +67,8 @@ def recommend(
     """Recommend limits for a trace, from what its clients need, and say whom each denies.
 
     The count of a limit is a percentile of what the clients spend in their busiest period, and its
-    burst the same percentile of what they spend at once beyond that rate. Bursts, and counts above
+    burst the same percentile of what they spend at once beyond that rate. If half of the clients
+    send at most five requests, only the others count. Bursts, and counts above
     a hundred, are rounded up to numbers that people write, such as 12, 25 or 300. Windows have no
     burst. Slots are found from the durations of the trace. Each limit is then simulated over the
     whole trace.
@@ -202,10 +206,20 @@ def _candidates(
     else:
         most, _ = _tally(_largest(model), trace)
     # A limit that suffices for protected clients suffices for others that need no more.
-    is_far = _far(most, ~is_protected) & (most > most[is_protected].max(initial=0))
+    is_unprotected = most > most[is_protected].max(initial=0)
+    is_far = _far(most, ~is_protected, _MAX_FAR) & is_unprotected
     rest = ~is_far
     levels = [*(level for level in _STRICTER if level < percentile), percentile]
-    groups = [(f"{level:.4g} %", level, rest) for level in levels]
+    # The many that send a few requests need no limit, and say nothing about the need of others.
+    events = np.bincount(trace.client_indices, minlength=len(most))
+    is_counted = rest & (events > few_requests(events))
+    is_counted = is_counted if is_counted.any() else rest
+    groups = [(f"{level:.4g} %", level, is_counted) for level in levels]
+    recommended = groups[-1]
+    is_above = _far(most, rest & ~is_protected, _MAX_ABOVE) & is_unprotected
+    share = 100 * np.count_nonzero(rest & ~is_above) / np.count_nonzero(rest)
+    if share < levels[0]:
+        groups.insert(0, (f"{share:.4g} %", 100.0, rest & ~is_above))
     if is_far.any():
         groups.append(("all others", 100.0, rest))
     groups.append(("everyone", 100.0, rest | is_far))
@@ -234,7 +248,7 @@ def _candidates(
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         found = list(pool.map(candidate, groups))
-    chosen = found[len(levels) - 1]
+    chosen = found[groups.index(recommended)]
     if isinstance(chosen, LimitError):
         raise chosen
     # Of equal limits, the last label says the most. A stricter limit with a small count, or the one
@@ -266,11 +280,16 @@ def _check_length(trace: Trace, what: str, length_ns: int) -> None:
         )
 
 
-def _far(most: NDArray[np.int64], may_be_far: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which clients are far from the rest: beyond a gap, which is not the end of a tail."""
+def _far(
+    most: NDArray[np.int64], may_be_far: NDArray[np.bool_], largest: float
+) -> NDArray[np.bool_]:
+    """Return which clients are far from the rest: beyond a gap, which is not the end of a tail.
+
+    They are at most this share of the clients that may be far.
+    """
     falling = np.sort(most[may_be_far])[::-1]
     if len(falling) >= _MIN_CLIENTS:
-        last = max(1, int(len(falling) * _MAX_FAR))
+        last = max(1, int(len(falling) * largest))
         steps = falling[:last] / np.maximum(falling[1 : last + 1], 1)
         for index in np.flatnonzero(steps >= _GAP)[::-1].tolist():
             rest = falling[index + 1 :]

@@ -135,7 +135,7 @@ class Recommendation:
 
     def concentration(self) -> list[str]:
         """Return sentences on how the events are spread over the clients."""
-        events, total, few = self.events, len(self.events), int(np.median(self.events))
+        events, total, few = self.events, len(self.events), few_requests(self.events)
         # The clients above the mean: where the shares of events and of clients differ most.
         is_busy = events > events.mean()
         sentences = []
@@ -143,7 +143,7 @@ class Recommendation:
             share = format_value("event_share", float(events[is_busy].sum() / events.sum()))
             busy = int(np.count_nonzero(is_busy))
             sentences.append(f"{busy:,} of {total:,} clients sent {share} of the requests.")
-        if few <= _FEW < total:
+        if few:
             sentences.append(
                 f"{int(np.count_nonzero(events <= few)):,} of {total:,} clients sent at most "
                 f"{pluralize(few, 'request')}: no limit for each client stops them. If they are "
@@ -164,9 +164,9 @@ class Recommendation:
         others = pluralize(len(events), "other client" if each.is_far.any() else "client")
         sentences = [f"{': '.join(limit).capitalize()}.", f"It denies {loss} of {others}."]
         if each.is_far.any():
-            times = each.most[each.is_far].min() / each.most[~each.is_far].max(initial=1)
+            times = each.most[each.is_far].min() // each.most[~each.is_far].max(initial=1)
             sentences.append(
-                f"Clients far from the rest, with at least {times:.2g} times the need of any "
+                f"Clients far from the rest, with at least {times:,} times the need of any "
                 f"other, and what they lose: {_named(self.far())}. Protect those that are welcome, "
                 "or give them an override; exclude known attackers."
             )
@@ -205,6 +205,12 @@ class Recommendation:
 
     def __repr__(self) -> str:
         return f"<Recommendation {self.limit!r}>\n{self.table()!r}"
+
+
+def few_requests(events: NDArray[np.int64]) -> int:
+    """Return how many requests half of the clients send at most; 0 if these are more than a few."""
+    few = int(np.median(events))
+    return few if few <= _FEW < len(events) else 0
 
 
 def _named(clients: Table) -> str:
