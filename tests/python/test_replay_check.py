@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from tables import json_lines
 
@@ -107,6 +108,28 @@ def test_the_chosen_limit_is_written_beside_the_others_of_the_file(
     assert "203.0.113.66" in text
     # The new file passes the check that it was made for, except for the client that it names.
     assert command.run(*replayed, "--limits", str(written), "--protect", "192.0.2.*") == 0
+
+
+def test_many_clients_that_lose_much_together_have_to_be_accepted(
+    command: Command, tmp_path: Path
+) -> None:
+    log, written = tmp_path / "keys.log", tmp_path / "new.yaml"
+    # 110 keys with less than a hundredth of the requests each, and people with two.
+    keys = [f"203.0.113.{number}" for number in range(110)]
+    people = [f"198.51.{number // 250}.{number % 250}" for number in range(2000)]
+    ids = [id for part in range(120) for id in (*keys, *people[part * 33 :][:33])]
+    lines = (
+        f"{id} - - [20/Nov/2026:{part // 60 // 60:02}:{part // 60 % 60:02}:{part % 60:02} +0000] "
+        '"GET / HTTP/1.1" 200 5\n'
+        for part, id in zip(np.linspace(0, 14_399, len(ids)).astype(int).tolist(), ids, strict=True)
+    )
+    log.write_text("".join(lines))
+    options = ("--limit", "60/minute", "--recommend", "--period", "15m", "--write", str(written))
+    assert command.run("replay", str(log), *options) == 1
+    assert "203.0.113." in command.err
+    assert not written.exists()
+    assert command.run("replay", str(log), *options, "--accept", "203.0.113.0/24") == 0
+    assert written.exists()
 
 
 def test_a_file_with_other_limits_is_not_replaced(

@@ -46,7 +46,7 @@ _LOG_OPTIONS: Final = (
 _OPTION: Final = re.compile(r"\b([a-z_]+)=(?=['.,:; ]|$)")
 _KEPT: Final = re.compile(r"  (?:id|id_format|number|mode|description|docs):")
 # A client with more than this share of all requests is not denied more than the least share of its
-# own without a question.
+# own without a question, nor several of them more than this share together.
 _LARGE: Final = 0.01
 _LEAST: Final = 0.001
 EXAMPLES: Final = """\
@@ -84,8 +84,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--accept", action="append", default=[], metavar="CLIENT",
-        help="for --write: a client with more than 1%% of all requests that the limit may deny, as "
-        "for --exclude; may be repeated",
+        help="for --write: a client that the limit may deny although it has more than 1%% of all "
+        "requests, or they lose more than that together; as for --exclude; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--choose", type=int, metavar="ROW", help="for --recommend: choose another row of the table"
@@ -344,21 +344,26 @@ def _check_written(file: str | None, selected: SelectedLimit) -> None:
 def _write(options: Namespace, selected: SelectedLimit, recommended: Recommendation) -> list[str]:
     """Write a limits file with the chosen limit; other limits stay as they are.
 
-    Nothing is written if it denies something of a large client that is not accepted; returns this
-    problem.
+    Nothing is written if it denies something of a large client that is not accepted, or much of
+    many; returns this problem.
     """
-    large = [
-        (row["id"], f"{format_value('denied_share', row['denied_share'])} of its requests")
-        for row in recommended.denied_clients().rows()
-        if row["event_share"] > _LARGE and row["denied_share"] > _LEAST
-    ]
-    is_accepted, _ = match_clients(_clients(options.accept), [id for id, _ in large])
-    losses = [loss for loss, found in zip(large, is_accepted, strict=True) if not found]
-    if losses:
+    rows = [row for row in recommended.denied_clients().rows() if row["denied_share"] > _LEAST]
+    is_accepted, _ = match_clients(_clients(options.accept), [row["id"] for row in rows])
+    rows = [row for row, is_known in zip(rows, is_accepted, strict=True) if not is_known]
+    lost = sum(row["event_share"] * row["denied_share"] for row in rows)
+    what = f"{format_value('denied_share', lost)} of all requests, those of"
+    if lost <= _LARGE:
+        what = "clients with more than 1 % of all requests:"
+        rows = [row for row in rows if row["event_share"] > _LARGE]
+    if rows:
+        losses = [
+            (row["id"], f"{format_value('denied_share', row['denied_share'])} of its requests")
+            for row in rows
+        ]
         problem = (
-            f"{options.write} is not written: {selected.name} denies clients with more than 1 % of "
-            f"all requests: {list_clients(losses)}; protect them with --protect, choose another "
-            "row with --choose, or pass --accept with their names"
+            f"{options.write} is not written: {selected.name} denies {what} "
+            f"{list_clients(losses)}; protect them with --protect, choose another row with "
+            "--choose, or pass --accept with their names"
         )
         return [problem]
     limits = selected.limits
