@@ -238,6 +238,18 @@ def test_standard_input_is_read_and_a_pipe_gets_no_progress_bar_and_no_color(log
     assert b"\r" not in done.stdout
 
 
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_any_output_is_good_enough(log: str, json: list[str]) -> None:
+    command = [*PROGRAM, "replay", log, "--limit", "30/minute", "--recommend", *json]
+    ascii_only = ["env", "PYTHONIOENCODING=ascii", *command]
+    done = subprocess.run(ascii_only, capture_output=True, check=True)
+    assert b"per minute" in done.stdout
+    assert done.stdout.isascii()
+    # A program without an output has no object for it.
+    shell = ["sh", "-c", '"$@" >&-', "sh", *command]
+    assert subprocess.run(shell, capture_output=True, check=True).stderr == b""
+
+
 def test_terminal_gets_a_progress_bar(log: str) -> None:
     text = on_terminal(100, "replay", log, "--limit", "30/minute")
     assert "reading: " in text

@@ -203,6 +203,8 @@ def test_the_heading_of_a_recommendation_names_the_limit(log: str, command: Comm
         (("--where", "paht=/x"), "where must be a field"),
         (("--recommend", "--exclude", "9.9.9.9"), "--exclude: the trace has no client '9.9.9.9'"),
         (("--write", "out.yaml"), "--recommend"),
+        (("--recommend", "--write", "missing/out.yaml"), "--write: the folder"),
+        (("--recommend", "--choose", "99"), "--choose: row must be"),
     ],
 )
 def test_an_option_that_does_not_fit_the_log_is_named(

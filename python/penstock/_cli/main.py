@@ -11,6 +11,7 @@ import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 import penstock
@@ -86,8 +87,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = None
     try:
         options = _parser(next(iter(arguments), None)).parse_args(arguments)
+        if isinstance(sys.stdout, TextIOWrapper):
+            # Not every terminal and not every pipe has the characters of ids and arrows.
+            sys.stdout.reconfigure(errors="backslashreplace")
         status: int = options.run(options)
-        sys.stdout.flush()
+        # Without an output, as in a service, there is nothing to flush.
+        print(end="", flush=True)
     except BrokenPipeError:
         # The reader has closed the pipe (`| head`), which is not an error. Output that
         # Python still flushes at exit goes to the null device.
@@ -96,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         if error.problems and options is not None and options.json:
             problems = [problem.to_dict() for problem in error.problems]
-            print(json.dumps({"problems": problems}, ensure_ascii=False))
+            print(json.dumps({"problems": problems}))
         else:
             print(error, file=sys.stderr)
         return error.status

@@ -15,6 +15,7 @@ from penstock._extras import Extra
 from penstock.simulate.format import column_label, format_date, format_value
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Sequence
 
     from penstock.simulate.limit_result import LimitResult
@@ -41,22 +42,24 @@ class _Grid(NamedTuple):
     caption: str = ""
 
 
-def check_report_file(file: str | None) -> None:
-    """Check, before a long simulation, that a report could be written.
+def check_files(options: Namespace) -> None:
+    """Check, before a long simulation, that the report and the limits file could be written.
 
     Raises:
-        CommandError: The file is a folder, or its folder does not exist.
+        CommandError: A file is a folder, or its folder does not exist.
         ImportError: Matplotlib is not installed.
     """
-    if file is None:
-        return
-    with Extra("notebook"):
-        import_module("matplotlib")
-    folder = Path(file).absolute().parent
-    if not folder.is_dir():
-        raise CommandError(f"--report: the folder {folder} does not exist", WRONG_USE)
-    if Path(file).is_dir():
-        raise CommandError(f"--report: {file} is a folder, pass a file", WRONG_USE)
+    if options.report is not None:
+        with Extra("notebook"):
+            import_module("matplotlib")
+    for option in ("report", "write"):
+        if (file := getattr(options, option)) is None:
+            continue
+        folder = Path(file).absolute().parent
+        if not folder.is_dir():
+            raise CommandError(f"--{option}: the folder {folder} does not exist", WRONG_USE)
+        if Path(file).is_dir():
+            raise CommandError(f"--{option}: {file} is a folder, pass a file", WRONG_USE)
 
 
 def print_report(
@@ -64,7 +67,7 @@ def print_report(
 ) -> None:
     """Print the results, and write the report page if a file is given."""
     if as_json:
-        print(json.dumps(_json(report), ensure_ascii=False))
+        print(json.dumps(_json(report)))
     else:
         _print_tables(report)
     for note in notes:

@@ -16,7 +16,7 @@ from penstock._cli.limits import (
     select_limit,
     selected_limit,
 )
-from penstock._cli.output import check_report_file, print_report
+from penstock._cli.output import check_files, print_report
 from penstock._core import parse_duration
 from penstock._display import pluralize, printable
 from penstock.simulate import Simulator, recommend
@@ -205,7 +205,7 @@ def run(options: Namespace) -> int:
             WRONG_USE,
         )
     selected = _selected(options)
-    check_report_file(options.report)
+    check_files(options)
     _check_written(options.write, selected[0])
     simulators = _simulators(selected)
     chunks: list[Chunk] | None = [] if options.recommend else None
@@ -224,7 +224,8 @@ def run(options: Namespace) -> int:
         raise CommandError(str(error), FAULT) from error
     except ValueError as error:
         # A limit on requests in flight needs an option.
-        raise CommandError(_message(error), WRONG_USE) from error
+        what = str(error).partition(";")[0]
+        raise CommandError(f"{what}; pass --duration, its field", WRONG_USE) from error
     recommended, problems = _recommend(options, chunks, selected[0])
     protect = _clients(options.protect)
     check = None
@@ -309,13 +310,15 @@ def _recommend(
             limits=selected.limits,
             name=selected.name,
         )
-        recommended = recommended if options.choose is None else recommended.choose(options.choose)
     except (penstock.Error, ValueError) as error:
         return None, [f"no limit can be recommended for {selected.name}: {_message(error)}"]
     except KeyError as error:
         # The text of a KeyError has quotes around it.
         raise CommandError(f"--{error.args[0]}", WRONG_USE) from error
-    return recommended, []
+    try:
+        return recommended if options.choose is None else recommended.choose(options.choose), []
+    except ValueError as error:
+        raise CommandError(f"--choose: {error}", WRONG_USE) from error
 
 
 def _check_written(file: str | None, selected: SelectedLimit) -> None:

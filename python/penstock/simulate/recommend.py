@@ -40,8 +40,8 @@ _MAX_ABOVE: Final = 0.5
 # A gap is also wider than the rest of the tail, from this percentile to its end.
 _TAIL: Final = 99
 _STRICTER: Final = (95.0, 99.0)
-# A bucket that takes longer to refill than a quarter of the trace was not seen to refill. The log of
-# a day covers a little less than the day.
+# A bucket that takes longer to refill than a quarter of the trace was not seen to refill. A log of
+# one day covers a little less.
 _MAX_REFILL: Final = 0.255
 _MAX_PERIODS: Final = 7
 # Counts up to this one are not rounded: each token more is one for an attacker in every period.

@@ -157,12 +157,13 @@ class Recommendation:
         denied, events = each.denied[~each.is_far], self.events[~each.is_far]
         # Of slots, there is nothing to add.
         limit = dict.fromkeys([describe_limit(each.limit), explain_limit(each.limit)])
-        share = format_value("denied_share", float(denied.sum() / events.sum()))
-        loss = "nothing"
-        if denied.any():
-            loss = f"{share} of the requests of {np.count_nonzero(denied):,}"
         others = pluralize(len(events), "other client" if each.is_far.any() else "client")
-        sentences = [f"{': '.join(limit).capitalize()}.", f"It denies {loss} of {others}."]
+        loss = f"It denies nothing of {others}."
+        if denied.any():
+            share = format_value("denied_share", float(denied.sum() / events.sum()))
+            losers = np.count_nonzero(denied)
+            loss = f"It denies {share} of the requests of {others}, all of them of {losers:,}."
+        sentences = [f"{': '.join(limit).capitalize()}.", loss]
         if each.is_far.any():
             times = each.most[each.is_far].min() // each.most[~each.is_far].max(initial=1)
             sentences.append(

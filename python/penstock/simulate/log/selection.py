@@ -356,9 +356,11 @@ class Head(NamedTuple):
         suggestion = did_you_mean(name, self.known)
         if name in _ALIASES:
             # The name may be a default that the caller did not pass.
+            cure = f"pass {option}="
+            if option == _FORWARDED_FOR:
+                cure = "trusted_proxies= and hops= need it"
             raise LogError(
-                f"{self.name} has no field {name!r} (or a known alias); pass {option}=; "
-                f"{suggestion}"
+                f"{self.name} has no field {name!r} (or a known alias); {cure}; {suggestion}"
             )
         raise LogError(f"{option} must be a field of {self.name}, found {name!r}; {suggestion}")
 
