@@ -85,7 +85,10 @@ impl<'a, N: AsRef<str>> Visitor<'a> for Object<'a, '_, '_, N> {
             let value: &'a RawValue = map.next_value()?;
             for (rest, slot) in wanted {
                 if rest.is_empty() {
-                    record.slots[slot] = scalar(value.get());
+                    record.slots[slot] = match value.get().starts_with('[') {
+                        true => list(value),
+                        false => scalar(value.get()),
+                    };
                 } else if value.get().starts_with('{') {
                     object(value.get(), &[(rest, slot)], record).map_err(M::Error::custom)?;
                 }
@@ -125,6 +128,15 @@ impl<'n, N: AsRef<str>> Visitor<'_> for Key<'n, N> {
             (begin, rest) => Some((rest.strip_prefix('.').filter(|_| begin == key)?, *slot)),
         };
         Ok(self.names.iter().filter_map(left).collect())
+    }
+}
+
+/// Returns the texts of a list, between commas, as in a field of a header; the source text of a list with
+/// other values.
+fn list(value: &RawValue) -> Option<Cow<'_, [u8]>> {
+    match serde_json::from_str::<Vec<Cow<'_, str>>>(value.get()) {
+        Ok(texts) => Some(Cow::Owned(texts.join(", ").into_bytes())),
+        Err(_) => Some(Cow::Borrowed(value.get().as_bytes())),
     }
 }
 

@@ -301,3 +301,50 @@ def test_the_status_of_a_server_is_no_log(log: Any) -> None:
     line = '{{"nginx_version": "1.13.7", "address": "10.0.0.1", "timestamp": 1513168000000}}'
     with pytest.raises(LogError, match="status of a server"):
         Trace.from_log(log(line))
+
+
+@pytest.mark.parametrize(
+    "before", ["www.example.com:443 ", "lb1 ", "2026-11-20T10:00:00Z stdout F "]
+)
+def test_a_word_before_later_clients_is_no_client(tmp_path: Path, before: str) -> None:
+    path = tmp_path / "a.log"
+    # More than the lines from which the format is detected.
+    lines = [COMBINED.format("192.0.2.1")] * 3_000
+    path.write_text("\n".join([*lines, *(before + line for line in lines[:300]), ""]))
+    with pytest.raises(LogError, match="300 did not parse"):
+        Trace.from_log(path)
+
+
+def test_a_damaged_address_is_no_host(log: Any) -> None:
+    path = log(COMBINED, COMBINED.format("203.0.113.203.0.113.5"))
+    assert Trace.from_log(path, max_bad=0.1).clients == CLIENTS
+
+
+def test_an_address_before_the_client_is_asked_about(log: Any) -> None:
+    line = "{} " + PROXIED
+    with pytest.raises(LogError, match="may be the client"):
+        Trace.from_log(log(line, *["- " + PROXIED] * 90))
+    own = '%{X-Forwarded-For}i %h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i"'
+    assert Trace.from_log(log(line), format=own, hops=1).clients == CLIENTS
+
+
+def test_lists_of_texts_are_lists_of_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "caddy.log"
+    fields = {"ts": 1795168800.5, "request": {"client_ip": "10.0.0.9", "uri": "/a"}}
+    rows = []
+    for value in [[client] for client in CLIENTS] + [["198.51.100.7", "192.0.2.1"]]:
+        request = {**fields["request"], "headers": {"X-Forwarded-For": value}}  # type: ignore[dict-item]
+        rows.append(json.dumps({**fields, "request": request}))
+    path.write_text("\n".join([*rows * 4, ""]))
+    assert Trace.from_log(path, hops=1).clients == CLIENTS
+    assert Trace.from_log(path, trusted_proxies=["10.0.0.0/8"]).clients == CLIENTS
+    with pytest.raises(LogError, match="lists of addresses such as '198"):
+        Trace.from_log(path, id="request.headers.X-Forwarded-For")
+
+
+@pytest.mark.parametrize("blank", ["+", "%20"])
+def test_blanks_of_the_w3c_format_are_blanks(tmp_path: Path, blank: str) -> None:
+    path = tmp_path / "iis.log"
+    row = f"2026-11-20 10:00:01 10.0.0.1 /a 192.0.2.1,{blank}10.0.0.7\n"
+    path.write_text("#Fields: date time c-ip cs-uri-stem X-Forwarded-For\n" + row * 5)
+    assert Trace.from_log(path, trusted_proxies=["10.0.0.0/8"]).clients == ["192.0.2.1"]

@@ -13,7 +13,7 @@ from penstock._core import LogParser
 from penstock._display import pluralize
 from penstock.simulate.log.formats import FORMATS, RECIPES, Field, LineFormat, line_format
 from penstock.simulate.log.report import LogError, SkippedLine
-from penstock.simulate.log.selection import Head
+from penstock.simulate.log.selection import Head, is_address
 from penstock.simulate.log.source import HEAD
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 # The number of lines that are looked at, and of characters in each.
-_LINES: Final = 50
+_LINES: Final = 500
 _MAX_LINE: Final = 8192
 _EXAMPLES: Final = 3
 _MAX_PREFIX: Final = 8
@@ -116,6 +116,14 @@ def detect_format(
             name,
         )
     prefix = max(words, default=0)
+    for line in inner or lines:
+        if prefix and is_address(last := line.split()[:prefix][-1]):
+            raise _error(
+                f"{name} has an address before the client, {last}, which may be the client itself; "
+                "pass format= with the names of both fields, and id= or trusted_proxies=",
+                lines,
+                name,
+            )
     known = list(dict.fromkeys(shape.known))
     where = name if format_name == "auto" or format_name in _SHAPES else f"the format {shape.name}"
     options = options._replace(
@@ -256,7 +264,9 @@ def _json(lines: list[str]) -> _Shape | None:
 def _dotted(row: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield the names and values of all fields but objects; names in objects have dots."""
     for key, value in row.items():
-        if not isinstance(value, dict):
+        if isinstance(value, list) and all(isinstance(text, str) for text in value):
+            yield before + key, ", ".join(value)
+        elif not isinstance(value, dict):
             yield before + key, "" if value is None else str(value)
         elif depth < 8:  # noqa: PLR2004  deep enough
             yield from _dotted(value, f"{before}{key}.", depth + 1)

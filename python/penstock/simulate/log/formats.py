@@ -68,7 +68,8 @@ _ADDRESS: Final = (
 )
 # An address, or the list of addresses that proxies send.
 _CLIENT: Final = rf"{_ADDRESS}(?:, *+{_ADDRESS})*+"
-_HOST: Final = r"[\w.-]++|unix:"
+# Digits and dots alone are a damaged address.
+_HOST: Final = r"(?![\d.]++ )[\w.-]++|unix:"
 # What may follow an open format: text with its quotes in pairs, and the quote after a whole line.
 _REST: Final = r"""(?: [^"]*(?:"[^"]*"[^"]*)*)?"?"""
 

@@ -118,7 +118,9 @@ def _with_client(id: str, fields: FieldSelection, find_client: ClientAddress) ->
     *parts, forwarded = id.split("\t")
     index = fields.ids.index(CLIENT)
     # The last of a list is the peer of the proxy that wrote it.
-    peer, header = parts[index].rpartition(",")[2].strip(), forwarded.replace("\\t", "\t")
+    peer = parts[index].rpartition(",")[2].strip()
+    # IIS writes a blank as a plus sign, and CloudFront as %20.
+    header = forwarded.replace("\\t", "\t").replace("+", " ").replace("%20", " ")
     try:
         parts[index] = find_client.of(peer, None if header in {"", "-"} else header)
     except MissingId:

@@ -235,9 +235,12 @@ class Head(NamedTuple):
             unit = wanted.duration_unit or self._duration_unit(fields[0])
             options = options._replace(duration_unit=UNITS[unit])
         if CLIENT in wanted.ids:
-            # Apache's %h may be the name of a host.
-            is_address = "h" not in self.known and self._has_addresses(client)
-            options = options._replace(client=wanted.ids.index(CLIENT), is_address=is_address)
+            values = self._values(client)
+            others = len(values) - sum(map(is_address, values))
+            # Apache's %h may be the name of a host, but not if all first lines have addresses.
+            most = 0 if "h" in self.known else len(values) // 2
+            client_index = wanted.ids.index(CLIENT)
+            options = options._replace(client=client_index, is_address=others <= most)
         used: dict[str, str] = {}
         for option, _, _, shown in chosen:
             used[option] = f"{used[option]}, {shown}" if option in used else shown
@@ -245,11 +248,6 @@ class Head(NamedTuple):
 
     def _values(self, field: str) -> list[str]:
         return _present(field, self.rows)
-
-    def _has_addresses(self, field: str) -> bool:
-        """Return whether most values of a field are addresses."""
-        values = self._values(field)
-        return sum(map(is_address, values)) * 2 > len(values)
 
     def _time_fields(self, wanted: str | None) -> Sequence[str]:
         """Return the field of the time, or those of the date and the time of day."""
