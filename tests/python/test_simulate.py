@@ -119,6 +119,7 @@ def test_four_at_once_and_two_per_second() -> None:
 
 
 SECONDS = [0.0, 0.25, 1.5]
+ZONED = datetime.datetime(2400, 1, 1, tzinfo=datetime.UTC)
 NANOSECONDS = [0, 250_000_000, 1_500_000_000]
 DATES = [
     datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=s)
@@ -243,6 +244,9 @@ ADDRESSES = penstock.Limits.parse("Calls: {burst: 2, count: 1, period: 1s, id: i
         (ValueError, "found inf at position 1", ([0.0, float("inf")],)),
         (ValueError, "found NaT at position 1", (np.array([0, "NaT"], "M8[s]"),)),
         (ValueError, "1970 and 2262, found 2400-01-01", (np.array(["2400-01-01"], "M8[D]"),)),
+        (ValueError, "1970 and 2262, found 2400", (pd.to_datetime(pd.Series([ZONED])),)),
+        (ValueError, "1970 and 2262, found 2400", ([ZONED],)),
+        (ValueError, "use float64", (np.array([1_795_168_800, 1_795_168_801], np.float32),)),
         (ValueError, r"found 9300000000.0 at position 0", ([9.3e9],)),
         (TypeError, "found an array of bool", ([True, False],)),
         (TypeError, "found an array of <U1; convert strings", (["a"],)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
@@ -84,7 +85,8 @@ def test_totals_without_durations_have_no_requests_in_flight() -> None:
 
 def test_durations_are_seconds_or_timedeltas() -> None:
     times = [0.0, 1.0]
-    for durations in ([1.5, 0.25], np.array([1500, 250], "m8[ms]")):
+    spans = [datetime.timedelta(milliseconds=each) for each in (1500, 250)]
+    for durations in ([1.5, 0.25], np.array([1500, 250], "m8[ms]"), spans):
         trace = Trace(times, durations=durations)
         assert trace.durations is not None
         assert trace.durations.astype(np.int64).tolist() == [1_500_000_000, 250_000_000]
@@ -95,6 +97,9 @@ def test_durations_are_seconds_or_timedeltas() -> None:
         Trace(times, durations=[float("nan"), 1.0])
     with pytest.raises(ValueError, match="as long as times"):
         Trace(times, durations=[1.0])
+    with pytest.raises(ValueError, match="146 years"):
+        # In nanoseconds, these wrap around.
+        Trace(times, durations=np.array([1, 10**5], "m8[W]"))
     with pytest.raises(TypeError, match="durations"):
         Trace(times, durations=["a", "b"])
 

@@ -163,7 +163,7 @@ class Recommendation:
             share = format_value("denied_share", float(denied.sum() / events.sum()))
             losers = np.count_nonzero(denied)
             loss = f"It denies {share} of the requests of {others}, all of them of {losers:,}."
-        sentences = [f"{': '.join(limit).capitalize()}.", loss]
+        sentences = [f"{': '.join(limit)}.", loss]
         if each.is_far.any():
             times = each.most[each.is_far].min() // each.most[~each.is_far].max(initial=1)
             sentences.append(

@@ -130,7 +130,7 @@ def _array(value: Any) -> NDArray[Any]:
         value = list(value)
     if getattr(getattr(value, "dtype", None), "tz", None) is not None:
         # A pandas column with a time zone; without the dtype it would become objects.
-        array = np.asarray(value, dtype="datetime64[ns]")
+        array = np.asarray(value, dtype=f"datetime64[{value.dtype.unit}]")
     else:
         array = as_numpy(value, "times")
     if array.ndim != 1:
@@ -166,6 +166,8 @@ def _whole(array: NDArray[Any]) -> NDArray[np.int64]:
 def _floats(array: NDArray[Any], nanoseconds: int = _NS) -> NDArray[np.int64]:
     refuse_first(~np.isfinite(array), array, "times must be numbers of seconds")
     if array.dtype.itemsize < _DOUBLE:
+        is_coarse = np.abs(array) > np.ldexp(1.0, np.finfo(array.dtype).nmant + 1)
+        refuse_first(is_coarse, array, f"times of {array.dtype} have no whole seconds; use float64")
         array = array.astype(np.float64)
     if nanoseconds != _NS:
         array = array / (_NS // nanoseconds)
@@ -198,7 +200,11 @@ def _objects(array: NDArray[Any]) -> NDArray[np.int64]:
     for position, value in enumerate(array.tolist()):
         try:
             times[position] = _one(value)
-        except (OverflowError, TypeError, ValueError) as error:
+        except OverflowError:
+            raise ValueError(
+                f"times must be between 1970 and 2262, found {value} at position {position}"
+            ) from None
+        except (TypeError, ValueError) as error:
             raise type(error)(f"{error}; this is the time at position {position}") from error
     return times
 

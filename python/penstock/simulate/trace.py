@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
 
@@ -18,7 +19,6 @@ from penstock.simulate.table import Table
 from penstock.simulate.times import as_dates, parse_instant, parse_times, refuse_first
 
 if TYPE_CHECKING:
-    import datetime
     from collections.abc import Iterable, Sequence
     from typing import Unpack
 
@@ -415,6 +415,8 @@ def _durations_of(value: Any, events: int) -> NDArray[np.timedelta64] | None:
     if value is None:
         return None
     column = as_numpy(value, "durations")
+    if column.dtype.kind == "O" and all(isinstance(each, datetime.timedelta) for each in column):
+        column = column.astype("m8[ns]")
     if column.dtype.kind not in "mif" or column.ndim != 1:
         raise TypeError(
             f"durations must be a column of seconds or timedeltas, found an array of {column.dtype}"
@@ -425,6 +427,8 @@ def _durations_of(value: Any, events: int) -> NDArray[np.timedelta64] | None:
         )
     is_span = column.dtype.kind == "m"
     durations = column if is_span else np.round(column * 1e9)
-    is_valid = (durations >= durations.dtype.type(0)) & (durations < durations.dtype.type(2**62))
+    # In seconds, to which NumPy converts any length of time that it has without wrapping around.
+    seconds = column.astype("m8[s]").astype(np.int64) if is_span else column
+    is_valid = (column >= column.dtype.type(0)) & (seconds < 2**62 // 10**9)
     refuse_first(~is_valid, column, "durations must be from 0 to 146 years")
     return np.ascontiguousarray(durations).astype("m8[ns]")
