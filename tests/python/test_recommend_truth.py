@@ -81,6 +81,16 @@ def test_many_that_send_little_do_not_make_the_limit_strict_for_people(period: s
     assert share_denied(trace, allowed, "person") <= 0.001
 
 
+def test_the_few_that_the_percentile_leaves_are_spared_if_they_send_much() -> None:
+    made = Traffic(9)
+    made.people(1500, tail=1.3)
+    trace = made.trace()
+    found = recommend(trace, "1h")
+    assert share_denied(trace, simulate(found.limit, trace).allowed, "person") <= 0.001
+    stricter = simulate(found.choose(found.chosen).limit, trace).allowed
+    assert share_denied(trace, stricter, "person") > 0.001
+
+
 def test_a_limit_below_a_gap_is_among_those_to_choose() -> None:
     # Too many beyond the gap to be an exception: it is not chosen.
     made = Traffic(2)

@@ -68,22 +68,23 @@ def recommend(
 
     The count of a limit is a percentile of what the clients spend in their busiest period, and its
     burst the same percentile of what they spend at once beyond that rate. If half of the clients
-    send at most five requests, only the others count. Bursts, and counts above
-    a hundred, are rounded up to numbers that people write, such as 12, 25 or 300. Windows have no
-    burst. Slots are found from the durations of the trace. Each limit is then simulated over the
-    whole trace.
+    send at most five requests, only the others count. Bursts, and counts above a hundred, are
+    rounded up to numbers that people write, such as 12, 25 or 300. Windows have no burst. Slots are
+    found from the durations of the trace. Each limit is then simulated over the whole trace.
 
     Clients that are far from the rest are set aside before, and named: those beyond a gap, where
     one client needs three times as much as the next one, if they are at most a tenth of them.
 
     For one period there are several limits, from strict to lenient, and the one of `percentile` is
-    chosen. For several periods there is one limit for each, and the first is chosen.
+    chosen, or a more lenient one if it denies a larger share of the requests than of the clients.
+    For several periods there is one limit for each, and the first is chosen.
 
     Args:
         trace: As `times` of `simulate`; each client has its own bucket.
         period: The limit's period: a string with units, seconds, or a `timedelta`; or a list of up
             to seven. None: that of `limits`. Calendar windows and slots have no other.
-        percentile: The share of the clients that the chosen limit suffices for, in per cent.
+        percentile: The share of the clients, and of their requests, that the chosen limit suffices
+            for, in per cent.
         exclude: Clients whose events do not count, such as known attackers: ids, networks such as
             `198.51.100.0/24`, or patterns with `*` and `?`.
         protect: Clients that must not be denied anything, as for `exclude`.
@@ -251,6 +252,14 @@ def _candidates(
     chosen = found[groups.index(recommended)]
     if isinstance(chosen, LimitError):
         raise chosen
+    # The few that the percentile leaves may have sent much.
+    most_denied = events[rest].sum() * (1 - percentile / 100)
+    suffices = (
+        each
+        for each in found[groups.index(recommended) :]
+        if isinstance(each, Candidate) and each.denied[rest].sum() <= most_denied
+    )
+    chosen = next(suffices, chosen)
     # Of equal limits, the last label says the most. A stricter limit with a small count, or the one
     # for clients far from the rest, may refill too slowly.
     by_limit = {each.limit: each for each in found if isinstance(each, Candidate)}
