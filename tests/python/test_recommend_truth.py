@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from truth import NAMES, Traffic, day, share_denied, twice
 
-from penstock import Limit
+from penstock import Limit, Limits
 from penstock.simulate import Trace, recommend, simulate
 
 if TYPE_CHECKING:
@@ -123,10 +123,12 @@ def test_a_protected_crowd_is_not_denied_anything() -> None:
         Limit.leaky_bucket(size=1, drip_rate="1m"),
         Limit.fixed_window(count=1, period="1m"),
         Limit.fixed_rate_window(count=1, period="1m"),
+        Limits.parse("A: {count: 1, period: 1m, anchor: aligned, phase: per-key, "
+                     "algorithm: fixed-window}"),
     ],
-    ids=lambda limit: str(limit.algorithm),
-)
-def test_each_algorithm_spares_people_and_stops_attackers(limit: Limit) -> None:
+    ids=["leaky bucket", "fixed window", "fixed-rate window", "window with its own phase"],
+)  # fmt: skip
+def test_each_algorithm_spares_people_and_stops_attackers(limit: Limit | Limits) -> None:
     trace = trace_of("H")
     allowed = simulate(recommend(trace, limits=limit).limit, trace).allowed
     assert share_denied(trace, allowed, "person") <= 0.001

@@ -87,10 +87,8 @@ class Evaluator:
         """Return whether each client has an override that differs from the default."""
         if isinstance(self.limits, Limit):
             return np.zeros(len(clients), np.bool_)
-        default = self.default()
-        core = _core.Simulator(self.limits, self.name)
-        core.number(list(clients))
-        return np.array([core.limit_of(client) != default for client in range(len(clients))])
+        name, default = self.limit_name or "", self.default()
+        return np.array([self.limits.resolve(name, client) != default for client in clients])
 
     def default(self) -> Limit | None:
         """Return the limit of clients without an override; None if it is unlimited."""
