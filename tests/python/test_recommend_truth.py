@@ -130,7 +130,7 @@ def test_a_protected_crowd_is_not_denied_anything() -> None:
 )  # fmt: skip
 def test_each_algorithm_spares_people_and_stops_attackers(limit: Limit | Limits) -> None:
     trace = trace_of("H")
-    allowed = simulate(recommend(trace, limits=limit).limit, trace).allowed
+    allowed = simulate(recommend(trace, limits=limit).limit, trace, name="A").allowed
     assert share_denied(trace, allowed, "person") <= 0.001
     assert share_denied(trace, allowed, "bad") > 0.9
 
