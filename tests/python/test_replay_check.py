@@ -63,13 +63,25 @@ def test_a_limit_that_denies_too_much_fails_the_check(
 def test_a_protected_client_that_is_denied_fails_the_check(
     strict: tuple[str, ...], wide: tuple[str, ...], command: Command, write: Write
 ) -> None:
-    partners = write("partners.txt", "# partners\n198.51.100.0/24\n\n192.0.2.1\n9.9.9.9\n")
+    text = "# partners\n198.51.100.0/24 # all of them\n\n192.0.2.1\n9.9.9.9\n"
+    partners = "@" + write("partners.txt", f"\ufeff{text}")
     assert command.run(*wide, "--protect", partners) == 0
     assert "9.9.9.9: protected, but not in the log" in command.err
     assert command.run(*strict, "--protect", partners) == 1
     assert "protected clients are denied: 198.51.100.7 (" in command.err
     assert "203.0.113.66 (" not in command.err
     assert command.run(*strict, "--protect", "192.0.2.*") == 0
+
+
+def test_a_list_of_clients_that_is_not_read_is_no_passed_check(
+    wide: tuple[str, ...], command: Command, write: Write
+) -> None:
+    partners, empty = write("partners.txt", "192.0.2.1\n"), write("empty.txt", "# none yet\n")
+    for named in (partners, f"@{empty}", f"@{partners}.old"):
+        with pytest.raises(SystemExit) as raised:
+            command.run(*wide, "--protect", named)
+        assert raised.value.code == 2
+        assert f"--protect: {named.strip('@')}" in command.err.replace("cannot read ", "")
 
 
 def test_a_comparison_names_who_is_denied_by_only_one_limit(

@@ -21,7 +21,7 @@ from penstock._core import parse_duration
 from penstock._display import pluralize, printable
 from penstock.simulate import Simulator, recommend
 from penstock.simulate.check import Check, changes
-from penstock.simulate.clients import match_clients, named_clients
+from penstock.simulate.clients import match_clients
 from penstock.simulate.format import format_value, list_clients
 from penstock.simulate.log import LogError, read_log
 from penstock.simulate.log.reader import concat_chunks
@@ -83,7 +83,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--limits as they are",
     )  # fmt: skip
     parser.add_argument(
-        "--accept", action="append", default=[], metavar="CLIENT",
+        "--accept", action="extend", type=_clients, default=[], metavar="CLIENT",
         help="for --write: a client that the limit may deny although it has more than 1%% of all "
         "requests, or they lose more than that together; as for --exclude; may be repeated",
     )  # fmt: skip
@@ -101,12 +101,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "several with commas",
     )  # fmt: skip
     parser.add_argument(
-        "--exclude", action="append", default=[], metavar="CLIENT",
+        "--exclude", action="extend", type=_clients, default=[], metavar="CLIENT",
         help="for --recommend: clients that do not count: an id, a network, a pattern with * "
-        "and ?, or a file of these, one a line; may be repeated",
+        "and ?, or @FILE with one of these on each line; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--protect", action="append", default=[], metavar="CLIENT",
+        "--protect", action="extend", type=_clients, default=[], metavar="CLIENT",
         help="clients that must not be denied, as for --exclude; the exit status is 1 if the "
         "limit denies them something; may be repeated",
     )  # fmt: skip
@@ -192,6 +192,26 @@ def _periods(text: str) -> list[str]:
     return periods
 
 
+def _clients(text: str) -> list[str]:
+    """Return the clients that an option names, one or those of a file; text after `#` is a comment.
+
+    Raises:
+        ArgumentTypeError: The file cannot be read, or names no client.
+    """
+    if not text.startswith("@"):
+        if Path(text).is_file():
+            raise ArgumentTypeError(f"{text} is a file; pass @{text} to read it")
+        return [text.strip()]
+    try:
+        lines = Path(text[1:]).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        raise ArgumentTypeError(f"cannot read {text[1:]}: {error}") from error
+    bare = (re.sub(r"(?:^|\s)#.*", "", line).strip() for line in lines)
+    if not (clients := [line for line in bare if line]):
+        raise ArgumentTypeError(f"{text[1:]} names no client")
+    return clients
+
+
 def run(options: Namespace) -> int:
     """Simulate the limits on the log, part by part, and print the results."""
     _check_logs(options.logs)
@@ -227,10 +247,9 @@ def run(options: Namespace) -> int:
         what = str(error).partition(";")[0]
         raise CommandError(f"{what}; pass --duration, its field", WRONG_USE) from error
     recommended, problems = _recommend(options, chunks, selected[0])
-    protect = _clients(options.protect)
     check = None
-    if options.fail_if_denied is not None or (protect and not options.recommend):
-        check = Check.of(simulators[0], options.fail_if_denied, protect)
+    if options.fail_if_denied is not None or (options.protect and not options.recommend):
+        check = Check.of(simulators[0], options.fail_if_denied, options.protect)
         problems += [f"{selected[0].title}: {problem}" for problem in check.problems()]
         notes += [f"{id}: protected, but not in the log" for id in check.not_found]
     report = Report(
@@ -305,8 +324,8 @@ def _recommend(
         recommended = recommend(
             trace,
             options.period,
-            exclude=_clients(options.exclude),
-            protect=_clients(options.protect),
+            exclude=options.exclude,
+            protect=options.protect,
             limits=selected.limits,
             name=selected.name,
         )
@@ -351,7 +370,7 @@ def _write(options: Namespace, selected: SelectedLimit, recommended: Recommendat
     many; returns this problem.
     """
     rows = [row for row in recommended.denied_clients().rows() if row["denied_share"] > _LEAST]
-    is_accepted, _ = match_clients(_clients(options.accept), [row["id"] for row in rows])
+    is_accepted, _ = match_clients(options.accept, [row["id"] for row in rows])
     rows = [row for row, is_known in zip(rows, is_accepted, strict=True) if not is_known]
     lost = sum(row["event_share"] * row["denied_share"] for row in rows)
     what = f"{format_value('denied_share', lost)} of all requests, those of"
@@ -392,11 +411,6 @@ def _entries(yaml: str) -> dict[str, list[str]]:
         elif line:
             entries[line] = []
     return entries
-
-
-def _clients(named: Sequence[str]) -> list[str]:
-    """Return the clients that options name, some of them in files."""
-    return [client for each in named for client in named_clients(each)]
 
 
 def _open_log(options: Namespace) -> LogReader:

@@ -1,9 +1,8 @@
-"""Clients that are named: by their id, a network, a pattern, or a file of these."""
+"""Clients that are named: by their id, a network or a pattern."""
 
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -20,21 +19,6 @@ if TYPE_CHECKING:
 
 
 AnyClients: TypeAlias = "Iterable[AnyId]"
-
-
-def named_clients(named: str) -> list[str]:
-    """Return the clients that an option names: the lines of a file, or the argument itself.
-
-    Lines that begin with `#` are comments.
-
-    >>> named_clients("198.51.100.0/24")
-    ['198.51.100.0/24']
-    """
-    file = Path(named)
-    if not file.is_file():
-        return [named]
-    lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 def match_clients(named: AnyClients, clients: Sequence[str]) -> tuple[NDArray[np.bool_], list[str]]:
