@@ -98,7 +98,7 @@ def one_bucket(table: harness.Table, events: int, rounds: int) -> None:
     def core() -> None:
         simulator = Simulator(limit)
         simulator.number(["client"])
-        simulator.feed(times, None, None, allowed.view(np.uint8))
+        simulator.feed(times, None, None, None, allowed.view(np.uint8))
 
     took = harness.alternate(
         {

@@ -1757,14 +1757,10 @@ class Simulator:
         *,
         denies_excess: bool = False,
     ) -> Self: ...
-    @property
-    def name(self) -> str:
-        """The limit's name."""
-    @property
-    def clients(self) -> int:
-        """The number of clients added so far."""
     def number(self, ids: list[str], *, skip_invalid: bool = False) -> Buffer:
-        """Return the number of each id, and add new ids.
+        """Return the number of the client of each id, and add new ones.
+
+        Ids that share a bucket are one client.
 
         Args:
             ids: The ids.
@@ -1773,17 +1769,8 @@ class Simulator:
         Raises:
             InvalidId: An id does not have the limit's id format.
         """
-    def buckets(self, first: int) -> Buffer | None:
-        """Return the bucket of each client, starting at the client number `first`.
-
-        `None` if each client has its own bucket, with the same number.
-        """
-    def bucket_id(self, bucket: int) -> str:
-        """Return the canonical id of a bucket.
-
-        Raises:
-            ValueError: No bucket has this number.
-        """
+    def ids(self) -> list[str]:
+        """Return the canonical ids of the clients, by number."""
     def limit_of(self, client: int) -> Limit:
         """Return the limit that applies to a client.
 
@@ -1795,11 +1782,11 @@ class Simulator:
         times: numpy.typing.NDArray[numpy.int64],
         clients: numpy.typing.NDArray[numpy.uint32] | None,
         costs: numpy.typing.NDArray[numpy.int64] | None,
+        durations: numpy.typing.NDArray[numpy.int64] | None,
         allowed: numpy.typing.NDArray[numpy.uint8],
         remaining: numpy.typing.NDArray[numpy.int64] | None = None,
         retry_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
         reset_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
-        durations: numpy.typing.NDArray[numpy.int64] | None = None,
     ) -> None:
         """Evaluate events, and write the requested columns of the decisions into arrays.
 
@@ -1809,18 +1796,49 @@ class Simulator:
             times: Nanoseconds since the clock's origin, in ascending order.
             clients: Client numbers; `None` for the first client.
             costs: Tokens; `None` for 1 each.
+            durations: How long each request takes, in nanoseconds, which limits on requests in
+                flight need.
             allowed: Receives 1 for each allowed event, otherwise 0.
             remaining: Receives the remaining tokens; optional.
             retry_after_ns: Receives the wait for the same cost; optional.
             reset_after_ns: Receives the wait until the bucket is full; optional.
-            durations: How long each request takes, in nanoseconds, which limits on requests in
-                flight need.
 
         Raises:
             CostError: A cost is impossible under this limit.
             ValueError: Times are not ascending, a client does not exist, lengths differ, or there
                 are no durations where they are needed.
             RuntimeError: The simulator is in use by another thread, or stopped at an error.
+        """
+
+    def count(
+        self,
+        times: numpy.typing.NDArray[numpy.int64],
+        clients: numpy.typing.NDArray[numpy.uint32] | None,
+        costs: numpy.typing.NDArray[numpy.int64] | None,
+        durations: numpy.typing.NDArray[numpy.int64] | None,
+        allowed: numpy.typing.NDArray[numpy.uint8],
+    ) -> None:
+        """Evaluate events as `feed` does, and add the decisions to `totals()` and `bins()`.
+
+        Raises as `feed`.
+        """
+
+    def totals(self) -> dict[str, Any]:
+        """Return the totals of the events that `count` evaluated.
+
+        Columns of clients: `events`, `denied`, `longest_wait_ns` (of a denied event), and
+        `in_flight`, the most requests in flight at once, which is empty without durations. Numbers:
+        `most_in_flight`, of all clients together, or `None` without durations; `peaks`, the most
+        tokens admitted at one instant, in any second and in any minute; `waits`, the denied events
+        by ranges of their wait; `excess`, those that cost more than their limit ever admits;
+        `first_ns` and `last_ns`, the times of the first event and of the last, or 0.
+        """
+
+    def bins(self, max_bins: int) -> tuple[int, int, Buffer, Buffer]:
+        """Return the counted events over time, in at most `max_bins` bins of a round width.
+
+        They are the start of the first bin and the width of each, in nanoseconds, and columns of
+        bins: events, and denied events. A single bin is at least a second wide.
         """
 
     def tally(
@@ -1885,64 +1903,6 @@ def factorise_fixed(items: numpy.typing.NDArray[numpy.uint32], width: int) -> tu
     Raises:
         ValueError: The length is not a multiple of `width`.
     """
-
-@final
-class Totals:
-    """Totals of decisions in order of time, added part by part; used by `penstock.simulate`.
-
-    Args:
-        bounds: The upper bounds of the ranges of waits, in nanoseconds.
-        widths: The widths of the intervals whose most admitted tokens are wanted, in nanoseconds.
-    """
-
-    def __new__(cls, bounds: Sequence[int], widths: Sequence[int]) -> Totals: ...
-    @property
-    def waits(self) -> list[int]:
-        """The number of denied events by range of their wait; the last range has no bound."""
-
-    @property
-    def peaks(self) -> list[int]:
-        """The most tokens admitted within any interval of each width, which excludes its end."""
-
-    def add(
-        self,
-        times: numpy.typing.NDArray[numpy.int64],
-        clients: numpy.typing.NDArray[numpy.uint32] | None,
-        costs: numpy.typing.NDArray[numpy.int64] | None,
-        allowed: numpy.typing.NDArray[numpy.uint8],
-        retry_after_ns: numpy.typing.NDArray[numpy.int64],
-        durations: numpy.typing.NDArray[numpy.int64] | None,
-    ) -> None:
-        """Add decisions, none of them earlier than those before.
-
-        Args:
-            times: Nanoseconds, in ascending order.
-            clients: Client numbers; `None` for the first client.
-            costs: Tokens; `None` for 1 each.
-            allowed: 0 for each denied event.
-            retry_after_ns: The wait of each denied event.
-            durations: How long each request takes, in nanoseconds; `None` if not known.
-
-        Raises:
-            ValueError: Lengths differ.
-        """
-
-    def bins(self, max_bins: int) -> tuple[int, int, Buffer, Buffer]:
-        """Return the events over time, in at most `max_bins` bins of a round width.
-
-        They are the start of the first bin and the width of each, in nanoseconds, and columns of
-        bins: events, and denied events. A single bin is at least a second wide.
-        """
-
-    @property
-    def most_in_flight(self) -> int:
-        """The most requests in flight at once, of all clients together; 0 without durations."""
-
-    def clients(self) -> list[Buffer]:
-        """Return columns of clients: events, denied events, longest wait, and most in flight.
-
-        The last one is empty without durations.
-        """
 
 _LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]], str | None]
 

@@ -10,7 +10,7 @@ use crate::bindings::arguments;
 use crate::bindings::errors::at_position;
 use crate::bindings::id_text::id_text;
 use crate::simulate::Ids;
-use crate::simulate::{Columns, Events};
+use crate::simulate::{Columns, Events, Simulator};
 use crate::sync::counting::Ordering;
 use crate::sync::counting::{AtomicI64, AtomicU8, AtomicU32};
 
@@ -145,12 +145,12 @@ impl EventColumns {
         Ok(events)
     }
 
-    /// Checks that there are durations, which limits on requests in flight need.
+    /// Checks that there are durations if a limit of the simulator is one on requests in flight.
     ///
     /// # Errors
     /// `ValueError` if there are none.
-    pub(crate) fn need_durations(&self) -> PyResult<()> {
-        if self.durations.is_some() {
+    pub(crate) fn check_for(&self, simulator: &Simulator) -> PyResult<()> {
+        if self.durations.is_some() || !simulator.has_slots() {
             return Ok(());
         }
         let message = "a limit on requests in flight needs the durations of requests; \
@@ -234,7 +234,14 @@ impl ResultColumns {
     }
 }
 
-pub(crate) fn too_many() -> PyErr {
+/// Returns ids by number.
+pub(crate) fn id_list<'py>(py: Python<'py>, ids: &Ids) -> PyResult<Bound<'py, PyList>> {
+    // All bytes come from `str` objects, so they are valid UTF-8.
+    let texts = ids.iter().map(|id| std::str::from_utf8(id).unwrap_or_default());
+    PyList::new(py, texts.collect::<Vec<_>>())
+}
+
+fn too_many() -> PyErr {
     PyValueError::new_err("there are more than 2**32 ids")
 }
 
@@ -251,9 +258,7 @@ pub(crate) fn factorise<'py>(
         let text = text.map_err(|error| at_position(py, error, "id", index, ids.len()))?;
         codes.push(seen.number(text.as_bytes()).ok_or_else(too_many)?);
     }
-    // All bytes come from `str` objects, so they are valid UTF-8.
-    let texts = seen.iter().map(|id| std::str::from_utf8(id).unwrap_or_default());
-    Ok((column(py, &codes)?, PyList::new(py, texts.collect::<Vec<_>>())?))
+    Ok((column(py, &codes)?, id_list(py, &seen)?))
 }
 
 #[doc = doc!(factorise_fixed)]

@@ -83,8 +83,6 @@ mod _core {
     #[pymodule_export]
     use super::reservation::Reservation;
     #[pymodule_export]
-    use super::simulator::Totals;
-    #[pymodule_export]
     use super::simulator::{Simulator, busiest};
     #[pymodule_export]
     use super::spend_each::arrow;

@@ -1,21 +1,20 @@
-//! The classes `Simulator` and `Totals`.
+//! The class `Simulator`.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList};
 
-use crate::bindings::arguments::Items;
-use crate::bindings::arrays::{Array, Column, EventColumns, ResultColumns, column, too_many};
+use crate::bindings::arrays::{Array, Column, EventColumns, ResultColumns, column, id_list};
 use crate::bindings::errors::raise;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limits::Limits;
 use crate::engine::registry::{Entry, Rule};
 use crate::limiter;
-use crate::simulate::{self, Bin, ClientTally, ClientTotals, EventFault, FaultAt, Ids};
+use crate::simulate::{self, Bin, ClientTally, ClientTotals, EventFault, FaultAt};
 use crate::sync::Mutex;
 
 /// The number of events between checks for signals.
@@ -33,8 +32,8 @@ pub(crate) struct Simulator {
 #[derive(Debug)]
 struct SimulatorState {
     core: simulate::Simulator,
-    /// The ids of the clients added by `number`.
-    ids: Ids,
+    /// The totals of the events that `count` evaluated.
+    totals: simulate::Totals,
     failed: bool,
 }
 
@@ -44,14 +43,12 @@ impl SimulatorState {
         &mut self,
         py: Python<'_>,
         events: usize,
-        mut run: impl FnMut(&mut simulate::Simulator, Range<usize>) -> Result<(), FaultAt> + Send,
+        mut run: impl FnMut(&mut SimulatorState, Range<usize>) -> Result<(), FaultAt> + Send,
     ) -> PyResult<()> {
         for first in (0..events).step_by(EVENTS_BETWEEN_SIGNALS) {
             let part = first..events.min(first + EVENTS_BETWEEN_SIGNALS);
-            let evaluated = py.detach(|| run(&mut self.core, part));
-            let evaluated = evaluated.map_err(|FaultAt { position, fault }| {
-                event_error(py, FaultAt { position: first + position, fault })
-            });
+            let evaluated = py.detach(|| run(self, part));
+            let evaluated = evaluated.map_err(|fault| event_error(py, fault.after(first)));
             if let Err(error) = evaluated.and_then(|()| py.check_signals()) {
                 self.failed = true;
                 return Err(error);
@@ -133,67 +130,31 @@ impl Simulator {
         denies_excess: bool,
     ) -> PyResult<Simulator> {
         let core = simulate::Simulator::new(entry_of(limits, name)?, denies_excess);
-        let state = SimulatorState { core, ids: Ids::default(), failed: false };
+        let state = SimulatorState { core, totals: simulate::Totals::default(), failed: false };
         Ok(Simulator { state: Mutex::new(state) })
-    }
-
-    #[doc = doc!(Simulator.name)]
-    #[getter]
-    fn name(&self) -> PyResult<String> {
-        self.with_any(|state| Ok(state.core.entry().name().to_string()))
-    }
-
-    #[doc = doc!(Simulator.clients)]
-    #[getter]
-    fn clients(&self) -> PyResult<usize> {
-        self.with_any(|state| Ok(state.core.clients()))
     }
 
     #[doc = doc!(Simulator.number)]
     #[pyo3(signature = (ids, *, skip_invalid = false))]
     fn number<'py>(&self, ids: &Bound<'py, PyList>, skip_invalid: bool) -> PyResult<Column<'py>> {
-        let py = ids.py();
         self.with(|state| {
-            let mut numbers = Vec::with_capacity(ids.len());
-            for id in ids.iter() {
-                let text = id_text(&id)?;
-                let number = match state.ids.find(text.as_bytes()) {
-                    Some(number) => number,
-                    None => match state.core.add(&text) {
-                        Ok(()) => state.ids.number(text.as_bytes()).ok_or_else(too_many)?,
-                        Err(EventFault::Call(_)) if skip_invalid => u32::MAX,
-                        Err(fault) => return Err(fault.into()),
-                    },
-                };
-                numbers.push(number);
-            }
-            column(py, &numbers)
+            let numbers = ids.iter().map(|id| match state.core.number(&id_text(&id)?) {
+                Err(EventFault::Call(_)) if skip_invalid => Ok(u32::MAX),
+                numbered => numbered.map_err(PyErr::from),
+            });
+            column(ids.py(), &numbers.collect::<PyResult<Vec<_>>>()?)
         })
     }
 
-    #[doc = doc!(Simulator.buckets)]
-    fn buckets<'py>(&self, py: Python<'py>, first: usize) -> PyResult<Option<Column<'py>>> {
-        self.with(|state| {
-            let Some(buckets) = state.core.buckets() else { return Ok(None) };
-            column(py, buckets.get(first..).unwrap_or_default()).map(Some)
-        })
-    }
-
-    #[doc = doc!(Simulator.bucket_id)]
-    fn bucket_id(&self, bucket: usize) -> PyResult<String> {
-        self.with(|state| {
-            let id = state.core.bucket_id(bucket).or_else(|| state.ids.get(bucket));
-            let id = id.ok_or_else(|| {
-                PyValueError::new_err(format!("there is no bucket with the number {bucket}"))
-            })?;
-            Ok(String::from_utf8_lossy(id).into_owned())
-        })
+    #[doc = doc!(Simulator.ids)]
+    fn ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.with(|state| id_list(py, state.core.ids()))
     }
 
     #[doc = doc!(Simulator.limit_of)]
     fn limit_of(&self, client: usize) -> PyResult<Limit> {
         self.with(|state| {
-            let clients = state.core.clients();
+            let clients = state.core.ids().len();
             let limit = state.core.limit_of(client).map(|limit| Limit::from(*limit));
             limit.ok_or_else(|| {
                 let message =
@@ -206,31 +167,50 @@ impl Simulator {
     #[doc = doc!(Simulator.feed)]
     #[expect(clippy::too_many_arguments, reason = "up to four input and four output columns")]
     #[pyo3(signature = (
-        times, clients, costs, allowed, remaining = None, retry_after_ns = None,
-        reset_after_ns = None, durations = None
+        times, clients, costs, durations, allowed, remaining = None, retry_after_ns = None,
+        reset_after_ns = None
     ))]
     fn feed<'py>(
         &self,
         times: &Bound<'py, PyAny>,
         clients: Option<&Bound<'py, PyAny>>,
         costs: Option<&Bound<'py, PyAny>>,
+        durations: Option<&Bound<'py, PyAny>>,
         allowed: &Bound<'py, PyAny>,
         remaining: Option<&Bound<'py, PyAny>>,
         retry_after_ns: Option<&Bound<'py, PyAny>>,
         reset_after_ns: Option<&Bound<'py, PyAny>>,
-        durations: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let py = times.py();
         let events = EventColumns::of(times, clients, costs, durations)?;
         let results =
             ResultColumns::of(&events, allowed, remaining, retry_after_ns, reset_after_ns)?;
         self.with(|state| {
-            if state.core.has_slots() {
-                events.need_durations()?;
-            }
+            events.check_for(&state.core)?;
             let (events, results) = (events.events(), results.columns());
-            state.in_parts(py, events.len(), |core, part| {
-                core.run(&events.part(part.clone()), &results.part(part))
+            state.in_parts(py, events.len(), |state, part| {
+                state.core.run(&events.part(part.clone()), &results.part(part))
+            })
+        })
+    }
+
+    #[doc = doc!(Simulator.count)]
+    fn count<'py>(
+        &self,
+        times: &Bound<'py, PyAny>,
+        clients: Option<&Bound<'py, PyAny>>,
+        costs: Option<&Bound<'py, PyAny>>,
+        durations: Option<&Bound<'py, PyAny>>,
+        allowed: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let events = EventColumns::of(times, clients, costs, durations)?;
+        let allowed: Array<u8> = events.result("allowed", allowed)?;
+        self.with(|state| {
+            events.check_for(&state.core)?;
+            let (events, allowed) = (events.events(), allowed.shared());
+            state.in_parts(times.py(), events.len(), |state, part| {
+                let SimulatorState { core, totals, .. } = state;
+                totals.count(core, &events.part(part.clone()), &allowed[part])
             })
         })
     }
@@ -246,12 +226,10 @@ impl Simulator {
         let py = times.py();
         let events = EventColumns::of(times, clients, costs, durations)?;
         self.with(|state| {
-            if state.core.has_slots() {
-                events.need_durations()?;
-            }
+            events.check_for(&state.core)?;
             let (events, mut tallies) = (events.events(), Vec::new());
-            state.in_parts(py, events.len(), |core, part| {
-                core.tally(&events.part(part), &mut tallies)
+            state.in_parts(py, events.len(), |state, part| {
+                state.core.tally(&events.part(part), &mut tallies)
             })?;
             let of_clients = |number: fn(&ClientTally) -> i64| {
                 column(py, &tallies.iter().map(number).collect::<Vec<_>>())
@@ -260,9 +238,49 @@ impl Simulator {
         })
     }
 
+    #[doc = doc!(Simulator.totals)]
+    fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.with(|state| {
+            let totals = &state.totals;
+            let of_clients = |number: fn(&ClientTotals) -> i64| {
+                column(py, &totals.clients().iter().map(number).collect::<Vec<_>>())
+            };
+            let (first_ns, last_ns) = totals.range().unwrap_or_default();
+            Ok(dict! {
+                py,
+                "events": column(py, totals.events())?,
+                "denied": of_clients(|client| client.denied)?,
+                "longest_wait_ns": of_clients(|client| client.longest)?,
+                "in_flight": column(py, &totals.most_in_flight_by_client().collect::<Vec<_>>())?,
+                "most_in_flight": totals.most_in_flight(),
+                "peaks": totals.peaks(),
+                "waits": totals.waits().collect::<Vec<_>>(),
+                "excess": totals.excess(),
+                "first_ns": first_ns,
+                "last_ns": last_ns,
+            })
+        })
+    }
+
+    #[doc = doc!(Simulator.bins)]
+    fn bins<'py>(
+        &self,
+        py: Python<'py>,
+        max_bins: usize,
+    ) -> PyResult<(i64, i64, Column<'py>, Column<'py>)> {
+        self.with(|state| {
+            let found = state.totals.bins().within(max_bins);
+            let of_bins = |number: fn(&Bin) -> i64| {
+                column(py, &found.bins().iter().map(number).collect::<Vec<_>>())
+            };
+            let (arrivals, denied) = (of_bins(|bin| bin.arrivals)?, of_bins(|bin| bin.denied)?);
+            Ok((found.start(), found.width(), arrivals, denied))
+        })
+    }
+
     fn __repr__(&self) -> PyResult<String> {
         self.with_any(|state| {
-            let (name, clients) = (state.core.entry().name(), state.core.clients());
+            let (name, clients) = (state.core.entry().name(), state.core.ids().len());
             Ok(format!("<Simulator {name}, {clients} clients>"))
         })
     }
@@ -285,85 +303,4 @@ pub(crate) fn busiest<'py>(
     let events = EventColumns::of(times, codes, costs, None)?;
     let found = py.detach(|| simulate::busiest(&events.events(), clients, period_ns));
     column(py, &found.map_err(|fault| event_error(py, fault))?)
-}
-
-#[doc = doc!(Totals)]
-#[pyclass(frozen, module = "penstock._core")]
-#[derive(Debug)]
-pub(crate) struct Totals {
-    totals: Mutex<simulate::Totals>,
-}
-
-#[pymethods]
-impl Totals {
-    #[new]
-    fn new(bounds: Items<i64>, widths: Items<i64>) -> Totals {
-        Totals { totals: Mutex::new(simulate::Totals::new(bounds.0, &widths.0)) }
-    }
-
-    #[doc = doc!(Totals.add)]
-    fn add<'py>(
-        &self,
-        times: &Bound<'py, PyAny>,
-        clients: Option<&Bound<'py, PyAny>>,
-        costs: Option<&Bound<'py, PyAny>>,
-        allowed: &Bound<'py, PyAny>,
-        retry_after_ns: &Bound<'py, PyAny>,
-        durations: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<()> {
-        let py = times.py();
-        let events = EventColumns::of(times, clients, costs, durations)?;
-        let allowed: Array<u8> = events.column("allowed", allowed)?;
-        let waits: Array<i64> = events.column("retry_after_ns", retry_after_ns)?;
-        py.detach(|| {
-            self.totals.lock().add(&events.events(), allowed.shared(), waits.shared());
-        });
-        Ok(())
-    }
-
-    #[doc = doc!(Totals.clients)]
-    fn clients<'py>(&self, py: Python<'py>) -> PyResult<[Column<'py>; 4]> {
-        let totals = self.totals.lock();
-        let of_clients = |number: fn(&ClientTotals) -> i64| {
-            column(py, &totals.clients().iter().map(number).collect::<Vec<_>>())
-        };
-        Ok([
-            column(py, totals.events())?,
-            of_clients(|client| client.denied)?,
-            of_clients(|client| client.longest)?,
-            column(py, &totals.most_in_flight_by_client().collect::<Vec<_>>())?,
-        ])
-    }
-
-    #[doc = doc!(Totals.bins)]
-    fn bins<'py>(
-        &self,
-        py: Python<'py>,
-        max_bins: usize,
-    ) -> PyResult<(i64, i64, Column<'py>, Column<'py>)> {
-        let found = self.totals.lock().bins().within(max_bins);
-        let of_bins = |number: fn(&Bin) -> i64| {
-            column(py, &found.bins().iter().map(number).collect::<Vec<_>>())
-        };
-        let (arrivals, denied) = (of_bins(|bin| bin.arrivals)?, of_bins(|bin| bin.denied)?);
-        Ok((found.start(), found.width(), arrivals, denied))
-    }
-
-    #[doc = doc!(Totals.waits)]
-    #[getter]
-    fn waits(&self) -> Vec<i64> {
-        self.totals.lock().waits().to_vec()
-    }
-
-    #[doc = doc!(Totals.peaks)]
-    #[getter]
-    fn peaks(&self) -> Vec<i64> {
-        self.totals.lock().peaks().collect()
-    }
-
-    #[doc = doc!(Totals.most_in_flight)]
-    #[getter]
-    fn most_in_flight(&self) -> i64 {
-        self.totals.lock().most_in_flight()
-    }
 }

@@ -1,10 +1,10 @@
 //! Events over time, in bins of round widths.
 
 const MS: i64 = 1_000_000;
-const SECOND: i64 = 1_000 * MS;
-const MINUTE: i64 = 60 * SECOND;
-const HOUR: i64 = 60 * MINUTE;
-const DAY: i64 = 24 * HOUR;
+pub(super) const SECOND: i64 = 1_000 * MS;
+pub(super) const MINUTE: i64 = 60 * SECOND;
+pub(super) const HOUR: i64 = 60 * MINUTE;
+pub(super) const DAY: i64 = 24 * HOUR;
 
 /// The widths of bins in nanoseconds. Each divides the next one, so that neighboring bins can be merged.
 #[rustfmt::skip]

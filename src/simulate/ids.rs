@@ -73,11 +73,6 @@ impl Ids {
         Some(number)
     }
 
-    /// Returns the id with a number, or `None` if there is none.
-    pub fn get(&self, number: usize) -> Option<&[u8]> {
-        (number < self.ends.len()).then(|| stored(&self.bytes, &self.ends, number as u32))
-    }
-
     /// Returns the number of ids.
     pub fn len(&self) -> usize {
         self.ends.len()

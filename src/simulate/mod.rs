@@ -24,7 +24,6 @@ pub use totals::{ClientTotals, Totals};
 use crate::engine::algorithm::Algorithm;
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
-use crate::engine::id::IdFormat;
 use crate::engine::limit::{Limit, Rate, dispatch};
 use crate::engine::registry::Entry;
 use crate::engine::state::{State, Write};
@@ -85,20 +84,28 @@ pub struct FaultAt {
     pub fault: EventFault,
 }
 
+impl FaultAt {
+    /// Returns the same fault of a part of the events, with its position among all of them.
+    #[must_use]
+    pub fn after(self, earlier: usize) -> FaultAt {
+        FaultAt { position: earlier + self.position, ..self }
+    }
+}
+
 /// One limit with its overrides, and the buckets of its clients.
+///
+/// Ids that share a bucket, such as two spellings of an address, are one client.
 #[derive(Clone, Debug)]
 pub struct Simulator {
     entry: Arc<Entry>,
     /// The different limits that apply to clients.
     limits: Vec<Limit>,
     by_limit: HashMap<Limit, u32>,
-    clients: usize,
-    /// The mapping of clients to buckets, if different ids may share a bucket; otherwise a client and
-    /// its bucket have the same number.
-    buckets: Option<Buckets>,
-    /// The state of each bucket.
+    /// The canonical ids of the clients.
+    ids: Ids,
+    /// The state of each client's bucket.
     words: Vec<u64>,
-    /// The index of each bucket's limit; empty if there is only one limit.
+    /// The index of each client's limit; empty if there is only one limit.
     limit_of: Vec<u32>,
     last: i64,
     /// The requests that hold slots.
@@ -109,28 +116,17 @@ pub struct Simulator {
     denies_excess: bool,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Buckets {
-    /// The bucket of each client.
-    by_client: Vec<u32>,
-    /// The canonical ids, by bucket.
-    ids: Ids,
-}
-
 impl Simulator {
     /// Creates a simulator of one limit and its overrides, without clients.
     ///
     /// With `denies_excess`, an event that costs more than its limit can ever admit is denied with a
     /// `retry_after` of 0; otherwise it is a fault.
     pub fn new(entry: Arc<Entry>, denies_excess: bool) -> Simulator {
-        // Without an id format, every id is canonical and has its own bucket.
-        let buckets = (entry.id_format() != IdFormat::Any).then(Buckets::default);
         Simulator {
             entry,
             limits: Vec::new(),
             by_limit: HashMap::new(),
-            clients: 0,
-            buckets,
+            ids: Ids::default(),
             words: Vec::new(),
             limit_of: Vec::new(),
             last: 0,
@@ -145,26 +141,14 @@ impl Simulator {
         &self.entry
     }
 
-    /// Returns the number of clients.
-    pub fn clients(&self) -> usize {
-        self.clients
+    /// Returns the canonical ids of the clients, by number.
+    pub fn ids(&self) -> &Ids {
+        &self.ids
     }
 
     /// Returns the limit that applies to a client, or `None` if the client does not exist.
     pub fn limit_of(&self, client: usize) -> Option<&Limit> {
-        self.bucket_of(client).map(|(_, limit)| limit)
-    }
-
-    /// Returns the bucket of a client and its limit, or `None` if the client does not exist.
-    fn bucket_of(&self, client: usize) -> Option<(usize, &Limit)> {
-        let bucket = match &self.buckets {
-            None => client,
-            Some(buckets) => *buckets.by_client.get(client)? as usize,
-        };
-        if bucket >= self.words.len() {
-            return None;
-        }
-        Some((bucket, self.limit_of_bucket(bucket)))
+        (client < self.words.len()).then(|| self.limit_of_bucket(client))
     }
 
     fn limit_of_bucket(&self, bucket: usize) -> &Limit {
@@ -178,10 +162,10 @@ impl Simulator {
         client: u32,
         tokens: i64,
     ) -> Result<Option<(usize, &Limit, Cost)>, EventFault> {
-        let unknown = EventFault::UnknownClient { found: client, clients: self.clients };
-        let (bucket, limit) = self.bucket_of(client as usize).ok_or(unknown)?;
+        let unknown = EventFault::UnknownClient { found: client, clients: self.words.len() };
+        let limit = self.limit_of(client as usize).ok_or(unknown)?;
         match limit.cost(tokens) {
-            Ok(cost) => Ok(Some((bucket, limit, cost))),
+            Ok(cost) => Ok(Some((client as usize, limit, cost))),
             Err(_) if self.denies_excess && tokens >= 0 => Ok(None),
             Err(source) => Err(self.impossible(source)),
         }
@@ -192,41 +176,24 @@ impl Simulator {
         EventFault::Call(Box::new(CallError::Cost { limit, source }))
     }
 
-    /// Returns the bucket of each client, or `None` if each client has its own, with the same number.
-    pub fn buckets(&self) -> Option<&[u32]> {
-        self.buckets.as_ref().map(|buckets| &buckets.by_client[..])
-    }
-
-    /// Returns the canonical id of a bucket, or `None` if the bucket does not exist or every id is
-    /// canonical.
-    pub fn bucket_id(&self, bucket: usize) -> Option<&[u8]> {
-        self.buckets.as_ref()?.ids.get(bucket)
-    }
-
-    /// Adds a client, which gets the next number. Each id must be added only once.
+    /// Returns the number of the client with an id, and adds the client if it is new.
     ///
     /// # Errors
     /// [`EventFault::Call`] if the id does not have the limit's id format.
-    pub fn add(&mut self, id: &str) -> Result<(), EventFault> {
+    pub fn number(&mut self, id: &str) -> Result<u32, EventFault> {
         let entry = Arc::clone(&self.entry);
         let id =
             entry.canonical(id).map_err(|error| EventFault::Call(invalid_id(&entry, error)))?;
-        if let Some(buckets) = &mut self.buckets {
-            let bucket = buckets.ids.number(id.as_bytes()).ok_or(EventFault::TooManyClients)?;
-            buckets.by_client.push(bucket);
-            if (bucket as usize) < self.words.len() {
-                self.clients += 1;
-                return Ok(());
+        let number = self.ids.number(id.as_bytes()).ok_or(EventFault::TooManyClients)?;
+        if number as usize == self.words.len() {
+            let limit = &entry.rule_for(&id).limit;
+            if limit.has_phase_per_key() {
+                self.add_bucket(&limit.for_key(&entry.bucket_key(&id)));
+            } else {
+                self.add_bucket(limit);
             }
         }
-        self.clients += 1;
-        let limit = &entry.rule_for(&id).limit;
-        if limit.has_phase_per_key() {
-            self.add_bucket(&limit.for_key(&entry.bucket_key(&id)));
-        } else {
-            self.add_bucket(limit);
-        }
-        Ok(())
+        Ok(number)
     }
 
     fn add_bucket(&mut self, limit: &Limit) {
@@ -269,8 +236,7 @@ impl Simulator {
 
     /// Evaluates the events. Returns whether all are valid.
     fn run_all(&mut self, events: &Events<'_>, columns: &Columns<'_>) -> bool {
-        let walk =
-            Walk { map: self.buckets.as_ref().map(|all| &all.by_client[..]), last: self.last };
+        let walk = Walk { last: self.last };
         let denied = |tokens: i64| (self.denies_excess && tokens >= 0).then(excess);
         let words = &mut self.words[..];
         match &self.limits[..] {
@@ -354,12 +320,11 @@ fn spend(
 }
 
 /// The evaluation of events one at a time.
-struct Walk<'a> {
-    map: Option<&'a [u32]>,
+struct Walk {
     last: i64,
 }
 
-impl Walk<'_> {
+impl Walk {
     /// Calls `decide` for each event and writes the requested columns. Returns whether all are valid.
     #[inline(always)]
     fn each(
@@ -372,34 +337,27 @@ impl Walk<'_> {
         let end = events.len();
         let mut all = || {
             if events.clients.is_none() {
-                let bucket = self.bucket_of(0)?;
                 // Not written to memory for each event, as the next one would have to wait for it.
-                let mut word = *words.get(bucket)?;
+                let mut word = *words.first()?;
                 for index in 0..end {
-                    word = self.next(events, index, bucket, word, columns, &decide)?;
+                    word = self.next(events, index, 0, word, columns, &decide)?;
                 }
-                words[bucket] = word;
+                words[0] = word;
                 return Some(());
             }
             let needs_prefetch = words.len() >= PREFETCH_THRESHOLD;
             for index in 0..end {
                 if needs_prefetch && index + prefetch::DISTANCE < end {
-                    let bucket = self.bucket_of(events.client(index + prefetch::DISTANCE));
-                    prefetch(words.as_ptr().wrapping_add(bucket.unwrap_or(0)));
+                    let later = events.client(index + prefetch::DISTANCE) as usize;
+                    prefetch(words.as_ptr().wrapping_add(later));
                 }
-                let bucket = self.bucket_of(events.client(index))?;
+                let bucket = events.client(index) as usize;
                 let word = *words.get(bucket)?;
                 words[bucket] = self.next(events, index, bucket, word, columns, &decide)?;
             }
             Some(())
         };
         all().is_some()
-    }
-
-    #[inline(always)]
-    fn bucket_of(&self, client: u32) -> Option<usize> {
-        let client = client as usize;
-        self.map.map_or(Some(client), |map| Some(*map.get(client)? as usize))
     }
 
     /// Evaluates one event and returns the new word of its bucket; `None` if it is not valid.

@@ -67,7 +67,7 @@ impl Simulator {
         events: &Events<'_>,
         tallies: &mut Vec<ClientTally>,
     ) -> Result<(), FaultAt> {
-        tallies.resize(self.clients(), ClientTally { fewest: i64::MAX, denied: 0 });
+        tallies.resize(self.ids().len(), ClientTally { fewest: i64::MAX, denied: 0 });
         let allowed: [AtomicU8; STRIDE] = array::from_fn(|_| AtomicU8::new(0));
         let remaining: [AtomicI64; STRIDE] = array::from_fn(|_| AtomicI64::new(0));
         for start in (0..events.len()).step_by(STRIDE) {
@@ -78,10 +78,7 @@ impl Simulator {
                 retry_after: None,
                 reset_after: None,
             };
-            self.run(&part, &columns).map_err(|FaultAt { position, fault }| FaultAt {
-                position: start + position,
-                fault,
-            })?;
+            self.run(&part, &columns).map_err(|fault| fault.after(start))?;
             for index in 0..part.len() {
                 if index + DISTANCE < part.len() {
                     let later = part.client(index + DISTANCE) as usize;

@@ -1,14 +1,34 @@
 //! Totals of decisions, counted in one pass.
 
+use std::array;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::iter;
 use std::ops::Range;
 
 use crate::prefetch::{DISTANCE, prefetch};
-use crate::simulate::{Bins, Events};
+use crate::simulate::bins::{DAY, HOUR, MINUTE, SECOND};
+use crate::simulate::{Bins, Columns, Events, FaultAt, Simulator};
 use crate::sync::counting::{AtomicI64, AtomicU8, Ordering};
 
-/// The number of events that are added together, so that what is read of them stays in the cache.
+/// The ranges of waits, each with its upper bound in nanoseconds.
+const WAITS: [(&str, i64); 10] = [
+    ("up to 1 second", SECOND),
+    ("1 to 5 seconds", 5 * SECOND),
+    ("5 to 15 seconds", 15 * SECOND),
+    ("15 to 60 seconds", MINUTE),
+    ("1 to 5 minutes", 5 * MINUTE),
+    ("5 to 15 minutes", 15 * MINUTE),
+    ("15 to 60 minutes", HOUR),
+    ("1 to 6 hours", 6 * HOUR),
+    ("6 to 24 hours", DAY),
+    ("over 24 hours", i64::MAX),
+];
+
+/// The widths of the intervals whose most admitted tokens are counted: an instant, a second, a minute.
+const WIDTHS: [i64; 3] = [1, SECOND, MINUTE];
+
+/// The number of events that are counted together, so that what is read of them stays in the cache.
 const STRIDE: usize = 4096;
 
 /// The number of admitted events that are compared with a peak together first.
@@ -126,81 +146,100 @@ pub struct Totals {
     /// The number of events of each client. Apart from the rest, because most events need nothing else.
     events: Vec<i64>,
     clients: Vec<ClientTotals>,
-    /// The upper bounds of the ranges of waits, ascending.
-    bounds: Vec<i64>,
-    waits: Vec<i64>,
-    peaks: Vec<Peak>,
+    waits: [i64; WAITS.len()],
+    excess: i64,
+    peaks: [Peak; WIDTHS.len()],
     /// The admitted events that an interval may still include.
     recent: Admitted,
     in_flight: OpenRequests,
     bins: Bins,
+    range: Option<(i64, i64)>,
 }
 
-impl Totals {
-    /// Creates totals with the upper bounds of the ranges of waits, and the widths of the intervals,
-    /// both in nanoseconds and ascending.
-    pub fn new(bounds: Vec<i64>, widths: &[i64]) -> Totals {
-        let peak = |&width: &i64| Peak { width, largest: 0, first: 0 };
+impl Default for Totals {
+    fn default() -> Totals {
         Totals {
             events: Vec::new(),
             clients: Vec::new(),
-            waits: vec![0; bounds.len() + 1],
-            bounds,
-            peaks: widths.iter().map(peak).collect(),
+            waits: [0; WAITS.len()],
+            excess: 0,
+            peaks: WIDTHS.map(|width| Peak { width, largest: 0, first: 0 }),
             recent: Admitted::default(),
             in_flight: OpenRequests::default(),
             bins: Bins::default(),
+            range: None,
         }
     }
+}
 
-    /// Adds decisions, none of them earlier than those before. `retry_after` matters for denied events.
+impl Totals {
+    /// Spends for each event as [`run`](Simulator::run) does, counts the decisions, and writes to `allowed`
+    /// which are 1.
     ///
     /// With durations, a request is in flight from its time on and until its duration has passed.
-    pub fn add(&mut self, events: &Events<'_>, allowed: &[AtomicU8], retry_after: &[AtomicI64]) {
-        let client = |index| events.client(index) as usize;
-        let is_allowed = |index: usize| allowed[index].load(Ordering::Relaxed) != 0;
+    ///
+    /// # Errors
+    /// As [`run`](Simulator::run).
+    pub fn count(
+        &mut self,
+        simulator: &mut Simulator,
+        events: &Events<'_>,
+        allowed: &[AtomicU8],
+    ) -> Result<(), FaultAt> {
+        let waits: [AtomicI64; STRIDE] = array::from_fn(|_| AtomicI64::new(0));
         let (mut times, mut tokens, mut denied) = ([0; STRIDE], [0; STRIDE], [0; STRIDE]);
         for start in (0..events.len()).step_by(STRIDE) {
-            let indices = start..events.len().min(start + STRIDE);
+            let range = start..events.len().min(start + STRIDE);
+            let (part, allowed) = (events.part(range.clone()), &allowed[range]);
+            let columns = Columns {
+                allowed,
+                remaining: None,
+                retry_after: Some(&waits[..part.len()]),
+                reset_after: None,
+            };
+            simulator.run(&part, &columns).map_err(|fault| fault.after(start))?;
+            self.events.resize(simulator.ids().len(), 0);
+            self.clients.resize(self.events.len(), ClientTotals::default());
+            self.range = Some((
+                self.range.map_or(part.time(0), |(first, _)| first),
+                part.time(part.len() - 1),
+            ));
+            let client = |index| part.client(index) as usize;
+            let is_allowed = |index: usize| allowed[index].load(Ordering::Relaxed) != 0;
             let (mut admissions, mut denials) = (0, 0);
-            for index in indices.clone() {
+            for index in 0..part.len() {
                 // Read a second time, but from the cache.
-                if index + DISTANCE < indices.end {
+                if index + DISTANCE < part.len() {
                     prefetch(self.events.as_ptr().wrapping_add(client(index + DISTANCE)));
                 }
-                let client = client(index);
-                if client >= self.events.len() {
-                    self.events.resize(client + 1, 0);
-                }
-                self.events[client] += 1;
+                self.events[client(index)] += 1;
             }
-            self.clients.resize(self.events.len(), ClientTotals::default());
-            for index in indices.clone() {
+            for index in 0..part.len() {
                 // Both are written, because a branch would often be predicted wrongly.
-                let (is_allowed, cost) = (is_allowed(index), events.cost(index));
-                times[admissions] = events.time(index);
+                let (is_allowed, cost) = (is_allowed(index), part.cost(index));
+                times[admissions] = part.time(index);
                 tokens[admissions] = cost;
                 admissions += usize::from(is_allowed && cost > 0);
                 denied[denials] = index;
                 denials += usize::from(!is_allowed);
-                self.bins.add(events.time(index), !is_allowed);
+                self.bins.add(part.time(index), !is_allowed);
             }
-            let tokens = events.costs.map(|_| &tokens[..admissions]);
+            let tokens = part.costs.map(|_| &tokens[..admissions]);
             self.admit(&times[..admissions], tokens);
             for (position, &index) in denied[..denials].iter().enumerate() {
                 if let Some(&later) = denied[..denials].get(position + DISTANCE) {
                     prefetch(self.clients.as_ptr().wrapping_add(client(later)));
                 }
-                self.deny(client(index), retry_after[index].load(Ordering::Relaxed));
+                self.deny(client(index), waits[index].load(Ordering::Relaxed));
             }
-            if events.durations.is_some() {
+            if part.durations.is_some() {
                 self.in_flight.clients.resize(self.events.len(), ClientInFlight::default());
-                for index in indices.filter(|&index| is_allowed(index)) {
-                    let (time, duration) = (events.time(index), events.duration(index));
-                    self.in_flight.begin(time, client(index), duration);
+                for index in (0..part.len()).filter(|&index| is_allowed(index)) {
+                    self.in_flight.begin(part.time(index), client(index), part.duration(index));
                 }
             }
         }
+        Ok(())
     }
 
     fn deny(&mut self, client: usize, wait: i64) {
@@ -209,10 +248,11 @@ impl Totals {
         totals.longest = totals.longest.max(wait);
         if wait == 0 {
             // The limit can never admit this event.
+            self.excess += 1;
             return;
         }
         // Counted rather than searched for: there are few, and a search is a row of branches.
-        self.waits[self.bounds.iter().filter(|&&bound| bound < wait).count()] += 1;
+        self.waits[WAITS.iter().filter(|&&(_, bound)| bound < wait).count()] += 1;
     }
 
     fn admit(&mut self, times: &[i64], tokens: Option<&[i64]>) {
@@ -241,14 +281,21 @@ impl Totals {
         &self.bins
     }
 
-    /// The most requests in flight at once, of all clients together; 0 without durations.
-    pub fn most_in_flight(&self) -> i64 {
-        self.in_flight.most
+    /// The times of the first event and of the last; `None` if there is none.
+    pub fn range(&self) -> Option<(i64, i64)> {
+        self.range
+    }
+
+    /// The most requests in flight at once, of all clients together; `None` without durations.
+    pub fn most_in_flight(&self) -> Option<i64> {
+        (!self.in_flight.clients.is_empty()).then_some(self.in_flight.most)
     }
 
     /// The most requests in flight at once of each client, by number; none without durations.
     pub fn most_in_flight_by_client(&self) -> impl Iterator<Item = i64> {
-        self.in_flight.clients.iter().map(|client| client.most)
+        let clients = self.in_flight.clients.iter().map(|client| client.most);
+        let rest = if clients.len() == 0 { 0 } else { self.events.len() - clients.len() };
+        clients.chain(iter::repeat_n(0, rest))
     }
 
     /// The number of events of each client, by number.
@@ -261,14 +308,19 @@ impl Totals {
         &self.clients
     }
 
-    /// The number of denied events by range of their wait; the last range has no bound.
-    pub fn waits(&self) -> &[i64] {
-        &self.waits
+    /// The number of denied events by range of their wait, without those that can never be admitted.
+    pub fn waits(&self) -> impl Iterator<Item = (&'static str, i64)> {
+        WAITS.iter().zip(self.waits).map(|(&(name, _), denied)| (name, denied))
     }
 
-    /// The most tokens admitted within any interval, for each width.
-    pub fn peaks(&self) -> impl Iterator<Item = i64> {
-        self.peaks.iter().map(|peak| i64::try_from(peak.largest).unwrap_or(i64::MAX))
+    /// The number of events that cost more than their limit can ever admit.
+    pub fn excess(&self) -> i64 {
+        self.excess
+    }
+
+    /// The most tokens admitted at one instant, in any second and in any minute.
+    pub fn peaks(&self) -> [i64; 3] {
+        self.peaks.map(|peak| i64::try_from(peak.largest).unwrap_or(i64::MAX))
     }
 }
 
@@ -291,78 +343,45 @@ impl OpenRequests {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::sync::counting::AtomicU32;
+    use crate::engine::limit::Limit;
+    use crate::engine::registry::{Entry, Rule};
 
-    fn numbers(numbers: &[i64]) -> Vec<AtomicI64> {
-        numbers.iter().copied().map(AtomicI64::new).collect()
-    }
-
-    fn flags(flags: &[u8]) -> Vec<AtomicU8> {
-        flags.iter().copied().map(AtomicU8::new).collect()
-    }
-
-    fn peaks(widths: &[i64], parts: &[&[(i64, i64)]]) -> Vec<i64> {
-        let mut totals = Totals::new(Vec::new(), widths);
+    fn peaks(parts: &[&[(i64, i64)]]) -> [i64; 3] {
+        let entry = Entry::alone("Limit", Rule::plain(Limit::Unlimited)).unwrap();
+        let mut simulator = Simulator::new(Arc::new(entry), false);
+        simulator.number("ada").unwrap();
+        let mut totals = Totals::default();
         for part in parts {
-            let (times, costs): (Vec<i64>, Vec<i64>) = part.iter().copied().unzip();
-            let (times, costs) = (numbers(&times), numbers(&costs));
+            let numbers = |of: fn(&(i64, i64)) -> i64| -> Vec<AtomicI64> {
+                part.iter().map(of).map(AtomicI64::new).collect()
+            };
+            let (times, costs) = (numbers(|event| event.0), numbers(|event| event.1));
             let events =
                 Events { times: &times, clients: None, costs: Some(&costs), durations: None };
-            totals.add(&events, &flags(&vec![1; part.len()]), &times);
+            let allowed: Vec<_> = part.iter().map(|_| AtomicU8::new(0)).collect();
+            totals.count(&mut simulator, &events, &allowed).unwrap();
         }
-        totals.peaks().collect()
+        totals.peaks()
     }
 
     #[test]
     fn an_interval_includes_its_start_but_not_its_end() {
         let events = [(0, 1), (5, 1), (9, 1), (10, 1), (10, 2), (19, 1), (40, 3)];
-        let widths = [1, 2, 10, 11, 100];
-        assert_eq!(peaks(&widths, &[&events]), [3, 4, 5, 6, 10]);
-        assert_eq!(peaks(&widths, &[&events[..3], &events[3..4], &events[4..]]), [3, 4, 5, 6, 10]);
-        assert_eq!(peaks(&[10], &[&[]]), [0]);
+        for (scale, expected) in [(SECOND / 10, [3, 5, 10]), (MINUTE / 10, [3, 3, 5])] {
+            let events = events.map(|(time, cost)| (time * scale, cost));
+            assert_eq!(peaks(&[&events]), expected);
+            assert_eq!(peaks(&[&events[..3], &events[3..4], &events[4..]]), expected);
+        }
+        assert_eq!(peaks(&[&[]]), [0; 3]);
     }
 
     #[test]
     fn events_without_tokens_are_ignored_and_sums_saturate() {
-        assert_eq!(peaks(&[10], &[&[(0, 0), (1, 0), (2, 7), (3, 0)]]), [7]);
-        assert_eq!(peaks(&[1], &[&[(0, 0), (1, 0)]]), [0]);
-        assert_eq!(peaks(&[10], &[&[(0, i64::MAX), (1, i64::MAX)]]), [i64::MAX]);
-    }
-
-    #[test]
-    fn denied_events_are_counted_by_client_and_by_wait() {
-        let mut totals = Totals::new(vec![10, 20], &[1]);
-        let events = Events {
-            times: &numbers(&[0, 1, 2, 3, 4]),
-            clients: Some(&[2, 0, 2, 2, 0].map(AtomicU32::new)),
-            costs: None,
-            durations: None,
-        };
-        totals.add(&events, &flags(&[1, 0, 0, 0, 0]), &numbers(&[99, 10, 11, 20, 21]));
-        let client = |denied, longest| ClientTotals { denied, longest };
-        assert_eq!(totals.events(), [2, 0, 3]);
-        assert_eq!(totals.clients(), [client(2, 21), client(0, 0), client(2, 20)]);
-        assert_eq!(totals.waits(), [1, 2, 1]);
-    }
-
-    #[test]
-    fn requests_are_in_flight_until_their_end() {
-        let mut totals = Totals::new(Vec::new(), &[1]);
-        let (times, durations) = (numbers(&[0, 1, 2, 10, 12]), numbers(&[10, 5, 100, 1, 0]));
-        let clients = [0, 0, 1, 0, 1].map(AtomicU32::new);
-        let allowed = flags(&[1, 1, 1, 1, 0]);
-        let events = Events {
-            times: &times,
-            clients: Some(&clients),
-            costs: None,
-            durations: Some(&durations),
-        };
-        for part in [0..2, 2..5] {
-            totals.add(&events.part(part.clone()), &allowed[part.clone()], &durations[part]);
-        }
-        // The first request ends when the fourth begins, and a denied one is never in flight.
-        assert_eq!(totals.most_in_flight_by_client().collect::<Vec<_>>(), [2, 1]);
-        assert_eq!(totals.most_in_flight(), 3);
+        assert_eq!(peaks(&[&[(0, 0), (1, 0), (2, 7), (3, 0)]]), [7; 3]);
+        assert_eq!(peaks(&[&[(0, 0), (1, 0)]]), [0; 3]);
+        assert_eq!(peaks(&[&[(0, i64::MAX), (0, i64::MAX)]]), [i64::MAX; 3]);
     }
 }

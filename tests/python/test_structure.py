@@ -54,7 +54,6 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.SystemClock: penstock.SystemClock,
     _core.Waiter: lambda: _core.waiter(LIMITER.limit("Orders"), "a", 1, None, int),
     _core.LogParser: lambda: _core.LogParser.of_objects([], Options()),
-    _core.Totals: lambda: _core.Totals([], [1]),
 }
 
 IMPORT = """

@@ -86,7 +86,7 @@ def _level(
     times = np.concatenate([own.times, instants])
     order = np.argsort(times, kind="stable")
     read = Trace(times[order], None, np.append(costs, np.zeros_like(instants))[order], unit="ns")
-    return read.times, Evaluator(limit, UNNAMED).columns(read, ["remaining"])["remaining"]
+    return read.times, Evaluator(limit, UNNAMED).columns(read, "remaining")["remaining"]
 
 
 def _in_flight(admitted: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

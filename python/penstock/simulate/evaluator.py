@@ -11,16 +11,14 @@ import numpy as np
 from penstock import _core
 from penstock._core import Limit, Limits
 from penstock._display import UNNAMED
-from penstock.errors import InvalidId, LimitError
+from penstock.errors import LimitError
 from penstock.messages import describe_limit, explain_limit
 from penstock.simulate.ids import Codes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from numpy.typing import NDArray
 
-    from penstock.simulate.trace import Trace
+    from penstock.simulate.trace import Arrays, Trace
 
 
 NUMBERS: Final = ("remaining", "retry_after_ns", "reset_after_ns")
@@ -44,10 +42,15 @@ class Evaluator:
     limits: Limit | Limits
     name: str | None
 
-    def columns(self, trace: Trace, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Evaluate a sorted trace and return these columns."""
+    def columns(self, trace: Trace, name: str) -> dict[str, NDArray[Any]]:
+        """Evaluate a sorted trace; return the column `allowed` and the one of this name."""
         feed = LimitFeed(self)
-        return feed.evaluate(trace, feed.number(trace), columns)
+        columns: dict[str, NDArray[Any]] = {"allowed": np.empty(len(trace), np.bool_)}
+        if name in NUMBERS:
+            columns[name] = np.empty(len(trace), np.int64)
+        allowed, numbers = columns["allowed"].view(np.uint8), map(columns.get, NUMBERS)
+        feed.core.feed(*feed.arrays(trace), allowed, *numbers)
+        return columns
 
     def by_bucket(self, trace: Trace) -> Trace:
         """Return the trace with buckets in place of clients, as several ids may share one bucket.
@@ -55,13 +58,15 @@ class Evaluator:
         The ids are in their canonical spelling, such as one address of a network.
         """
         feed = LimitFeed(self)
-        return feed.by_bucket(trace, feed.number(trace))
+        _, codes, _, _ = feed.arrays(trace)
+        codes = trace.client_indices if codes is None else codes
+        return trace.with_codes(Codes(codes, feed.core.ids()))
 
     def bucket_of(self, id: str) -> tuple[str, Limit]:
         """Return an id as `by_bucket` spells it, and the limit of its bucket."""
         core = _core.Simulator(self.limits, self.name)
         core.number([id])
-        return core.bucket_id(0), core.limit_of(0)
+        return core.ids()[0], core.limit_of(0)
 
     @property
     def limit_name(self) -> str | None:
@@ -98,103 +103,41 @@ class Evaluator:
 
 
 class LimitFeed:
-    """One limit under a virtual clock, for events whose table of ids may grow."""
+    """One limit under a virtual clock, for events whose table of ids may grow.
 
-    def __init__(self, evaluator: Evaluator, *, denies_excess: bool = False) -> None:
-        self._core: Final = _core.Simulator(
+    Attributes:
+        core: The simulator, which has the clients of the table.
+    """
+
+    def __init__(
+        self, evaluator: Evaluator, *, skip_invalid: bool = False, denies_excess: bool = False
+    ) -> None:
+        self.core: Final = _core.Simulator(
             evaluator.limits, evaluator.name, denies_excess=denies_excess
         )
+        self._skip_invalid = skip_invalid
         self._table: Sequence[str] = ()
-        # The core's number of each client in the table, and each number's bucket.
+        # The core's number of each client in the table.
         self._numbers = np.empty(0, np.uint32)
         self._has_same_numbers = True
-        self._buckets: NDArray[np.uint32] | None = None
-        self._most_buckets = 0
 
-    @property
-    def name(self) -> str:
-        """The name of the limit."""
-        return self._core.name
+    def arrays(self, part: Trace) -> Arrays:
+        """Return the arrays of the next events for the core, with its numbers of their clients.
 
-    def number(self, part: Trace, *, skip_invalid: bool = False) -> NDArray[np.uint32] | None:
-        """Return the core's number of each event's client; `INVALID` for invalid ids.
-
-        None if all events are those of the first client.
+        The number of an invalid id that is skipped is `INVALID`.
         """
-        if len(part) == 0:
-            return np.empty(0, np.uint32)
         if part.clients is not self._table:
-            self._table = part.clients
-            self._numbers = np.empty(0, np.uint32)
-        if len(part.clients) > len(self._numbers):
-            self._add(part, skip_invalid=skip_invalid)
-        return part.codes if self._has_same_numbers else self._numbers[part.client_indices]
-
-    def _add(self, part: Trace, *, skip_invalid: bool) -> None:
-        first = self._core.clients
-        ids = list(part.clients[len(self._numbers) :])
-        try:
-            added = np.asarray(self._core.number(ids, skip_invalid=skip_invalid))
-        except InvalidId as error:
-            is_client = part.client_indices == self._core.clients
-            if first == 0 and is_client.any():
-                error.add_note(f"its first event is at position {int(is_client.argmax())}")
-            raise
-        self._numbers = np.concatenate([self._numbers, added])
-        self._has_same_numbers = np.array_equal(self._numbers, np.arange(len(self._numbers)))
-        buckets = self._core.buckets(first)
-        if buckets is not None:
-            known = [] if self._buckets is None else [self._buckets]
-            self._buckets = np.concatenate([*known, np.asarray(buckets)])
-            self._most_buckets = int(self._buckets.max(initial=0)) + 1
-
-    def evaluate(
-        self, part: Trace, numbers: NDArray[np.uint32] | None, columns: Collection[str]
-    ) -> dict[str, NDArray[Any]]:
-        """Evaluate the next events, and return the columns, with `allowed`."""
-        result: dict[str, NDArray[Any]] = {"allowed": np.empty(len(part), np.bool_)}
-        result |= {name: np.empty(len(part), np.int64) for name in NUMBERS if name in columns}
-        times, _, costs, durations = part.arrays
-        self._core.feed(
-            times,
-            None if numbers is None else np.ascontiguousarray(numbers),
-            costs,
-            result["allowed"].view(np.uint8),
-            result.get("remaining"),
-            result.get("retry_after_ns"),
-            result.get("reset_after_ns"),
-            durations,
-        )
-        return result
-
-    def by_bucket(self, part: Trace, numbers: NDArray[np.uint32] | None) -> Trace:
-        """Return the events by their buckets."""
-        if self._buckets is None and self._has_same_numbers:
-            return part
-        codes = np.zeros(len(part), np.uint32) if numbers is None else numbers
-        length = self._core.clients
-        if self._buckets is not None:
-            codes, length = self._buckets[codes], self._most_buckets
-        return part.with_codes(Codes(codes, _BucketIds(self._core, length)))
-
-
-class _BucketIds(Sequence[str]):
-    """The ids of a simulator's buckets, as the table of a trace."""
-
-    def __init__(self, core: _core.Simulator, length: int) -> None:
-        self._core = core
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < self._length:
-            raise IndexError(f"there are {self._length} buckets, found the index {index}")
-        return self._core.bucket_id(int(index))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return list, (list(self),)
+            self._table, self._numbers = part.clients, np.empty(0, np.uint32)
+        # The codes of some events may be those of a table that has grown since.
+        if len(part) and len(part.clients) > len(self._numbers):
+            ids = list(part.clients[len(self._numbers) :])
+            added = np.asarray(self.core.number(ids, skip_invalid=self._skip_invalid))
+            self._numbers = np.concatenate([self._numbers, added])
+            self._has_same_numbers = np.array_equal(self._numbers, np.arange(len(self._numbers)))
+        times, codes, costs, durations = part.arrays
+        if not self._has_same_numbers:
+            codes = self._numbers[part.client_indices]
+        return times, codes, costs, durations
 
 
 def parse_limits(limits: AnyLimits) -> Limit | Limits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from penstock.simulate.bucket import bucket_of
 from penstock.simulate.evaluator import NUMBERS, LimitFeed
 from penstock.simulate.format import format_value
 from penstock.simulate.ids import as_text
-from penstock.simulate.totals import Accumulator, WithTotals
+from penstock.simulate.totals import WithTotals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,15 +20,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
+    from penstock import _core
     from penstock.simulate.evaluator import Evaluator
     from penstock.simulate.ids import AnyId
     from penstock.simulate.limit_result import Bucket, LimitResult, PathLike
     from penstock.simulate.recommendation import Recommendation
     from penstock.simulate.trace import Trace
-
-
-# Events that are evaluated together for totals only: their columns fit into the cache.
-_PART: Final = 1 << 17
 
 
 class Simulation(WithTotals):
@@ -41,8 +38,8 @@ class Simulation(WithTotals):
     def __init__(self, trace: Trace, evaluator: Evaluator) -> None:
         self.trace = trace
         self._evaluator = evaluator
-        self._columns = evaluator.columns(trace, ["allowed"])
-        self._accumulator: Accumulator | None = None
+        self._columns = evaluator.columns(trace, "allowed")
+        self._core: _core.Simulator | None = None
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
@@ -72,17 +69,15 @@ class Simulation(WithTotals):
 
     def _column(self, name: str) -> NDArray[Any]:
         if name not in self._columns:
-            self._columns[name] = self._evaluator.columns(self.trace, [name])[name]
+            self._columns[name] = self._evaluator.columns(self.trace, name)[name]
         return self._columns[name]
 
-    def _totals(self) -> Accumulator:
-        if self._accumulator is None:
-            feed, accumulator = LimitFeed(self._evaluator), Accumulator()
-            for first in range(0, len(self.trace), _PART):
-                part = self.trace[first : first + _PART]
-                accumulator.add(feed, part, feed.number(part))
-            self._accumulator = accumulator
-        return self._accumulator
+    def _counted(self) -> _core.Simulator:
+        if self._core is None:
+            feed = LimitFeed(self._evaluator)
+            feed.core.count(*feed.arrays(self.trace), np.empty(len(self), np.uint8))
+            self._core = feed.core
+        return self._core
 
     def limit_result(
         self,
@@ -201,7 +196,7 @@ class Simulation(WithTotals):
 
     def __getstate__(self) -> dict[str, Any]:
         # The totals are counted again where they are needed.
-        return {**self.__dict__, "_accumulator": None}
+        return {**self.__dict__, "_core": None}
 
     def __len__(self) -> int:
         return len(self.trace)

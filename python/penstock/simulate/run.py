@@ -11,12 +11,13 @@ from penstock.simulate.evaluator import INVALID, Evaluator, LimitFeed, parse_lim
 from penstock.simulate.ids import Codes
 from penstock.simulate.log.reader import Chunk
 from penstock.simulate.result import Simulation
-from penstock.simulate.totals import Accumulator, WithTotals
+from penstock.simulate.totals import WithTotals
 from penstock.simulate.trace import Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from penstock import _core
     from penstock.simulate.evaluator import AnyLimits
 
 
@@ -68,7 +69,6 @@ class Simulator(WithTotals):
     Attributes:
         invalid: Number of events that were left out because their id is not valid.
         first_invalid: The first such id.
-        excess: Number of events that cost more than their limit ever admits.
 
     Args:
         limits: As for `simulate`.
@@ -96,12 +96,16 @@ class Simulator(WithTotals):
         denies_excess: bool = False,
     ) -> None:
         self._evaluator = Evaluator(parse_limits(limits), name)
-        self._feed = LimitFeed(self._evaluator, denies_excess=denies_excess)
-        self._skip_invalid = skip_invalid
-        self._accumulator = Accumulator()
+        self._feed = LimitFeed(
+            self._evaluator, skip_invalid=skip_invalid, denies_excess=denies_excess
+        )
         self.invalid = 0
-        self.excess = 0
         self.first_invalid: str | None = None
+
+    @property
+    def excess(self) -> int:
+        """Number of events that cost more than their limit ever admits."""
+        return int(self._counted().totals()["excess"])
 
     def feed(self, events: Any) -> NDArray[np.bool_]:
         """Evaluate the next events; return whether each is allowed, without those left out.
@@ -116,30 +120,22 @@ class Simulator(WithTotals):
         Otherwise raises as `simulate`.
         """
         part = as_trace(events)
-        numbers = self._feed.number(part, skip_invalid=self._skip_invalid)
-        if self._skip_invalid and numbers is not None and (numbers == INVALID).any():
-            part, numbers = self._without_invalid(part, numbers)
-        result = self._accumulator.add(self._feed, part, numbers)
-        # All other denied events have a time at which they would be admitted.
-        never = ~result["allowed"] & (result["retry_after_ns"] == 0)
-        self.excess += int(np.count_nonzero(never))
-        return result["allowed"]
+        arrays = self._feed.arrays(part)
+        if arrays[1] is not None and (is_invalid := arrays[1] == INVALID).any():
+            if self.first_invalid is None:
+                self.first_invalid = part.clients[part.client_indices[int(is_invalid.argmax())]]
+            self.invalid += int(np.count_nonzero(is_invalid))
+            arrays = self._feed.arrays(part[~is_invalid])
+        allowed = np.empty(len(arrays[0]), np.bool_)
+        self._feed.core.count(*arrays, allowed.view(np.uint8))
+        return allowed
 
-    def _totals(self) -> Accumulator:
-        return self._accumulator
-
-    def _without_invalid(
-        self, part: Trace, numbers: NDArray[np.uint32]
-    ) -> tuple[Trace, NDArray[np.uint32]]:
-        is_valid = numbers != INVALID
-        self.invalid += len(part) - int(np.count_nonzero(is_valid))
-        if self.first_invalid is None:
-            self.first_invalid = part.clients[part.client_indices[int(is_valid.argmin())]]
-        return part[is_valid], numbers[is_valid]
+    def _counted(self) -> _core.Simulator:
+        return self._feed.core
 
     def __repr__(self) -> str:
         events = pluralize(self.summary().events, "event")
-        return f"<Simulator {self._feed.name}: {events}, {self.summary().denied:,} denied>"
+        return f"<Simulator: {events}, {self.summary().denied:,} denied>"
 
 
 def as_trace(

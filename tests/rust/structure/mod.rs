@@ -136,16 +136,8 @@ const UNSAFE: &[(&str, &str)] = &[
 ];
 
 /// Types of the core whose Python class has the same name.
-const CLASSES: &[&str] = &[
-    "BoundLimit",
-    "Decision",
-    "Limit",
-    "Limiter",
-    "ManualClock",
-    "Simulator",
-    "SystemClock",
-    "Totals",
-];
+const CLASSES: &[&str] =
+    &["BoundLimit", "Decision", "Limit", "Limiter", "ManualClock", "Simulator", "SystemClock"];
 
 #[test]
 fn the_name_of_a_type_is_used_once() {
