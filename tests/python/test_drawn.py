@@ -51,7 +51,7 @@ def test_events_are_counted_in_bins_however_they_are_added(when: list[int], each
     instants = np.array(when, np.int64)
     simulator, parts = Simulator("2/minute"), range(0, len(instants) + 1, each)
     allowed = [simulator.feed(Trace(instants[first : first + each], unit="ns")) for first in parts]
-    bins = simulator.limit_result().bins
+    bins = simulator.bins()
     assert len(bins.arrivals) <= 30
     assert len(bins.arrivals) != 1 or bins.width_ns == 10**9
     assert bins.start_ns % bins.width_ns == 0
@@ -232,7 +232,7 @@ def test_the_days_of_a_plot_are_those_of_its_events() -> None:
 def test_numbers_of_waits_have_room_on_a_phone() -> None:
     figure = new_figure(2, 4.4)
     axes = figure.subplots()
-    draw_waits(axes, (("up to 1 second", 57_052),))
+    draw_waits(axes, {"up to 1 second": 57_052})
     figure.canvas.draw()
     boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
     shown = [box for box in boxes if box.width]

@@ -314,7 +314,7 @@ def test_an_id_without_a_limit_is_always_allowed() -> None:
     simulation = simulate(LIMITS, [0, 0, 0], ["ada", "ada", "ada"], name="Only")
     assert simulation.allowed.all()
     assert simulation.remaining.tolist() == [2**63 - 1] * 3
-    assert simulation.limit_result(id="ada").bucket is None
+    assert simulation.bucket("ada") is None
 
 
 def test_parts_may_share_a_growing_table_or_have_their_own() -> None:
@@ -434,7 +434,7 @@ def test_of_accepts_any_spelling_of_an_id() -> None:
     trace = Trace([0.0, 1.0, 1.0], [7, 8, 7])
     assert len(trace.of(7)) == len(trace.of("7")) == len(trace.of(b"7")) == 2
     simulation = simulate("1/minute", trace)
-    bucket = simulation.limit_result(id=7).bucket
+    bucket = simulation.bucket(7)
     assert bucket is not None
     assert bucket.id == "7"
     with pytest.raises(KeyError, match="9"):

@@ -129,7 +129,7 @@ def test_ids_of_one_bucket_are_one_client() -> None:
     assert clients["id"] == ["2001:db8::/48"]
     assert clients["denied"] == [2]
     for id in ("2001:db8::1", "2001:DB8::3", "2001:db8::9"):
-        bucket = simulation.limit_result(id=id).bucket
+        bucket = simulation.bucket(id)
         assert bucket is not None
         assert bucket.tokens.min() == 0
         assert len(bucket.denied_times) == 2

@@ -73,11 +73,11 @@ def test_summary_of_many_events_equals_a_direct_count(id_format: str, per_bucket
     names = [f"2001:{'db8' if index % 2 else 'DB8'}::{index // 2:x}" for index in range(clients)]
     simulation = simulate(limits, Trace(times, np.array(names)[codes], costs, unit="ns"))
     check_totals(simulation, codes // per_bucket)
-    summary, result = simulation.summary(), simulation.limit_result()
+    summary, bins = simulation.summary(), simulation.bins()
     assert max(simulation.by_client()["longest_wait"]) == summary.longest_wait > 0
-    assert sum(count for _, count in result.waits) == summary.denied
-    assert result.bins.arrivals.sum() == events
-    assert result.bins.denied.sum() == summary.denied
+    assert sum(simulation.waits().values()) == summary.denied
+    assert bins.arrivals.sum() == events
+    assert bins.denied.sum() == summary.denied
 
 
 @pytest.fixture
@@ -114,8 +114,8 @@ def test_a_trace_shows_its_first_events_and_converts() -> None:
     trace = Trace(times, ["ada", "grace"], [1, 2000], durations=[0.25, 90.0])
     assert repr(trace.head(1)).splitlines() == [
         "First events",
-        "time                 id   cost  duration",
-        "2023-11-14T22:13:20  ada  1     0.25 s",
+        "time                 client  cost  duration",
+        "2023-11-14T22:13:20     ada     1    0.25 s",
     ]
     assert trace.head()["cost"] == [1, 2000]
     frame = trace.to_pandas()
@@ -177,9 +177,9 @@ def test_table_prints_in_a_terminal() -> None:
     )
     assert repr(table).splitlines() == [
         "Clients",
-        "id   denied share  longest wait",
-        "ada  50 %          1.5 min",
-        "a\ufffdb  0 %           0 s",
+        "client  denied share  longest wait",
+        "ada             50 %       1.5 min",
+        "a\ufffdb              0 %           0 s",
     ]
     assert "and 5 more" in repr(Table("Many", {"n": range(25)}))
     assert table.to_pandas()["denied_share"].tolist() == [0.5, 0.0]

@@ -7,39 +7,23 @@ import sys
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock._cli.errors import WRONG_USE, CommandError
 from penstock._display import format_span, printable, text_table
 from penstock._extras import Extra
-from penstock.simulate.format import column_label, format_date, format_value
+from penstock.simulate.format import format_date
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.report.page import Report
-    from penstock.simulate.table import Table
 
 
 _MAX_CLIENTS: Final = 10
 _MAX_WIDTH: Final = 100
 _MAX_FACT: Final = 1_000
-
-
-class _Grid(NamedTuple):
-    """Rows of cells.
-
-    Attributes:
-        rows: The rows, without the heads.
-        heads: The heads of the columns; empty if each row begins with its own head.
-        caption: The caption of a table of numbers.
-    """
-
-    rows: Sequence[Sequence[str]]
-    heads: Sequence[str] = ()
-    caption: str = ""
 
 
 def check_files(options: Namespace) -> None:
@@ -80,107 +64,72 @@ def print_report(
 
 
 def _print_tables(report: Report) -> None:
-    grids = [_source(report), _totals(report.results)]
-    if len(report.results) == 1:
-        grids.append(_table(report.results[0].clients.head(_MAX_CLIENTS)))
-    grids += [
-        _first(table) if len(table) else _Grid([("none",)], (), table.caption)
-        for table in report.changes
-    ]
-    for index, grid in enumerate(grid for grid in grids if grid.rows):
-        if index:
-            print()
-        _print_grid(grid)
+    print(*text_table(_source(report), max_width=_MAX_FACT), sep="\n")
+    print()
+    print(*text_table(_totals(report), max_width=_MAX_WIDTH), sep="\n")
+    tables = report.changes() or [report.first.top_clients().head(_MAX_CLIENTS)]
+    for table in tables:
+        print(f"\n{table.text(_MAX_CLIENTS)}")
     if report.recommendation is not None:
-        name, recommended = report.recommendation
-        print(f"\n{report.heading(name)}")
-        _print_grid(_table(recommended.table()))
-        print(f"\n{recommended.explain()}\n")
-        print(recommended.yaml(name), end="")
+        recommended = report.recommendation
+        print(f"\n{report.heading()}\n{recommended.table()}\n\n{recommended.explain()}\n")
+        print(recommended.yaml(report.first.limit_name), end="")
 
 
-def _source(report: Report) -> _Grid:
-    first = report.results[0]
+def _source(report: Report) -> list[tuple[str, str]]:
+    bins = report.first.bins()
     rows = [("events", report.source)]
-    if first.summary.events:
-        span = format_span(first.last_ns - first.first_ns)
-        rows.append(("from", format_date(first.first_ns)))
-        rows.append(("to", f"{format_date(first.last_ns)} ({span})"))
+    if len(bins.arrivals):
+        span = format_span(bins.last_ns - bins.first_ns)
+        rows.append(("from", format_date(bins.first_ns)))
+        rows.append(("to", f"{format_date(bins.last_ns)} ({span})"))
     if report.log is not None:
         rows.append(("read", str(report.log)))
         # Show the field that was read, because a wrong one yields plausible numbers.
         names = {"id": "client", "cost": "cost"}
         rows += [(head, report.log.fields.get(option, "")) for option, head in names.items()]
-    if len(report.results) == 1:
-        rows += [("limit", report.results[0].limit), ("admits", report.results[0].admits)]
-    return _Grid([row for row in rows if row[1]])
+    if len(report.simulated) == 1:
+        rows += zip(("limit", "admits"), report.first.described, strict=True)
+    return [row for row in rows if row[1]]
 
 
-def _totals(results: Sequence[LimitResult]) -> _Grid:
-    columns = [result.summary.facts() for result in results]
+def _totals(report: Report) -> list[tuple[str, ...]]:
+    columns = [each.summary().facts() for each in report.simulated.values()]
     rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
-    if len(results) == 1:
-        return _Grid(rows)
-    rows.insert(0, ("limit", *(result.limit for result in results)))
-    return _Grid(rows, ("", *(result.title for result in results)))
-
-
-def _table(table: Table) -> _Grid:
-    rows = [[format_value(name, value) for name, value in row.items()] for row in table.rows()]
-    heads = [column_label(name) for name in table.columns]
-    return _Grid(rows, heads, table.caption)
-
-
-def _first(table: Table) -> _Grid:
-    """Return the first rows of a table; the caption says how many there are."""
-    grid = _table(table.head(_MAX_CLIENTS))
-    if len(table) <= _MAX_CLIENTS:
-        return grid
-    return grid._replace(caption=f"{grid.caption} (first {_MAX_CLIENTS} of {len(table):,})")
-
-
-def _print_grid(grid: _Grid) -> None:
-    if grid.caption:
-        print(grid.caption)
-    rows = [grid.heads, *grid.rows] if grid.heads else grid.rows
-    max_width = _MAX_WIDTH if grid.heads else _MAX_FACT
-    print(*text_table(rows, max_width=max_width, is_numeric=bool(grid.caption)), sep="\n")
+    if len(columns) == 1:
+        return rows
+    limits = (each.described[0] for each in report.simulated.values())
+    return [("", *report.simulated), ("limit", *limits), *rows]
 
 
 def _json(report: Report) -> dict[str, Any]:
     """Return the results as JSON values; times in nanoseconds, waits in seconds."""
-    first = report.results[0]
+    bins = report.first.bins()
     answer: dict[str, Any] = {
         "source": report.source,
-        "first_ns": first.first_ns,
-        "last_ns": first.last_ns,
+        "first_ns": bins.first_ns,
+        "last_ns": bins.last_ns,
         "limits": [
             {
-                "title": result.title,
-                "limit": result.limit,
-                "admits": result.admits,
-                "summary": result.summary.to_dict(),
-                "waits": dict(result.waits),
-                "clients": list(result.clients.rows()),
+                "title": title,
+                "limit": each.described[0],
+                "admits": each.described[1],
+                "summary": each.summary().to_dict(),
+                "waits": each.waits(),
+                "clients": list(each.top_clients().rows()),
             }
-            for result in report.results
+            for title, each in report.simulated.items()
         ],
     }
     if (log := report.log) is not None:
         answer["log"] = asdict(log) | {"examples": [each._asdict() for each in log.examples]}
-    if report.changes:
-        answer["changes"] = [list(table.rows()) for table in report.changes]
-    if (check := report.check) is not None:
-        answer["check"] = {
-            "passed": not check.problems(),
-            "max_denied": check.max_denied,
-            "denied_share": check.denied_share,
-            "denied_clients": list(check.denied.rows()),
-            "protected_denied": list(check.protected.rows()),
-            "not_found": list(check.not_found),
-        }
-    if report.recommendation is not None:
-        name, recommended = report.recommendation
+    if changes := report.changes():
+        answer["changes"] = [list(table.rows()) for table in changes]
+    if report.problems is not None:
+        denied = list(report.first.denied_clients().rows())
+        answer["check"] = {"problems": report.problems, "denied_clients": denied}
+    if (recommended := report.recommendation) is not None:
+        name = report.first.limit_name
         rows = zip(recommended.candidates, recommended.table().rows(), strict=True)
         answer["recommendation"] = {
             "name": name,

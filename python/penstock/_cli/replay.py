@@ -20,7 +20,7 @@ from penstock._cli.output import check_files, print_report
 from penstock._core import parse_duration
 from penstock._display import pluralize, printable
 from penstock.simulate import Simulator, recommend
-from penstock.simulate.check import Check, changes
+from penstock.simulate.check import check
 from penstock.simulate.clients import match_clients
 from penstock.simulate.format import format_value, list_clients
 from penstock.simulate.log import LogError, read_log
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence
 
-    from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.log import Chunk, LogReader
     from penstock.simulate.recommendation import Recommendation
 
@@ -232,7 +231,7 @@ def run(options: Namespace) -> int:
     try:
         reader = _open_log(options)
         try:
-            results, notes = _simulate(reader, selected, simulators, chunks)
+            notes = _simulate(reader, selected, simulators, chunks)
         finally:
             # After an interrupt, close the files and the progress bar.
             reader.close()
@@ -247,22 +246,15 @@ def run(options: Namespace) -> int:
         what = str(error).partition(";")[0]
         raise CommandError(f"{what}; pass --duration, its field", WRONG_USE) from error
     recommended, problems = _recommend(options, chunks, selected[0])
-    check = None
+    denied = None
     if options.fail_if_denied is not None or (options.protect and not options.recommend):
-        check = Check.of(simulators[0], options.fail_if_denied, options.protect)
-        problems += [f"{selected[0].title}: {problem}" for problem in check.problems()]
-        notes += [f"{id}: protected, but not in the log" for id in check.not_found]
-    report = Report(
-        results=results,
-        source=", ".join(reader.report.files),
-        log=reader.report,
-        recommendation=None if recommended is None else (selected[0].name, recommended),
-        changes=[
-            changes((other.title, simulator), (selected[0].title, simulators[0]))
-            for other, simulator in zip(selected[1:], simulators[1:], strict=True)
-        ],
-        check=check,
-    )
+        denied, not_found = check(simulators[0], options.fail_if_denied, options.protect)
+        problems += [f"{selected[0].title}: {problem}" for problem in denied]
+        notes += [f"{id}: protected, but not in the log" for id in not_found]
+    titles = [""] if len(selected) == 1 else [each.title for each in selected]
+    simulated = dict(zip(titles, simulators, strict=True))
+    source = ", ".join(reader.report.files)
+    report = Report(simulated, source, reader.report, recommended, denied)
     print_report(report, as_json=options.json, file=options.report, notes=notes)
     if options.write is not None and recommended is not None:
         problems += _write(options, selected[0], recommended)
@@ -439,24 +431,19 @@ def _simulate(
     selected: Sequence[SelectedLimit],
     simulators: Sequence[Simulator],
     chunks: list[Chunk] | None,
-) -> tuple[list[LimitResult], list[str]]:
-    """Simulate all limits on the log; keep its chunks if a list is given.
+) -> list[str]:
+    """Simulate all limits on the log; return notes on events that were left out.
 
-    Returns the results, and notes on events that were left out.
+    Keeps the chunks of the log if a list is given.
     """
     for chunk in reader:
         for simulator in simulators:
             simulator.feed(chunk)
         if chunks is not None:
             chunks.append(chunk)
-    is_single = len(selected) == 1
-    results = [
-        simulator.limit_result("" if is_single else each.title)
-        for each, simulator in zip(selected, simulators, strict=True)
-    ]
     notes = []
     for each, simulator in zip(selected, simulators, strict=True):
-        title = "" if is_single else f"{each.title}: "
+        title = "" if len(selected) == 1 else f"{each.title}: "
         if simulator.invalid:
             notes.append(
                 f"{title}{pluralize(simulator.invalid, 'event')} left out because the id is not "
@@ -467,4 +454,4 @@ def _simulate(
                 f"{title}{pluralize(simulator.excess, 'event')} denied because they cost more than "
                 "the limit ever admits"
             )
-    return results, notes
+    return notes

@@ -8,12 +8,12 @@ from penstock._extras import Extra
 with Extra("numpy"):
     from penstock.simulate import traffic
     from penstock.simulate.compare import Comparison, compare
-    from penstock.simulate.limit_result import Summary
     from penstock.simulate.recommend import recommend
     from penstock.simulate.recommendation import Recommendation
     from penstock.simulate.result import Simulation
     from penstock.simulate.run import Simulator, simulate
     from penstock.simulate.table import Table
+    from penstock.simulate.totals import Summary
     from penstock.simulate.trace import Trace
 
 __all__ = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from penstock._display import UNNAMED
 from penstock.simulate.evaluator import Evaluator
-from penstock.simulate.limit_result import Bucket
 from penstock.simulate.trace import Trace
 
 if TYPE_CHECKING:
@@ -21,6 +21,27 @@ _HOUR: Final = 3_600_000_000_000
 _POINTS: Final = 720
 # The events of the client that are shown: with more, a bucket that is always empty is only a band.
 _EVENTS: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Bucket:
+    """The bucket of one client while its events were denied: an hour, or 200 events.
+
+    Attributes:
+        id: The client.
+        times: The instants, in nanoseconds since the clock's origin.
+        tokens: The tokens left; under a limit on requests in flight, the requests in flight.
+        full: What the bucket holds, or the limit on requests in flight.
+        denied_times: The times of denied events.
+        is_in_flight: Whether requests in flight are shown.
+    """
+
+    id: str
+    times: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    full: int
+    denied_times: NDArray[np.int64]
+    is_in_flight: bool
 
 
 def bucket_of(id: str, limit: Limit, own: Trace, allowed: NDArray[np.bool_]) -> Bucket | None:

@@ -16,13 +16,13 @@ from penstock.simulate.check import changes
 from penstock.simulate.evaluator import Evaluator
 from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.table import Table
+from penstock.simulate.totals import compare_totals
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
 
-    from penstock.simulate.limit_result import PathLike
     from penstock.simulate.recommendation import Recommendation
     from penstock.simulate.result import Simulation
 
@@ -51,13 +51,8 @@ class Comparison(Table):
     ) -> None:
         self.limits = tuple(limits)
         self.simulations = dict(simulations)
-        columns: dict[str, list[Any]] = {name: [] for name in settings[0]}
-        for setting, simulation in zip(settings, self.simulations.values(), strict=True):
-            for name, value in (setting | simulation.summary().to_dict()).items():
-                columns.setdefault(name, []).append(value)
-        # Traces without durations have no requests in flight.
-        known = {name: values for name, values in columns.items() if values[0] is not None}
-        super().__init__("Comparison", known)
+        columns = compare_totals(settings, self.simulations.values())
+        super().__init__("Comparison", columns)
         self.parameters = tuple(settings[0])
 
     def changes(self, before: str, after: str) -> Table:
@@ -74,8 +69,8 @@ class Comparison(Table):
         >>> limits = {"today": "1/second", "proposal": "2/second"}
         >>> print(compare(limits, Trace([0.0, 0.1], ["ada", "ada"])).changes("today", "proposal"))
         Denied by only one of today and proposal
-        id   denied only by  events  denied  denied share
-        ada  today           2       1       50 %
+        client  denied only by  events  denied  denied share
+        ada              today       2       1          50 %
         """
         return changes((before, self.simulations[before]), (after, self.simulations[after]))
 
@@ -107,7 +102,9 @@ class Comparison(Table):
 
         return plot.show(plot.draw_table, self, self.parameters, value, (x, y), ax=ax)
 
-    def report(self, path: PathLike, *, recommendation: Recommendation | None = None) -> Path:
+    def report(
+        self, path: str | os.PathLike[str], *, recommendation: Recommendation | None = None
+    ) -> Path:
         """Write a self-contained HTML page about all limits.
 
         Args:
@@ -124,14 +121,8 @@ class Comparison(Table):
         """
         from penstock.simulate.report import page  # noqa: PLC0415  needs Matplotlib
 
-        first, *others = self.simulations.items()
-        report = page.Report(
-            results=[each.limit_result(title) for title, each in self.simulations.items()],
-            source=first[1].trace.name or "a trace",
-            log=first[1].trace.skipped,
-            recommendation=None if recommendation is None else ("Requests", recommendation),
-            changes=[changes(first, other) for other in others],
-        )
+        trace = next(iter(self.simulations.values())).trace
+        report = page.Report(self.simulations, trace.source, trace.skipped, recommendation)
         return report.write(path)
 
 
@@ -165,27 +156,20 @@ def compare(
     """
     settings, parsed, is_labelled = _settings(limits)
     events = as_trace(trace)
+    labels = [_label(setting) for setting in settings]
 
-    def simulated(index: int) -> Simulation:
-        simulation = simulate(parsed[index], events, name=name if is_labelled else UNNAMED)
-        simulation.summary()
+    def simulated(label: str, limit: Any) -> Simulation:
+        try:
+            simulation = simulate(limit, events, name=name if is_labelled else UNNAMED)
+            simulation.summary()
+        except Exception as error:
+            error.add_note(f"this is {label!r} of limits")
+            raise
         return simulation
 
-    labels = [_label(setting) for setting in settings]
-    pool = ThreadPoolExecutor(os.cpu_count() or 1)
-    try:
-        futures = [pool.submit(simulated, index) for index in range(len(parsed))]
-        simulations = {}
-        for label, future in zip(labels, futures, strict=True):
-            try:
-                simulations[label] = future.result()
-            except Exception as error:
-                error.add_note(f"this is {label!r} of limits")
-                raise
-    finally:
-        # After an interrupt, wait only for the simulations that are running.
-        pool.shutdown(cancel_futures=True)
-    return Comparison(settings, parsed, simulations)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        simulations = [*pool.map(simulated, labels, parsed)]
+    return Comparison(settings, parsed, dict(zip(labels, simulations, strict=True)))
 
 
 def _label(setting: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,15 +14,16 @@ from penstock.simulate.ids import as_text
 from penstock.simulate.totals import WithTotals
 
 if TYPE_CHECKING:
+    import os
     from pathlib import Path
 
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
     from penstock import _core
+    from penstock.simulate.bucket import Bucket
     from penstock.simulate.evaluator import Evaluator
     from penstock.simulate.ids import AnyId
-    from penstock.simulate.limit_result import Bucket, LimitResult, PathLike
     from penstock.simulate.recommendation import Recommendation
     from penstock.simulate.trace import Trace
 
@@ -79,33 +79,22 @@ class Simulation(WithTotals):
             self._core = feed.core
         return self._core
 
-    def limit_result(
-        self,
-        title: str = "",
-        *,
-        id: AnyId | None = None,
-        with_bucket: bool = True,
-    ) -> LimitResult:
-        """Return what reports and plots show.
+    def bucket(self, id: AnyId | None = None) -> Bucket | None:
+        """Return the bucket of a client while it matters; None if no limit applies to it.
 
         Args:
-            title: The label of this limit among several.
-            id: The client whose bucket is shown. None: the one with the most denied events.
-            with_bucket: Whether to add one bucket, if each client has one.
+            id: The client. None: the one with the most denied events, or with the most events if
+                nothing was denied.
 
         Raises:
             KeyError: The trace has no such client.
         """
-        result = super().limit_result(title)
-        clients = result.clients["id"]
-        if not with_bucket or (id is None and not clients):
-            return result
-        shown = as_text(clients[0] if id is None else id)
-        return replace(result, bucket=self._bucket_of(shown))
-
-    def _bucket_of(self, id: str) -> Bucket | None:
+        if id is None:
+            (id, *_) = self.top_clients()["id"] or [None]
+        if id is None:
+            return None
         trace = self._evaluator.by_bucket(self.trace)
-        name, limit = self._evaluator.bucket_of(id)
+        name, limit = self._evaluator.bucket_of(as_text(id))
         number = trace.clients.index(name) if name in trace.clients else -1
         mine = np.flatnonzero(trace.client_indices == number)
         if len(mine) == 0:
@@ -134,20 +123,15 @@ class Simulation(WithTotals):
         """
         from penstock.simulate.report import plot  # noqa: PLC0415  needs Matplotlib
 
-        return plot.plot_simulation(self.limit_result(id=id, with_bucket=ax is None), ax=ax)
+        return plot.plot_simulation(self, None if ax else self.bucket(id), ax=ax)
 
     def report(
-        self,
-        path: PathLike,
-        *,
-        id: AnyId | None = None,
-        recommendation: Recommendation | None = None,
+        self, path: str | os.PathLike[str], *, recommendation: Recommendation | None = None
     ) -> Path:
         """Write a self-contained HTML page.
 
         Args:
             path: The file, such as `out.html`.
-            id: As for `plot`.
             recommendation: A recommendation from `recommend()` for the same trace, which the page
                 then includes.
 
@@ -156,23 +140,12 @@ class Simulation(WithTotals):
 
         Raises:
             ImportError: Matplotlib is not installed.
-            KeyError: The trace has no such client.
             OSError: The file cannot be written.
         """
         from penstock.simulate.report import page  # noqa: PLC0415  needs Matplotlib
 
-        report = page.Report(
-            results=[self.limit_result(id=id)],
-            source=self.trace.name or "a trace",
-            log=self.trace.skipped,
-            recommendation=None if recommendation is None else (self.limit_name, recommendation),
-        )
+        report = page.Report({"": self}, self.trace.source, self.trace.skipped, recommendation)
         return report.write(path)
-
-    @property
-    def limit_name(self) -> str:
-        """The name of the limit; `Requests` if it has none."""
-        return self._evaluator.limit_name or "Requests"
 
     def to_dict(self) -> dict[str, NDArray[Any]]:
         """Return all columns as arrays, by name; `id`, `cost`, `duration` if the trace has them."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import _display as display
 from penstock._display import text_table
-from penstock.simulate.format import format_value
+from penstock.simulate.format import column_label, format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 _MAX_ROWS: Final = 20
-_MAX_WIDTH: Final = 80
+_MAX_WIDTH: Final = 100
 
 
 class Table:
@@ -23,14 +23,6 @@ class Table:
     def __init__(self, caption: str, columns: Mapping[str, Sequence[Any]]) -> None:
         self.caption = caption
         self._columns = {name: list(column) for name, column in columns.items()}
-
-    @classmethod
-    def of_rows(
-        cls, caption: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]
-    ) -> Table:
-        """Make a table of rows, which have these columns and perhaps others."""
-        listed = list(rows)
-        return cls(caption, {name: [row[name] for row in listed] for name in columns})
 
     def head(self, rows: int) -> Table:
         """Return the first rows."""
@@ -68,23 +60,27 @@ class Table:
             known = ", ".join(self._columns)
             raise KeyError(f"there is no column {name!r}; the columns are {known}") from None
 
+    def text(self, max_rows: int = _MAX_ROWS) -> str:
+        """Return the caption and the first rows for a terminal."""
+        rows = self._shown(max_rows)
+        lines = text_table(rows, max_width=_MAX_WIDTH, is_numeric=True) if len(self) else ["none"]
+        return "\n".join([self.caption, *lines])
+
     def __repr__(self) -> str:
-        lines = text_table([self._heads(), *self._cells()], max_width=_MAX_WIDTH)
-        return "\n".join([self.caption, *lines, *self._rest()])
+        return self.text()
 
     def _repr_html_(self) -> str:
-        heads = self._heads()
-        rest = [[text, *("" for _ in heads[1:])] for text in self._rest()]
-        return display.columns_html(self.caption, heads, [*self._cells(), *rest])
+        heads, *cells = self._shown(_MAX_ROWS)
+        return display.columns_html(self.caption, heads, cells)
 
-    def _heads(self) -> list[str]:
-        return [name.replace("_", " ") for name in self._columns]
-
-    def _cells(self) -> list[list[str]]:
-        return [
+    def _shown(self, max_rows: int) -> list[list[str]]:
+        """Return the headings and the first rows, and how many there are more."""
+        rows = [[column_label(name) for name in self._columns]]
+        rows += [
             [format_value(name, value) for name, value in row.items()]
-            for row in self.head(_MAX_ROWS).rows()
+            for row in self.head(max_rows).rows()
         ]
-
-    def _rest(self) -> list[str]:
-        return [f"and {len(self) - _MAX_ROWS:,} more"] if len(self) > _MAX_ROWS else []
+        if len(self) > max_rows:
+            rest = f"and {len(self) - max_rows:,} more"
+            rows.append([rest, *("" for _ in rows[0][1:])])
+        return rows

@@ -211,9 +211,14 @@ class Trace:
         )
 
     @property
+    def source(self) -> str:
+        """The name, or `a trace`."""
+        return self.name or "a trace"
+
+    @property
     def printable_name(self) -> str:
         """The name for terminals: shortened, and without control characters."""
-        return printable("a trace" if self.name is None else self.name, _MAX_NAME)
+        return printable(self.source, _MAX_NAME)
 
     @property
     def is_sorted(self) -> bool:
@@ -282,9 +287,9 @@ class Trace:
 
         >>> Trace([0.0, 0.5], ids=["ada", "grace"], costs=[1, 2]).head()
         First events
-        time   id     cost
-        0 s    ada    1
-        0.5 s  grace  2
+        time   client  cost
+        0 s       ada     1
+        0.5 s   grace     2
         """
         first = self[:events]
         columns = {name: each.tolist() for name, each in first.columns(first.ids).items()}

@@ -16,6 +16,7 @@ import penstock
 from penstock._display import UNNAMED, format_span, pluralize, printable
 from penstock._extras import Extra
 from penstock.messages import describe_limit
+from penstock.simulate.check import changes
 from penstock.simulate.format import column_label, format_date, format_value
 from penstock.simulate.report.plot import (
     bucket_title,
@@ -28,20 +29,22 @@ from penstock.simulate.report.plot import (
 )
 from penstock.simulate.report.svg import inline, page_colors
 from penstock.simulate.table import Table
+from penstock.simulate.totals import compare_totals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    import os
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from penstock.simulate.check import Check
-    from penstock.simulate.limit_result import LimitResult, PathLike
     from penstock.simulate.log.report import LogReport
     from penstock.simulate.recommendation import Recommendation
+    from penstock.simulate.totals import Summary, WithTotals
 
 
 # Inches of a drawing on a wide page, and on a phone.
 _WIDE: Final = 10.0
 _NARROW: Final = 4.4
 _MAX_TITLES: Final = 3
+_COMPARED: Final = ("limit", "denied_share", "clients_denied", "longest_wait", "most_in_minute")
 _MAX_ROWS: Final = 20
 _MAX_TEXT: Final = 300
 
@@ -62,27 +65,35 @@ class Cell(NamedTuple):
     is_id: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Report:
     """The content of a page.
 
     Attributes:
-        results: The result of each limit.
+        simulated: The simulations of the limits, by their labels; that of a single one is empty.
         source: The source of the events.
         log: The counts of the log's lines, if the events are from a log.
-        recommendation: A name for the limits file, and the recommended limits.
-        changes: For each pair of limits, the clients that only one of them denies.
-        check: Whether the limits deny more than they may; None if this was not asked.
+        recommendation: The limits recommended instead of the first one.
+        problems: What the limits deny although they should not; None if this was not asked.
     """
 
-    results: Sequence[LimitResult]
+    simulated: Mapping[str, WithTotals]
     source: str
     log: LogReport | None = None
-    recommendation: tuple[str, Recommendation] | None = None
-    changes: Sequence[Table] = ()
-    check: Check | None = None
+    recommendation: Recommendation | None = None
+    problems: Sequence[str] | None = None
 
-    def write(self, path: PathLike) -> Path:
+    @property
+    def first(self) -> WithTotals:
+        """The simulation of the first limit."""
+        return next(iter(self.simulated.values()))
+
+    def changes(self) -> list[Table]:
+        """Return for each other limit the clients that only it denies, or only the first one."""
+        first, *others = self.simulated.items()
+        return [changes(first, other) for other in others]
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page.
 
         Raises:
@@ -104,20 +115,21 @@ class Report:
         script = folder.joinpath("sort.js").read_text("utf-8")
         environment = jinja2.Environment(autoescape=True, finalize=_shown, trim_blocks=True)
         template = environment.from_string(folder.joinpath("page.html").read_text("utf-8"))
-        results = self.results
         html: str = template.render(
             title=self._title(),
             lead=self._lead(),
             digest=b64encode(sha256(script.encode()).digest()).decode(),
             script=script,
-            compared=_comparison(results) if len(results) > 1 else None,
-            results=[_result(result, index) for index, result in enumerate(results)],
+            compared=self._comparison() if len(self.simulated) > 1 else None,
+            results=[
+                {"title": title, **_result(each, index)}
+                for index, (title, each) in enumerate(self.simulated.items())
+            ],
             input=list(self._input()),
             recommended=self._recommended(),
             left_out=_left_out(self.log),
-            changes=[_first_rows(table) for table in self.changes],
-            problems=[] if self.check is None else self.check.problems(),
-            is_checked=self.check is not None,
+            changes=[_table(table) for table in self.changes()],
+            problems=self.problems,
             foot=f"Created by penstock {penstock.__version__} with Python "
             f"{platform.python_version()}, NumPy {np.__version__} and Matplotlib "
             f"{mpl.__version__}. The simulation uses the same engine as production, with a "
@@ -125,55 +137,65 @@ class Report:
         )
         return html
 
-    def heading(self, name: str) -> str:
-        """Return the heading of a recommendation, which names the limit that it replaces."""
-        if name == UNNAMED:
-            return f"Recommended instead of {self.results[0].limit}"
-        return f"Recommended for {name}"
+    def heading(self) -> str:
+        """Return the heading of the recommendation, which names the limit that it replaces."""
+        if self.first.limit_name == UNNAMED:
+            return f"Recommended instead of {self.first.described[0]}"
+        return f"Recommended for {self.first.limit_name}"
 
     def _recommended(self) -> dict[str, Any] | None:
-        if self.recommendation is None:
+        recommended = self.recommendation
+        if recommended is None:
             return None
-        name, recommended = self.recommendation
         far, denied = recommended.far(), recommended.denied_clients()
         return {
-            "heading": f"{self.heading(name)}: {describe_limit(recommended.limit)}",
+            "heading": f"{self.heading()}: {describe_limit(recommended.limit)}",
             "lines": recommended.explain().splitlines(),
-            "yaml": recommended.yaml(name),
+            "yaml": recommended.yaml(self.first.limit_name),
             "drawing": _drawing(
                 draw_recommendation, recommended, height=3.8, name="recommended",
                 label="how many clients need how much, and the count of each limit",
             ),
             "tables": [
                 _table(recommended.table()),
-                *(_first_rows(table) for table in (far, denied) if len(table)),
+                *(_table(table) for table in (far, denied) if len(table)),
             ],
         }  # fmt: skip
 
+    def _comparison(self) -> dict[str, Any]:
+        settings = [{"limit": title} for title in self.simulated]
+        columns = compare_totals(settings, self.simulated.values())
+        table = Table("Comparison", {name: columns[name] for name in _COMPARED})
+        drawing = _drawing(
+            draw_table, table, ["limit"], height=1.4 + 0.5 * len(table), name="compared",
+            label="denied share of each limit",
+        )  # fmt: skip
+        return {**_table(table), "drawing": drawing}
+
     def _title(self) -> str:
-        if len(self.results) == 1:
-            return self.results[0].limit or "Simulation"
-        title = " and ".join(each.title for each in self.results[:_MAX_TITLES])
-        more = len(self.results) - _MAX_TITLES
+        if len(self.simulated) == 1:
+            return self.first.described[0]
+        titles = [*self.simulated]
+        title = " and ".join(titles[:_MAX_TITLES])
+        more = len(titles) - _MAX_TITLES
         return f"{title} and {more} more" if more > 0 else title
 
     def _lead(self) -> str:
-        first = self.results[0]
-        summary = first.summary
+        summary, bins = self.first.summary(), self.first.bins()
         events, clients = pluralize(summary.events, "event"), pluralize(summary.clients, "client")
         lead = f"{self.source}: {events} of {clients}"
         if summary.events:
-            span = format_span(first.last_ns - first.first_ns)
-            begin, end = format_date(first.first_ns), format_date(first.last_ns)
+            span = format_span(bins.last_ns - bins.first_ns)
+            begin, end = format_date(bins.first_ns), format_date(bins.last_ns)
             lead += f", from {begin} to {end} ({span})"
         return lead
 
     def _input(self) -> Iterator[tuple[str, str]]:
-        for result in self.results:
-            if result.title:
-                yield result.title, "; ".join(filter(None, (result.limit, result.admits)))
+        for title, each in self.simulated.items():
+            if title:
+                yield title, "; ".join(filter(None, each.described))
             else:
-                yield from (("limit", result.limit), ("admits", result.admits))
+                yield from zip(("limit", "admits"), each.described, strict=True)
         yield "events", self.source
         if self.log is not None:
             yield from (("format", self.log.format), ("read", str(self.log)))
@@ -181,7 +203,7 @@ class Report:
             yield "fields", ", ".join(fields)
 
 
-def write_text(path: PathLike, text: str) -> Path:
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write a file as a whole, or not at all.
 
     Raises:
@@ -224,46 +246,24 @@ def _drawing(
     return drawn
 
 
-def _comparison(results: Sequence[LimitResult]) -> dict[str, Any]:
-    names = (
-        "denied_share", "clients_denied", "longest_wait", "most_in_minute",
-    )  # fmt: skip
-    numbers = [result.summary.to_dict() for result in results]
-    rows = [
-        [Cell(result.title), *(_cell(name, row[name]) for name in names)]
-        for result, row in zip(results, numbers, strict=True)
-    ]
-    columns: dict[str, list[Any]] = {"limit": [result.title for result in results]}
-    columns["denied_share"] = [row["denied_share"] for row in numbers]
-    drawing = _drawing(
-        draw_table, Table("", columns), ["limit"], height=1.4 + 0.5 * len(results),
-        name="compared", label="denied share of each limit",
-    )  # fmt: skip
-    return {"heads": ("limit", *map(column_label, names)), "rows": rows, "drawing": drawing}
-
-
-def _result(result: LimitResult, index: int) -> dict[str, Any]:
-    summary = result.summary
-    shown: dict[str, Any] = {"title": result.title, "tiles": _tiles(result)}
+def _result(simulated: WithTotals, index: int) -> dict[str, Any]:
+    summary = simulated.summary()
+    shown: dict[str, Any] = {"tiles": _tiles(summary)}
     if summary.events == 0:
         return shown
     label = f"{summary.allowed:,} events allowed and {summary.denied:,} denied, over time"
     shown["traffic"] = _drawing(
-        draw_traffic, result, height=3.4, name=f"traffic{index}", label=label
+        draw_traffic, simulated.bins(), height=3.4, name=f"traffic{index}", label=label
     )
-    if (bucket := result.bucket) is not None:
+    if (bucket := simulated.bucket()) is not None:
         title = bucket_title(bucket)
         shown["bucket"] = _drawing(
             draw_bucket, bucket, height=2.6, name=f"bucket{index}", label=title
         )
-    note = "" if summary.denied else "No client was denied."
-    clients = result.clients
-    if summary.clients_denied > len(clients):
-        note = f"The first {len(clients)} of {summary.clients_denied:,} clients with denied events."
-    shown["table"] = _table(clients, note)
-    waits = result.waits
-    while waits and not waits[-1][1]:
-        waits = waits[:-1]
+    shown["table"] = _table(simulated.top_clients(), summary.clients_denied)
+    waits = simulated.waits()
+    while waits and not waits[last := next(reversed(waits))]:
+        del waits[last]
     if waits:
         shown["waits"] = _drawing(
             draw_waits, waits, height=1.1 + 0.38 * len(waits), name=f"waits{index}",
@@ -272,8 +272,7 @@ def _result(result: LimitResult, index: int) -> dict[str, Any]:
     return shown
 
 
-def _tiles(result: LimitResult) -> list[tuple[str, str, str, str]]:
-    summary = result.summary
+def _tiles(summary: Summary) -> list[tuple[str, str, str, str]]:
     wait = format_value("longest_wait", summary.longest_wait)
     return [
         (
@@ -299,20 +298,22 @@ def _tiles(result: LimitResult) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _table(table: Table, note: str = "") -> dict[str, Any]:
+def _table(table: Table, clients: int = 0) -> dict[str, Any]:
+    """Return the first rows of a table, which may be the first of more clients."""
     # Allowed events are the rest, and a phone has no room for their column.
     names = [name for name in table.columns if name != "allowed"]
-    heads = [column_label(name) for name in names]
-    rows = [[_cell(name, row[name]) for name in names] for row in table.rows()]
-    return {"caption": table.caption, "heads": heads, "rows": rows, "note": note}
-
-
-def _first_rows(table: Table) -> dict[str, Any]:
-    """Return the beginning of a table that may be long."""
-    more = len(table) - _MAX_ROWS
-    note = f"The first {_MAX_ROWS} of {len(table):,} clients." if more > 0 else ""
-    note = note or ("" if len(table) else "None.")
-    return _table(table.head(_MAX_ROWS), note)
+    total = max(len(table), clients)
+    note = "" if total else "None."
+    if total > _MAX_ROWS:
+        note = f"The first {_MAX_ROWS} of {total:,} clients."
+    return {
+        "caption": table.caption,
+        "heads": [column_label(name) for name in names],
+        "rows": [
+            [_cell(name, row[name]) for name in names] for row in table.head(_MAX_ROWS).rows()
+        ],
+        "note": note,
+    }
 
 
 def _cell(name: str, value: Any) -> Cell:

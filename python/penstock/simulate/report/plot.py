@@ -15,15 +15,16 @@ from penstock.simulate.ids import EVERYONE
 from penstock.simulate.times import FIRST_DATE_NS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from penstock.simulate.limit_result import Bucket, LimitResult
+    from penstock.simulate.bucket import Bucket
     from penstock.simulate.recommendation import Recommendation
     from penstock.simulate.table import Table
+    from penstock.simulate.totals import Bins, WithTotals
 
 
 # Colors that work for color-blind readers, in black and white, and on light and dark pages: each
@@ -112,24 +113,23 @@ def show(draw: Callable[..., None], *values: Any, ax: Axes | None = None) -> Any
     return figure
 
 
-def plot_simulation(result: LimitResult, *, ax: Axes | None = None) -> Any:
+def plot_simulation(simulated: WithTotals, bucket: Bucket | None, *, ax: Axes | None = None) -> Any:
     """Plot allowed and denied events over time, and one bucket below."""
-    summary = result.summary
+    summary, limit = simulated.summary(), plot_text(simulated.described[0])
     share = format_value("denied_share", summary.denied_share)
     totals = f"{summary.events:,} events, {summary.denied:,} denied ({share})"
-    limit = plot_text(result.limit)
     if ax is not None:
-        draw_traffic(ax, result)
-        ax.set_title(limit or totals, loc="left")
+        draw_traffic(ax, simulated.bins())
+        ax.set_title(limit, loc="left")
         return ax
-    panels = 1 if result.bucket is None else 2
-    figure = new_figure(3.6 if result.bucket is None else 6.2, 9.0)
+    panels = 1 if bucket is None else 2
+    figure = new_figure(3.6 if bucket is None else 6.2, 9.0)
     above, *below = figure.subplots(panels, 1, squeeze=False, height_ratios=[3, 2][:panels])[:, 0]
-    draw_traffic(above, result)
-    figure.suptitle(limit or "Simulation", x=0.01, ha="left", fontweight="bold")
+    draw_traffic(above, simulated.bins())
+    figure.suptitle(limit, x=0.01, ha="left", fontweight="bold")
     above.set_title(totals, loc="left", fontsize="medium")
-    if result.bucket is not None:
-        draw_bucket(below[0], result.bucket)
+    if bucket is not None:
+        draw_bucket(below[0], bucket)
     return figure
 
 
@@ -150,9 +150,9 @@ def new_figure(height: float, width: float) -> Figure:
     return Picture(figsize=(width, height), layout="constrained")
 
 
-def draw_traffic(axes: Axes, result: LimitResult) -> None:
+def draw_traffic(axes: Axes, bins: Bins) -> None:
     """Draw allowed and denied events as stacked bars, which add up to the arrivals."""
-    bins, axis = result.bins, time_axis(result.first_ns, result.last_ns)
+    axis = time_axis(bins.first_ns, bins.last_ns)
     if len(bins.arrivals):
         edges = bins.start_ns + bins.width_ns * np.arange(len(bins.arrivals) + 1, dtype=np.int64)
         positions, allowed = axis.positions(edges), bins.arrivals - bins.denied
@@ -197,10 +197,10 @@ def draw_bucket(axes: Axes, bucket: Bucket) -> None:
     _label_time_axis(axes, axis)
 
 
-def draw_waits(axes: Axes, waits: Sequence[tuple[str, int]]) -> None:
+def draw_waits(axes: Axes, waits: Mapping[str, int]) -> None:
     """Draw the number of denied events by their `retry_after`."""
-    names, counts = zip(*waits, strict=True)
-    _draw_bars(axes, names, counts, [f"{count:,}" for count in counts], DENIED)
+    counts = [*waits.values()]
+    _draw_bars(axes, [*waits], counts, [f"{count:,}" for count in counts], DENIED)
     axes.set_xlabel("denied events")
     # Large numbers need room on a phone.
     axes.xaxis.set_major_locator(_whole_numbers(3 if _inches(axes) < _WIDE else "auto"))
