@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from tables import json_lines
 
-import penstock
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -97,29 +95,26 @@ def test_a_comparison_names_who_is_denied_by_only_one_limit(
         assert (row["id"], row["denied_only_by"]) == ("198.51.100.7", stricter)
 
 
-def test_the_chosen_limit_is_written_beside_the_others_of_the_file(
-    log: str, command: Command, write: Write, tmp_path: Path
+def test_the_chosen_limit_is_written_to_a_new_file(
+    strict: tuple[str, ...], command: Command, tmp_path: Path
 ) -> None:
-    described = STRICT.replace("}", ", description: all pages}")
-    limits = write("app.yaml", f"{described}Unused: 5/minute\n")
     written = tmp_path / "new.yaml"
-    replayed = ("replay", log, "--name", "Pages")
-    options = ["--limits", limits, "--recommend", "--write", str(written)]
+    options = [*strict, "--recommend", "--write", str(written)]
     # The storm is most of the log, so that it has to be accepted by name.
-    assert command.run(*replayed, *options) == 1
+    assert command.run(*options) == 1
     assert "203.0.113.66" in command.err
     assert not written.exists()
     options += ["--accept", "203.0.113.*"]
-    recommended = command.json_of(*replayed, *options)["recommendation"]
-    loaded = penstock.Limits.load(written)
-    assert loaded["Unused"] == penstock.Limit.parse("5/minute")
-    assert recommended["name"] == "Pages"
-    assert recommended["yaml"].startswith("Pages:")
+    recommended = command.json_of(*options)["recommendation"]
     text = written.read_text(encoding="utf-8")
-    assert 'description: "all pages"' in text
+    assert text.endswith(recommended["yaml"])
     assert "203.0.113.66" in text
     # The new file passes the check that it was made for, except for the client that it names.
-    assert command.run(*replayed, "--limits", str(written), "--protect", "192.0.2.*") == 0
+    limits = ("--limits", str(written))
+    assert command.run(strict[0], strict[1], *limits, "--protect", "192.0.2.*") == 0
+    # What is there is never replaced.
+    assert command.run(*options) == 2
+    assert written.read_text(encoding="utf-8") == text
 
 
 def test_many_clients_that_lose_much_together_have_to_be_accepted(
@@ -142,25 +137,6 @@ def test_many_clients_that_lose_much_together_have_to_be_accepted(
     assert not written.exists()
     assert command.run("replay", str(log), *options, "--accept", "203.0.113.0/24") == 0
     assert written.exists()
-
-
-def test_a_file_with_other_limits_is_not_replaced(
-    log: str, command: Command, write: Write, tmp_path: Path
-) -> None:
-    kept = write("app.yaml", f"{STRICT}Logins: 5/minute\n")
-    replayed = ("replay", log, "--recommend", "--accept", "*", "--write", kept)
-    assert command.run(*replayed, "--limit", "60/minute") == 2
-    assert f"{kept} has Pages and Logins" in command.err
-    notes = write("notes.txt", "buy milk\n")
-    assert command.run(*replayed[:-1], notes, "--limit", "60/minute") == 2
-    assert "buy milk" in (tmp_path / "notes.txt").read_text(encoding="utf-8")
-    assert set(penstock.Limits.load(kept)) == {"Pages", "Logins"}
-    assert command.run(*replayed, "--limits", kept, "--name", "Pages") == 0
-    assert set(penstock.Limits.load(kept)) == {"Pages", "Logins"}
-    # What a run has written, the next one replaces.
-    new = str(tmp_path / "new.yaml")
-    for _ in range(2):
-        assert command.run(*replayed[:-1], new, "--limit", "60/minute") == 0
 
 
 def test_a_proposal_lists_whom_it_denies(

@@ -43,7 +43,6 @@ _LOG_OPTIONS: Final = (
 )  # fmt: skip
 # An option of Python in a message, such as `id=` or `where='status=200'`.
 _OPTION: Final = re.compile(r"\b([a-z_]+)=(?=['.,:; ]|$)")
-_KEPT: Final = re.compile(r"  (?:id|id_format|number|mode|description|docs):")
 # A client with more than this share of all requests is not denied more than the least share of its
 # own without a question, nor several of them more than this share together.
 _LARGE: Final = 0.01
@@ -78,8 +77,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--write", metavar="FILE",
-        help="for --recommend: write a limits file with the chosen limit, and the others of "
-        "--limits as they are",
+        help="for --recommend: write a new limits file with the chosen limit",
     )  # fmt: skip
     parser.add_argument(
         "--accept", action="extend", type=_clients, default=[], metavar="CLIENT",
@@ -213,19 +211,9 @@ def _clients(text: str) -> list[str]:
 
 def run(options: Namespace) -> int:
     """Simulate the limits on the log, part by part, and print the results."""
-    _check_logs(options.logs)
-    for option in ("write", "choose"):
-        if getattr(options, option) is not None and not options.recommend:
-            raise CommandError(f"--{option} needs --recommend", WRONG_USE)
-    if options.recommend and options.limit is None and options.limits is None:
-        raise CommandError(
-            "--recommend begins with any limit, such as --limit 60/minute: only its algorithm and "
-            "its period matter",
-            WRONG_USE,
-        )
+    _check(options)
     selected = _selected(options)
     check_files(options)
-    _check_written(options.write, selected[0])
     simulators = _simulators(selected)
     chunks: list[Chunk] | None = [] if options.recommend else None
     try:
@@ -263,14 +251,26 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _check_logs(logs: Sequence[str]) -> None:
-    """Check the logs before they are read.
+def _check(options: Namespace) -> None:
+    """Check the options before a log is read.
 
     Raises:
-        CommandError: A log is given twice, or is a limits file.
+        CommandError: An option needs another one, a log is given twice or is a limits file, or the
+            file to write exists.
     """
-    files = [Path(log).resolve() for log in logs]
-    for index, log in enumerate(logs):
+    for option in ("write", "choose"):
+        if getattr(options, option) is not None and not options.recommend:
+            raise CommandError(f"--{option} needs --recommend", WRONG_USE)
+    if options.recommend and options.limit is None and options.limits is None:
+        raise CommandError(
+            "--recommend begins with any limit, such as --limit 60/minute: only its algorithm and "
+            "its period matter",
+            WRONG_USE,
+        )
+    if options.write is not None and Path(options.write).is_file():
+        raise CommandError(f"{options.write} exists; write another file, or remove it", WRONG_USE)
+    files = [Path(log).resolve() for log in options.logs]
+    for index, log in enumerate(options.logs):
         if files[index] in files[:index]:
             raise CommandError(f"{log} is given twice; its events would count twice", WRONG_USE)
         if log.endswith((".yaml", ".yml")):
@@ -332,31 +332,8 @@ def _recommend(
         raise CommandError(f"--choose: {error}", WRONG_USE) from error
 
 
-def _check_written(file: str | None, selected: SelectedLimit) -> None:
-    """Check that the limits file to write, if any, has no limit that would be lost.
-
-    Raises:
-        CommandError: It has one, or is something else.
-    """
-    if file is None or not Path(file).exists():
-        return
-    try:
-        present = penstock.Limits.load(file)
-    except penstock.Error as error:
-        raise CommandError(f"{file} exists, and is no limits file: {error}", WRONG_USE) from error
-    limits = selected.limits
-    written = {selected.name} if isinstance(limits, penstock.Limit) else {*limits}
-    lost = [name for name in present if name not in written]
-    if lost:
-        raise CommandError(
-            f"{file} has {' and '.join(lost)}, which would be lost; use it as --limits, too, or "
-            "write another file",
-            WRONG_USE,
-        )
-
-
 def _write(options: Namespace, selected: SelectedLimit, recommended: Recommendation) -> list[str]:
-    """Write a limits file with the chosen limit; other limits stay as they are.
+    """Write a limits file with the chosen limit.
 
     Nothing is written if it denies something of a large client that is not accepted, or much of
     many; returns this problem.
@@ -380,29 +357,9 @@ def _write(options: Namespace, selected: SelectedLimit, recommended: Recommendat
             "--choose, or pass --accept with their names"
         )
         return [problem]
-    limits = selected.limits
-    entries = {} if isinstance(limits, penstock.Limit) else _entries(limits.to_yaml())
-    (head, own), *_ = _entries(recommended.yaml(selected.name)).items()
-    # Fields that do not describe the rate are kept, such as the id format and the description.
-    entries[head] = [*own, *(line for line in entries.get(head, []) if _KEPT.match(line))]
-    lines = [f"# {selected.name}: {printable(line)}" for line in recommended.explain().splitlines()]
-    for head, entry in entries.items():
-        lines += [head, *entry]
-    text = "\n".join([*lines, ""])
-    penstock.Limits.parse(text)
-    write_text(options.write, text)
+    lines = [f"# {printable(line)}\n" for line in recommended.explain().splitlines()]
+    write_text(options.write, "".join([*lines, recommended.yaml(selected.name)]))
     return []
-
-
-def _entries(yaml: str) -> dict[str, list[str]]:
-    """Return the lines of each limit of a limits file, by its first one."""
-    entries: dict[str, list[str]] = {}
-    for line in yaml.splitlines():
-        if line.startswith(" "):
-            entries[next(reversed(entries))].append(line)
-        elif line:
-            entries[line] = []
-    return entries
 
 
 def _open_log(options: Namespace) -> LogReader:
