@@ -270,7 +270,7 @@ ADDRESSES = penstock.Limits.parse("Calls: {burst: 2, count: 1, period: 1s, id: i
         (TypeError, "found an array of bool", ([0], np.array([True]))),
         (TypeError, "id must be a str.*found None", ([0], [None])),
         (TypeError, "missing, .* at position 1", ([0, 1], pd.Series(["a", None]))),
-        (TypeError, "missing, .* at position 1", ([0, 1], pa.array(["a", None]))),
+        (TypeError, "id must be a str.*found None", ([0, 1], pa.array(["a", None]))),
         (penstock.InvalidId, "empty", ([0, 1], ["a", ""])),
     ],
 )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from penstock import _core
-from penstock.simulate.arrow import from_arrow, is_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,23 +49,19 @@ def factorise(value: Any) -> Codes:
     >>> factorise(["grace", "ada", "grace"]).clients
     ['grace', 'ada']
     """
-    if isinstance(value, (str, bytes, Mapping)) or not _is_column(value):
+    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
         raise TypeError(f"ids must be a column of ids, found a single value {value!r}")
-    library = type(value).__module__.partition(".")[0]
-    if library == "pandas":
+    if type(value).__module__.partition(".")[0] == "pandas":
         return _by_pandas(value)
-    if library not in ("numpy", "polars", "pyarrow") and is_arrow(value):
-        value = from_arrow(value, "ids")
-        library = type(value).__module__.partition(".")[0]
-    if library == "pyarrow":
-        return _by_pyarrow(value)
     if np.ma.is_masked(value):
         # NumPy would return the values below the mask.
         position = int(np.ma.getmaskarray(value).argmax())
         raise TypeError(f"ids must not be missing, found a missing value at position {position}")
     if isinstance(value, np.ndarray):
         return _by_numpy(value)
-    return _one_by_one(value.to_list() if library == "polars" else list(value))
+    # The methods of PyArrow and of Polars.
+    to_list = getattr(value, "to_pylist", None) or getattr(value, "to_list", None)
+    return _one_by_one(list(value) if to_list is None else to_list())
 
 
 def as_text(id: AnyId) -> str:
@@ -76,10 +71,6 @@ def as_text(id: AnyId) -> str:
     ('7', 'ada')
     """
     return _core.factorise([id])[1][0]
-
-
-def _is_column(value: Any) -> bool:
-    return hasattr(value, "__iter__") or is_arrow(value)
 
 
 def _one_by_one(ids: list[Any]) -> Codes:
@@ -106,36 +97,11 @@ def _by_numpy(ids: NDArray[Any]) -> Codes:
 
 def _by_pandas(ids: Any) -> Codes:
     codes, table = importlib.import_module("pandas").factorize(ids)
-    return _codes_as_text(codes, list(table))
-
-
-def _by_pyarrow(ids: Any) -> Codes:
-    pyarrow = importlib.import_module("pyarrow")
-    if isinstance(ids, pyarrow.ChunkedArray):
-        ids = ids.combine_chunks()
-    if isinstance(ids, pyarrow.ChunkedArray):
-        # The strings do not fit into one chunk.
-        return _one_by_one(ids.to_pylist())
-    encoded = ids if isinstance(ids, pyarrow.DictionaryArray) else ids.dictionary_encode()
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    table = encoded.dictionary.to_pylist()
-    kept, renumbered = np.unique(codes[codes >= 0], return_inverse=True)
-    if len(kept) == len(table):
-        return _codes_as_text(codes, table)
-    # A dictionary may have values that no row uses.
-    numbers = codes.astype(np.int64)
-    numbers[codes >= 0] = renumbered
-    return _codes_as_text(numbers, [table[index] for index in kept])
-
-
-def _codes_as_text(codes: NDArray[Any], table: list[Any]) -> Codes:
-    """Convert the ids of a table to text, which may make two of them equal."""
     missing = codes < 0
     if missing.any():
         raise TypeError(
             f"ids must not be missing, found a missing value at position {int(missing.argmax())}"
         )
-    numbers, clients = _core.factorise(table)
-    if len(clients) < len(table):
-        return Codes(np.asarray(numbers)[codes], clients)
-    return Codes(codes.astype(np.uint32), clients)
+    # As text, two ids of the table may be equal.
+    numbers, clients = _core.factorise(list(table))
+    return Codes(np.asarray(numbers)[codes], clients)

@@ -9,7 +9,6 @@ import numpy as np
 
 from penstock._core import parse_duration
 from penstock._validation import name_value
-from penstock.simulate.arrow import as_numpy, is_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +28,23 @@ _UNITS: Final = {"s": _NS, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _DATES: Final = (10**18, 5 * 10**18)
 _EXPECTED: Final = "whole nanoseconds, float seconds, datetime64 or datetimes"
 _STRINGS: Final = "; convert strings, for example with pandas.to_datetime"
+
+
+def as_numpy(value: Any, what: str) -> NDArray[Any]:
+    """Return a column as an array, without a copy if possible.
+
+    Raises:
+        TypeError: The argument is not a column.
+        ValueError: A masked array has masked values.
+    """
+    if np.ma.is_masked(value):
+        # NumPy would return the values below the mask.
+        position = int(np.ma.getmaskarray(value).argmax())
+        raise ValueError(f"{what} must not be missing, found a masked value at position {position}")
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{what} must be a column of one type: {error}") from error
 
 
 def parse_times(value: Any, unit: str | None = None) -> NDArray[np.int64]:
@@ -124,9 +140,12 @@ def parse_span(value: Any, what: str) -> int:
 
 
 def _array(value: Any) -> NDArray[Any]:
-    if isinstance(value, (str, bytes)) or not (hasattr(value, "__iter__") or is_arrow(value)):
-        raise TypeError(f"times must be a column of {_EXPECTED}, found {name_value(value)}")
-    if not hasattr(value, "__len__") and not is_arrow(value):
+    is_table = hasattr(value, "columns")
+    if is_table or isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        example = "a table; pass its columns, such as Trace(table['time'], table['user'])"
+        found = example if is_table else name_value(value)
+        raise TypeError(f"times must be a column of {_EXPECTED}, found {found}")
+    if not hasattr(value, "__len__"):
         value = list(value)
     if getattr(getattr(value, "dtype", None), "tz", None) is not None:
         # A pandas column with a time zone; without the dtype it would become objects.
@@ -135,8 +154,6 @@ def _array(value: Any) -> NDArray[Any]:
         array = as_numpy(value, "times")
     if array.ndim != 1:
         found = f"{array.ndim} dimensions"
-        if hasattr(value, "columns"):
-            found = "a table; pass its columns, such as Trace(table['time'], table['user'])"
         raise TypeError(f"times must be a column of {_EXPECTED}, found {found}")
     return array
 

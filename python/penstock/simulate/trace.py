@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict
 
@@ -11,12 +12,11 @@ import numpy as np
 from penstock._display import format_span, pluralize, printable
 from penstock._validation import name_value
 from penstock.errors import CostNegative
-from penstock.simulate.arrow import as_numpy
 from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE, Codes, as_text, factorise
 from penstock.simulate.log.reader import concat_chunks, read_log
 from penstock.simulate.table import Table
-from penstock.simulate.times import as_dates, parse_instant, parse_times, refuse_first
+from penstock.simulate.times import as_dates, as_numpy, parse_instant, parse_times, refuse_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -203,11 +203,12 @@ class Trace:
     @property
     def arrays(self) -> Arrays:
         """The times, codes, costs and durations, without gaps as the core needs them."""
+        durations = self._durations
         return (
             np.ascontiguousarray(self._times),
             None if self._codes is None else np.ascontiguousarray(self._codes),
             None if self._costs is None else np.ascontiguousarray(self._costs),
-            None if self._durations is None else self._durations.view(np.int64),
+            None if durations is None else np.ascontiguousarray(durations).view(np.int64),
         )
 
     @property
@@ -275,12 +276,9 @@ class Trace:
 
     def take(self, indices: Any) -> Self:
         """Return the events at some indices, in their order; a slice copies nothing."""
-        codes = None if self._codes is None else Codes(self._codes[indices], self._clients)
-        costs = None if self._costs is None else self._costs[indices]
-        durations = None if self._durations is None else self._durations[indices]
-        return type(self)(
-            self._times[indices], codes, costs, self.name, unit="ns", durations=durations
-        )
+        columns = (self._times, self._codes, self._costs, self._durations)
+        taken = [None if column is None else column[indices] for column in columns]
+        return self._with(self._clients, *taken)
 
     def head(self, events: int = 5) -> Table:
         """Return a table of the first events.
@@ -324,9 +322,15 @@ class Trace:
 
     def with_codes(self, codes: Codes) -> Trace:
         """Return the same events with other ids."""
-        return Trace(
-            self._times, codes, self._costs, self.name, unit="ns", durations=self._durations
-        )
+        return self._with(codes.clients, self._times, codes.codes, self._costs, self._durations)
+
+    def _with(self, clients: Sequence[str], times: Any, codes: Any, *rest: Any) -> Self:
+        """Return a trace of these columns, which are valid, with the same name."""
+        trace = copy(self)
+        trace._clients, trace._times, trace._codes = clients, times, codes  # noqa: SLF001  our own
+        trace._costs, trace._durations = rest  # noqa: SLF001  our own
+        trace.skipped = None
+        return trace
 
     def __len__(self) -> int:
         return len(self._times)
@@ -361,7 +365,7 @@ class Trace:
 
 
 class LogTrace(Trace):
-    """The events of a log, sorted by time.
+    """The events of a log.
 
     Attributes:
         skipped: The lines that were left out of the log.
