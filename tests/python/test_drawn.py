@@ -145,8 +145,8 @@ def test_comparison_is_a_heat_map_a_line_or_bars(trace: Trace) -> None:
     assert axes.images[0].get_array().shape == (2, 3)
     shares = np.array(both["denied_share"]).reshape(2, 3) * 100
     assert np.allclose(axes.images[0].get_array(), shares)
-    (axes, _) = both.plot("longest_wait", x="burst").axes
-    assert axes.images[0].get_array().shape == (3, 2)
+    (axes, _) = both.plot("longest_wait").axes
+    assert axes.images[0].get_array().shape == (2, 3)
     one = compare({"burst": [5, 10], "count": 5, "period": "1m"}, trace)
     (axes,) = one.plot().axes
     assert axes.get_ylabel() == "denied (% of events)"
@@ -161,7 +161,7 @@ def test_grid_over_three_parameters_cannot_be_plotted(trace: Trace) -> None:
     with pytest.raises(ValueError, match="burst, count, period"):
         table.plot()
     with pytest.raises(KeyError, match="speed"):
-        table.plot(x="speed")
+        table.plot("speed")
 
 
 @pytest.mark.parametrize(
@@ -295,10 +295,10 @@ def test_the_bucket_is_shown_over_the_hour_that_matters() -> None:
     assert minutes[0] < 50_000 / 60 < minutes[-1] < minutes[0] + 6
     assert (tokens.max(), tokens.min()) == (10, 0)
     assert len(np.unique(tokens[minutes > 50_030 / 60])) > 1
-    # All of the busiest hour if nothing is denied.
+    # As many events of the busiest hour if nothing is denied.
     (_, below) = simulate("1000/minute", day).plot().axes
     minutes = np.asarray(below.lines[0].get_xdata())
-    assert minutes[0] < 50_000 / 60 < 50_600 / 60 < minutes[-1] < minutes[0] + 61
+    assert minutes[0] < 50_000 / 60 < minutes[-1] < minutes[0] + 61
 
 
 def test_an_axis_of_seconds_says_the_minute() -> None:

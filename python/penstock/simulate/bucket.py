@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _HOUR: Final = 3_600_000_000_000
 _POINTS: Final = 720
-# The events of the client that are shown: with more, a bucket that is always empty is only a band.
+# The events of the client that are shown: with more, the line is only a band.
 _EVENTS: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Bucket:
-    """The bucket of one client while its events were denied: an hour, or 200 events.
+    """The bucket of one client while it matters: an hour, or 200 events.
 
     Attributes:
         id: The client.
@@ -58,7 +58,7 @@ def bucket_of(id: str, limit: Limit, own: Trace, allowed: NDArray[np.bool_]) -> 
     shown = slice(*np.searchsorted(times, [first, last + 1]).tolist())
     before = tokens[max(shown.start - 1, 0) : shown.start] if is_in_flight else tokens[:0]
     times = np.concatenate([np.full(len(before), first), times[shown]])
-    times, tokens = _thin(times, np.concatenate([before, tokens[shown]]))
+    tokens = np.concatenate([before, tokens[shown]])
     return Bucket(
         id=id,
         times=times,
@@ -77,26 +77,10 @@ def _range(denied: NDArray[np.int64], own: NDArray[np.int64]) -> tuple[int, int]
     enough = within.max() / 2 if len(denied) else within.max()
     at = int(np.searchsorted(own, times[int((within >= enough).argmax())]))
     # A little of what was before shows how the bucket was emptied.
-    first = max(int(own[at]) - _HOUR // 20, int(own[0]))
-    last = min(first + _HOUR, int(own[-1]))
-    if len(denied):
-        first = max(first, int(own[max(at - _EVENTS // 4, 0)]))
-        last = min(last, int(own[min(at + _EVENTS, len(own) - 1)]))
+    first = max(int(own[at]) - _HOUR // 20, int(own[max(at - _EVENTS // 4, 0)]))
+    last = min(first + _HOUR, int(own[min(at + _EVENTS, len(own) - 1)]))
     # A single instant is shown as one second.
     return first, max(last, first + 1_000_000_000)
-
-
-def _thin(
-    times: NDArray[np.int64], tokens: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Reduce a line to the minimum and maximum of each group of neighbours."""
-    size = len(times) // _POINTS
-    if size <= 1:
-        return times, tokens
-    starts = np.arange(0, len(times) - size + 1, size)
-    rows = tokens[: len(starts) * size].reshape(-1, size)
-    kept = np.unique(np.concatenate([starts + rows.argmin(axis=1), starts + rows.argmax(axis=1)]))
-    return times[kept], tokens[kept]
 
 
 def _level(

@@ -78,16 +78,12 @@ class Comparison(Table):
         self,
         value: str = "denied_share",
         *,
-        x: str | None = None,
-        y: str | None = None,
         ax: Axes | None = None,
     ) -> Any:
         """Plot one number of each limit: bars, a line of one parameter, or a heat map of two.
 
         Args:
             value: The number, a column of the table.
-            x: The parameter of the x axis. None: the last one that has several values.
-            y: The parameter of the y axis. None: the other one that has several values.
             ax: As for `Simulation.plot`.
 
         Returns:
@@ -100,7 +96,7 @@ class Comparison(Table):
         """
         from penstock.simulate.report import plot  # noqa: PLC0415  needs Matplotlib
 
-        return plot.show(plot.draw_table, self, self.parameters, value, (x, y), ax=ax)
+        return plot.show(plot.draw_table, self, self.parameters, value, ax=ax)
 
     def report(
         self, path: str | os.PathLike[str], *, recommendation: Recommendation | None = None

@@ -107,10 +107,9 @@ class Simulation(WithTotals):
         Events are counted in bins, so that millions are drawn as fast as a few.
 
         Args:
-            id: The client whose bucket is shown while its events are denied: for an hour, or less
-                if it has more than 200 events in it. None: the one with the most denied events, or
-                with the most events if nothing was denied. Under a limit on requests in flight,
-                these are shown.
+            id: The client whose bucket is shown, while its events are denied or it is busiest:
+                for an hour, or less if it has more than 200 events in it. None: the client of
+                `bucket()`. Under a limit on requests in flight, these are shown.
             ax: Axes to draw into, without the bucket. None: a new figure.
 
         Returns:

@@ -208,27 +208,18 @@ def draw_waits(axes: Axes, waits: Mapping[str, int]) -> None:
 
 
 def draw_table(
-    axes: Axes,
-    table: Table,
-    parameters: Sequence[str],
-    value: str = "denied_share",
-    axis: tuple[str | None, str | None] = (None, None),
+    axes: Axes, table: Table, parameters: Sequence[str], value: str = "denied_share"
 ) -> None:
     """Draw one number of each limit: bars, a line of one parameter, or a heat map of two."""
     values = np.array(table[value], np.float64) * (100 if value.endswith("_share") else 1)
-    x, y = axis
-    for column in axis:
-        if column is not None:
-            table[column]
     varied = [name for name in parameters if len(set(map(str, table[name]))) > 1]
-    others = [name for name in varied if name not in {x, y}]
-    x = x or (others.pop() if others else parameters[0])
-    y = y or (others.pop() if others else None)
-    if others:
+    if len(varied) > 2:  # noqa: PLR2004  a figure has two axes
         raise ValueError(
             f"a figure shows two parameters, but {', '.join(varied)} have several values; "
-            f"use one value for {others[0]}"
+            f"use one value for {varied[0]}"
         )
+    *first, x = varied or parameters[:1]
+    y = first[0] if first else None
     label = _label(value)
     fixed = ", ".join(
         f"{name} {table[name][0]}" for name in parameters if name not in {x, y, "limit"}
