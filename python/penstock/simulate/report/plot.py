@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -51,44 +51,41 @@ _MAX_ID: Final = 60
 _MINUTES: Final = 600_000_000_000
 
 
-class TimeAxis(NamedTuple):
-    """The scale of a time axis.
+def time_axis(axes: Axes, first_ns: int, last_ns: int) -> Callable[[NDArray[np.int64]], Any]:
+    """Format the x axis for times in a range; return a function from times to their positions."""
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415  an extra
 
-    Attributes:
-        is_date: Whether times are shown as dates, rather than in a unit since the origin.
-        unit_ns: The unit, in nanoseconds.
-        label: The label of the axis.
-    """
-
-    is_date: bool
-    unit_ns: int
-    label: str
-
-    def positions(self, times: NDArray[np.int64]) -> NDArray[np.float64] | NDArray[np.datetime64]:
-        """Return the positions of times on the axis."""
-        if self.is_date:
-            return times.astype("datetime64[ns]")
-        return times / self.unit_ns
-
-
-def time_axis(first_ns: int, last_ns: int) -> TimeAxis:
-    """Choose the axis for times in a range.
-
-    >>> time_axis(0, 7_200 * 10**9).label
-    'time (minutes)'
-    """
+    axes.spines[["top", "right"]].set_visible(False)
+    # About two labels fit into an inch.
+    most = max(3, min(9, int(_inches(axes) * 1.2)))
     if first_ns >= FIRST_DATE_NS:
-        # The days are those of the events; Matplotlib would show that of the last tick.
-        first, last = (format_date(each)[:10] for each in (first_ns, last_ns))
-        days = first if first == last else f"{first} to {last}"
-        if last_ns - first_ns < _MINUTES:
-            # The ticks may be seconds only.
-            days = format_date(first_ns)[:16]
-        return TimeAxis(is_date=True, unit_ns=1_000_000_000, label=f"time (UTC), {days}")
+        _date_axis(axes, first_ns, last_ns, most)
+        return lambda times: times.astype("datetime64[ns]")
     unit, name = next(
         ((unit, name) for unit, name in _UNITS if last_ns - first_ns >= 3 * unit), _UNITS[-1]
     )
-    return TimeAxis(is_date=False, unit_ns=unit, label=f"time ({name})")
+    axes.set_xlabel(f"time ({name})")
+    # Hours and minutes at multiples of 3 and 6.
+    axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 3, 6, 10]))
+    return lambda times: times / unit
+
+
+def _date_axis(axes: Axes, first_ns: int, last_ns: int, most: int) -> None:
+    import matplotlib.dates  # noqa: PLC0415  an extra
+
+    # The days are those of the events; Matplotlib would show that of the last tick.
+    first, last = (format_date(each)[:10] for each in (first_ns, last_ns))
+    days = first if first == last else f"{first} to {last}"
+    if last_ns - first_ns < _MINUTES:
+        # The ticks may be seconds only.
+        days = format_date(first_ns)[:16]
+    axes.set_xlabel(f"time (UTC), {days}")
+    # matplotlib.dates has no types yet.
+    dates: Any = matplotlib.dates
+    locator = dates.AutoDateLocator(tz="UTC", minticks=3, maxticks=most)
+    locator.intervald[dates.HOURLY] = [1, 3, 6, 12]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz="UTC", show_offset=False))
 
 
 def bucket_title(bucket: Bucket) -> str:
@@ -152,10 +149,10 @@ def new_figure(height: float, width: float) -> Figure:
 
 def draw_traffic(axes: Axes, bins: Bins) -> None:
     """Draw allowed and denied events as stacked bars, which add up to the arrivals."""
-    axis = time_axis(bins.first_ns, bins.last_ns)
+    positions_of = time_axis(axes, bins.first_ns, bins.last_ns)
     if len(bins.arrivals):
         edges = bins.start_ns + bins.width_ns * np.arange(len(bins.arrivals) + 1, dtype=np.int64)
-        positions, allowed = axis.positions(edges), bins.arrivals - bins.denied
+        positions, allowed = positions_of(edges), bins.arrivals - bins.denied
         axes.stairs(allowed, positions, fill=True, color=ALLOWED, label="allowed")
         axes.stairs(
             bins.arrivals, positions, baseline=allowed, fill=True, color=DENIED,
@@ -166,15 +163,14 @@ def draw_traffic(axes: Axes, bins: Bins) -> None:
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
     _count_axis(axes)
-    _label_time_axis(axes, axis)
 
 
 def draw_bucket(axes: Axes, bucket: Bucket) -> None:
     """Draw the tokens left in a bucket, or the requests in flight, with marks for denied events."""
-    axis = time_axis(int(bucket.times[0]), int(bucket.times[-1]))
+    positions_of = time_axis(axes, int(bucket.times[0]), int(bucket.times[-1]))
     style = "steps-post" if bucket.is_in_flight else "default"
     axes.plot(
-        axis.positions(bucket.times), bucket.tokens, color=LEVEL, linewidth=1.2,
+        positions_of(bucket.times), bucket.tokens, color=LEVEL, linewidth=1.2,
         drawstyle=style,
     )  # fmt: skip
     label = "limit" if bucket.is_in_flight else "full"
@@ -185,7 +181,7 @@ def draw_bucket(axes: Axes, bucket: Bucket) -> None:
     if len(denied):
         at = np.full(len(denied), bucket.full if bucket.is_in_flight else 0)
         axes.plot(
-            axis.positions(denied), at, "|", color=DENIED, markersize=9, clip_on=False,
+            positions_of(denied), at, "|", color=DENIED, markersize=9, clip_on=False,
             label="denied",
         )  # fmt: skip
     axes.legend(loc="lower right", ncols=2, frameon=False, bbox_to_anchor=(1, 1))
@@ -194,7 +190,6 @@ def draw_bucket(axes: Axes, bucket: Bucket) -> None:
     axes.set_ylabel("requests in flight" if bucket.is_in_flight else "tokens left")
     _count_axis(axes)
     axes.set_title(plot_text(bucket_title(bucket)), loc="left", fontsize="medium")
-    _label_time_axis(axes, axis)
 
 
 def draw_waits(axes: Axes, waits: Mapping[str, int]) -> None:
@@ -342,27 +337,6 @@ def _label(name: str) -> str:
         "size": "size (tokens)",
     }
     return labels.get(name, name.replace("_", " "))
-
-
-def _label_time_axis(axes: Axes, axis: TimeAxis) -> None:
-    """Format the x axis as times."""
-    import matplotlib.dates  # noqa: PLC0415  an extra
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415  an extra
-
-    axes.set_xlabel(axis.label)
-    axes.spines[["top", "right"]].set_visible(False)
-    # About two labels fit into an inch.
-    most = max(3, min(9, int(_inches(axes) * 1.2)))
-    if not axis.is_date:
-        # Hours and minutes at multiples of 3 and 6.
-        axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 3, 6, 10]))
-        return
-    # matplotlib.dates has no types yet.
-    dates: Any = matplotlib.dates
-    locator = dates.AutoDateLocator(tz="UTC", minticks=3, maxticks=most)
-    locator.intervald[dates.HOURLY] = [1, 3, 6, 12]
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz="UTC", show_offset=False))
 
 
 def _count_axis(axes: Axes) -> None:
