@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from typing import TYPE_CHECKING, Any
@@ -85,18 +83,15 @@ def test_names_and_ids_are_escaped(trace: Trace, page_of: Any) -> None:
     html = page_of(compare(limits, trace))
     assert HOSTILE not in html
     assert f"{HOSTILE}-1" in read(html)
-    assert len(re.findall(r"<script", html)) == 1
+    assert "<script" not in html
 
 
-def test_page_forbids_everything_but_its_own_script_and_style(trace: Trace, page_of: Any) -> None:
+def test_page_forbids_everything_but_its_own_style(trace: Trace, page_of: Any) -> None:
     html = page_of(simulate("10/minute", trace))
-    (program,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
-    digest = b64encode(hashlib.sha256(program.encode()).digest()).decode()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
     assert policy.split("; ") == [
         "default-src 'none'",
         "style-src 'unsafe-inline'",
-        f"script-src 'sha256-{digest}'",
         "base-uri 'none'",
         "form-action 'none'",
     ]

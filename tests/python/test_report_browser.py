@@ -59,7 +59,7 @@ def test_page_loads_without_requests_and_errors(
     assert browser.faults() == []
     assert browser.value(session, "document.title") != "owned"
     assert browser.value(session, "document.querySelectorAll('img, iframe, object').length") == 0
-    assert browser.value(session, "document.scripts.length") == 1
+    assert browser.value(session, "document.scripts.length") == 0
 
 
 @pytest.mark.parametrize(("kind", "least"), [("simulation", 3), ("comparison", 5)])
@@ -87,24 +87,6 @@ def test_id_with_markup_is_shown_as_text(browser: Browser, pages: dict[str, Path
     session = browser.open(pages["simulation"])
     texts = "[...document.querySelectorAll('tbody .id')].map(each => each.textContent)"
     assert f"{HOSTILE}-1" in browser.value(session, texts)
-
-
-def test_click_on_a_head_sorts_descending_then_ascending(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
-    session = browser.open(pages["simulation"])
-    table = "document.querySelector('table[aria-label=\"Clients denied most\"]')"
-    column = f"[...{table}.tBodies[0].rows].map(row => Number(row.cells[1].dataset.value))"
-    head = f"{table}.tHead.rows[0].cells[1]"
-    before = browser.value(session, column)
-    assert len(before) > 1
-    assert before != sorted(before)
-    browser.value(session, f"{head}.querySelector('button').click()")
-    assert browser.value(session, column) == sorted(before, reverse=True)
-    assert browser.value(session, f"{head}.getAttribute('aria-sort')") == "descending"
-    browser.value(session, f"{head}.querySelector('button').click()")
-    assert browser.value(session, column) == sorted(before)
-    assert browser.value(session, f"{head}.getAttribute('aria-sort')") == "ascending"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import platform
-from base64 import b64encode
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -54,13 +52,13 @@ class Cell(NamedTuple):
 
     Attributes:
         text: The text.
-        value: The sort key; None to sort by `text`.
+        is_number: Whether it is a number.
         share: A share of 1 to show as a small bar, if any.
         is_id: Whether it is an id.
     """
 
     text: str
-    value: float | None = None
+    is_number: bool = False
     share: float | None = None
     is_id: bool = False
 
@@ -111,15 +109,12 @@ class Report:
         with Extra("notebook"):
             import jinja2  # noqa: PLC0415  an extra
             import matplotlib as mpl  # noqa: PLC0415  an extra
-        folder = files("penstock.simulate.report")
-        script = folder.joinpath("sort.js").read_text("utf-8")
+        page = files("penstock.simulate.report").joinpath("page.html").read_text("utf-8")
         environment = jinja2.Environment(autoescape=True, finalize=_shown, trim_blocks=True)
-        template = environment.from_string(folder.joinpath("page.html").read_text("utf-8"))
+        template = environment.from_string(page)
         html: str = template.render(
             title=self._title(),
             lead=self._lead(),
-            digest=b64encode(sha256(script.encode()).digest()).decode(),
-            script=script,
             compared=self._comparison() if len(self.simulated) > 1 else None,
             results=[
                 {"title": title, **_result(each, index)}
@@ -320,7 +315,7 @@ def _cell(name: str, value: Any) -> Cell:
     text = format_value(name, value)
     if isinstance(value, str):
         return Cell(text, is_id=name == "id")
-    return Cell(text, value, value if name.endswith("_share") else None)
+    return Cell(text, is_number=True, share=value if name.endswith("_share") else None)
 
 
 def _left_out(log: LogReport | None) -> dict[str, Any] | None:
