@@ -214,9 +214,12 @@ def run(options: Namespace) -> int:
     _check(options)
     selected = _selected(options)
     check_files(options)
-    simulators = _simulators(selected)
     chunks: list[Chunk] | None = [] if options.recommend else None
     try:
+        simulators = [
+            Simulator(each.limits, each.name, skip_invalid=True, denies_excess=True)
+            for each in selected
+        ]
         reader = _open_log(options)
         try:
             notes = _simulate(reader, selected, simulators, chunks)
@@ -370,17 +373,6 @@ def _open_log(options: Namespace) -> LogReader:
         cost=int(cost) if cost is not None and cost.isdecimal() else cost,
         **{name: getattr(options, name) for name in _LOG_OPTIONS},
     )
-
-
-def _simulators(selected: Sequence[SelectedLimit]) -> list[Simulator]:
-    simulators = []
-    for each in selected:
-        try:
-            simulator = Simulator(each.limits, each.name, skip_invalid=True, denies_excess=True)
-        except penstock.Error as error:
-            raise CommandError(f"{each.title}: {error}", FAULT) from error
-        simulators.append(simulator)
-    return simulators
 
 
 def _simulate(
