@@ -139,7 +139,7 @@ def test_a_limit_on_requests_in_flight_needs_durations() -> None:
 
 def test_a_limit_on_requests_in_flight_is_named_once() -> None:
     found = simulate({"Slots": penstock.Limit.in_flight(2)}, [0.0], durations=[1.0])
-    assert found.described[0] == "Slots: 2 in flight"
+    assert found.evaluator.described[0] == "Slots: 2 in flight"
 
 
 def access_log(*rows: tuple[str, int, object]) -> str:

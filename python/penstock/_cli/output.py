@@ -73,7 +73,7 @@ def _print_tables(report: Report) -> None:
     if report.recommendation is not None:
         recommended = report.recommendation
         print(f"\n{report.heading()}\n{recommended.table()}\n\n{recommended.explain()}\n")
-        print(recommended.yaml(report.first.limit_name), end="")
+        print(recommended.yaml(report.first.evaluator.limit_name), end="")
 
 
 def _source(report: Report) -> list[tuple[str, str]]:
@@ -89,7 +89,7 @@ def _source(report: Report) -> list[tuple[str, str]]:
         names = {"id": "client", "cost": "cost"}
         rows += [(head, report.log.fields.get(option, "")) for option, head in names.items()]
     if len(report.simulated) == 1:
-        rows += zip(("limit", "admits"), report.first.described, strict=True)
+        rows += zip(("limit", "admits"), report.first.evaluator.described, strict=True)
     return [row for row in rows if row[1]]
 
 
@@ -98,7 +98,7 @@ def _totals(report: Report) -> list[tuple[str, ...]]:
     rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
     if len(columns) == 1:
         return rows
-    limits = (each.described[0] for each in report.simulated.values())
+    limits = (each.evaluator.described[0] for each in report.simulated.values())
     return [("", *report.simulated), ("limit", *limits), *rows]
 
 
@@ -112,8 +112,8 @@ def _json(report: Report) -> dict[str, Any]:
         "limits": [
             {
                 "title": title,
-                "limit": each.described[0],
-                "admits": each.described[1],
+                "limit": each.evaluator.described[0],
+                "admits": each.evaluator.described[1],
                 "summary": each.summary().to_dict(),
                 "waits": each.waits(),
                 "clients": list(each.top_clients().rows()),
@@ -129,7 +129,7 @@ def _json(report: Report) -> dict[str, Any]:
         denied = list(report.first.denied_clients().rows())
         answer["check"] = {"problems": report.problems, "denied_clients": denied}
     if (recommended := report.recommendation) is not None:
-        name = report.first.limit_name
+        name = report.first.evaluator.limit_name
         rows = zip(recommended.candidates, recommended.table().rows(), strict=True)
         answer["recommendation"] = {
             "name": name,

@@ -69,11 +69,11 @@ class Evaluator:
         return core.ids()[0], core.limit_of(0)
 
     @property
-    def limit_name(self) -> str | None:
-        """The name of the limit; None for a limit on its own."""
-        if self.name is not None or isinstance(self.limits, Limit):
+    def limit_name(self) -> str:
+        """The name of the limit; `Requests` if it has none."""
+        if self.name is not None:
             return self.name
-        return next(iter(self.limits))
+        return "Requests" if isinstance(self.limits, Limit) else next(iter(self.limits))
 
     @property
     def described(self) -> tuple[str, str]:
@@ -92,14 +92,14 @@ class Evaluator:
         """Return whether each client has an override that differs from the default."""
         if isinstance(self.limits, Limit):
             return np.zeros(len(clients), np.bool_)
-        name, default = self.limit_name or "", self.default()
+        name, default = self.limit_name, self.default()
         return np.array([self.limits.resolve(name, client) != default for client in clients])
 
     def default(self) -> Limit | None:
         """Return the limit of clients without an override; None if it is unlimited."""
         if isinstance(self.limits, Limit):
             return self.limits
-        return self.limits.default(self.limit_name or "")
+        return self.limits.default(self.limit_name)
 
 
 class LimitFeed:

@@ -37,7 +37,7 @@ class Simulation(WithTotals):
 
     def __init__(self, trace: Trace, evaluator: Evaluator) -> None:
         self.trace = trace
-        self._evaluator = evaluator
+        self.evaluator = evaluator
         self._columns = evaluator.columns(trace, "allowed")
         self._core: _core.Simulator | None = None
 
@@ -69,12 +69,12 @@ class Simulation(WithTotals):
 
     def _column(self, name: str) -> NDArray[Any]:
         if name not in self._columns:
-            self._columns[name] = self._evaluator.columns(self.trace, name)[name]
+            self._columns[name] = self.evaluator.columns(self.trace, name)[name]
         return self._columns[name]
 
     def _counted(self) -> _core.Simulator:
         if self._core is None:
-            feed = LimitFeed(self._evaluator)
+            feed = LimitFeed(self.evaluator)
             feed.core.count(*feed.arrays(self.trace), np.empty(len(self), np.uint8))
             self._core = feed.core
         return self._core
@@ -93,8 +93,8 @@ class Simulation(WithTotals):
             (id, *_) = self.top_clients()["id"] or [None]
         if id is None:
             return None
-        trace = self._evaluator.by_bucket(self.trace)
-        name, limit = self._evaluator.bucket_of(as_text(id))
+        trace = self.evaluator.by_bucket(self.trace)
+        name, limit = self.evaluator.bucket_of(as_text(id))
         number = trace.clients.index(name) if name in trace.clients else -1
         mine = np.flatnonzero(trace.client_indices == number)
         if len(mine) == 0:

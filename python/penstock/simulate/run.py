@@ -95,9 +95,9 @@ class Simulator(WithTotals):
         skip_invalid: bool = False,
         denies_excess: bool = False,
     ) -> None:
-        self._evaluator = Evaluator(parse_limits(limits), name)
+        self.evaluator = Evaluator(parse_limits(limits), name)
         self._feed = LimitFeed(
-            self._evaluator, skip_invalid=skip_invalid, denies_excess=denies_excess
+            self.evaluator, skip_invalid=skip_invalid, denies_excess=denies_excess
         )
         self.invalid = 0
         self.first_invalid: str | None = None

@@ -95,9 +95,13 @@ class Bins:
 
 
 class WithTotals:
-    """The totals of decisions on a limit that were counted."""
+    """The totals of decisions on a limit that were counted.
 
-    _evaluator: Evaluator
+    Attributes:
+        evaluator: The limit.
+    """
+
+    evaluator: Evaluator
 
     def _counted(self) -> _core.Simulator:
         """Return the simulator that counted the events."""
@@ -188,16 +192,6 @@ class WithTotals:
     def bucket(self) -> Bucket | None:
         """Return the bucket of one client while it matters; None if it is not known."""
         return None
-
-    @property
-    def described(self) -> tuple[str, str]:
-        """The limit and what it admits, without overrides."""
-        return self._evaluator.described
-
-    @property
-    def limit_name(self) -> str:
-        """The name of the limit; `Requests` if it has none."""
-        return self._evaluator.limit_name or "Requests"
 
 
 def compare_totals(

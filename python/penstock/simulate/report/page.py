@@ -134,9 +134,9 @@ class Report:
 
     def heading(self) -> str:
         """Return the heading of the recommendation, which names the limit that it replaces."""
-        if self.first.limit_name == UNNAMED:
-            return f"Recommended instead of {self.first.described[0]}"
-        return f"Recommended for {self.first.limit_name}"
+        if self.first.evaluator.limit_name == UNNAMED:
+            return f"Recommended instead of {self.first.evaluator.described[0]}"
+        return f"Recommended for {self.first.evaluator.limit_name}"
 
     def _recommended(self) -> dict[str, Any] | None:
         recommended = self.recommendation
@@ -146,7 +146,7 @@ class Report:
         return {
             "heading": f"{self.heading()}: {describe_limit(recommended.limit)}",
             "lines": recommended.explain().splitlines(),
-            "yaml": recommended.yaml(self.first.limit_name),
+            "yaml": recommended.yaml(self.first.evaluator.limit_name),
             "drawing": _drawing(
                 draw_recommendation, recommended, height=3.8, name="recommended",
                 label="how many clients need how much, and the count of each limit",
@@ -169,7 +169,7 @@ class Report:
 
     def _title(self) -> str:
         if len(self.simulated) == 1:
-            return self.first.described[0]
+            return self.first.evaluator.described[0]
         titles = [*self.simulated]
         title = " and ".join(titles[:_MAX_TITLES])
         more = len(titles) - _MAX_TITLES
@@ -188,9 +188,9 @@ class Report:
     def _input(self) -> Iterator[tuple[str, str]]:
         for title, each in self.simulated.items():
             if title:
-                yield title, "; ".join(filter(None, each.described))
+                yield title, "; ".join(filter(None, each.evaluator.described))
             else:
-                yield from zip(("limit", "admits"), each.described, strict=True)
+                yield from zip(("limit", "admits"), each.evaluator.described, strict=True)
         yield "events", self.source
         if self.log is not None:
             yield from (("format", self.log.format), ("read", str(self.log)))

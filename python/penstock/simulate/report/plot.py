@@ -112,7 +112,7 @@ def show(draw: Callable[..., None], *values: Any, ax: Axes | None = None) -> Any
 
 def plot_simulation(simulated: WithTotals, bucket: Bucket | None, *, ax: Axes | None = None) -> Any:
     """Plot allowed and denied events over time, and one bucket below."""
-    summary, limit = simulated.summary(), plot_text(simulated.described[0])
+    summary, limit = simulated.summary(), plot_text(simulated.evaluator.described[0])
     share = format_value("denied_share", summary.denied_share)
     totals = f"{summary.events:,} events, {summary.denied:,} denied ({share})"
     if ax is not None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._display import escape_text
 from penstock.simulate.report.plot import ALLOWED, DENIED, LEVEL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from matplotlib.figure import Figure
 
@@ -31,9 +30,8 @@ _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _IDS: Final = re.compile(r'(\bid="|xlink:href="#|url\(#)')
 
 
-@contextmanager
-def page_colors() -> Iterator[None]:
-    """Draw with the placeholder colors that `inline` replaces."""
+def page_colors() -> AbstractContextManager[None]:
+    """Return a context to draw with the placeholder colors that `inline` replaces."""
     from matplotlib import rc_context  # noqa: PLC0415  an extra
 
     settings: dict[Any, Any] = {
@@ -50,8 +48,7 @@ def page_colors() -> Iterator[None]:
         "ytick.color": _FAINT,
         "ytick.labelcolor": _INK,
     }
-    with rc_context(settings):
-        yield
+    return rc_context(settings)
 
 
 def inline(figure: Figure, name: str, label: str) -> str:
