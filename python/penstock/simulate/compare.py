@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._core import Limit
-from penstock._display import UNNAMED
 from penstock._validation import name_value
 from penstock.errors import LimitError
 from penstock.simulate.check import changes
@@ -135,7 +134,7 @@ def compare(
             a grid of parameters with their values, such as `{"burst": [10, 20], "count": [5, 10],
             "period": "1m"}`, whose `algorithm` defaults to `token-bucket`.
         trace: As `times` of `simulate`.
-        name: As for `simulate`, if the limits have labels.
+        name: As for `simulate`.
 
     Raises:
         LimitError: A limit of the grid is not valid; a note says which.
@@ -150,13 +149,13 @@ def compare(
     >>> grid["denied_share"]
     [0.5, 0.25]
     """
-    settings, parsed, is_labelled = _settings(limits)
+    settings, parsed = _settings(limits)
     events = as_trace(trace)
     labels = [_label(setting) for setting in settings]
 
     def simulated(label: str, limit: Any) -> Simulation:
         try:
-            simulation = simulate(limit, events, name=name if is_labelled else UNNAMED)
+            simulation = simulate(limit, events, name=name)
             simulation.summary()
         except Exception as error:
             error.add_note(f"this is {label!r} of limits")
@@ -174,39 +173,40 @@ def _label(setting: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in setting.items())
 
 
-def _settings(limits: Any) -> tuple[list[dict[str, Any]], list[Any], bool]:
-    """Return what names each row, the limits, and whether these have labels."""
+def _settings(limits: Any) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Return what names each row, and the limits."""
     if not isinstance(limits, Iterable) or isinstance(limits, str):
         raise TypeError(
             "limits must be a mapping of labels to limits, a list of limits or a grid of "
             f"parameters, found {name_value(limits)}"
         )
-    is_labelled = False
     if isinstance(limits, Mapping) and limits and {*limits} <= _PARAMETERS:
         values = [_values(value) for value in limits.values()]
         settings = [dict(zip(limits, row, strict=True)) for row in itertools.product(*values)]
         parsed: list[Any] = [_construct(setting) for setting in settings]
-    elif isinstance(limits, Mapping):
-        is_labelled = True
-        settings, parsed = [{"limit": label} for label in limits], [*limits.values()]
     else:
-        parsed = list(limits)
-        for index, each in enumerate(parsed):
-            if not isinstance(each, (str, Limit)):
-                raise TypeError(
-                    "limits must be a mapping or a list of limits, "
-                    f"found {name_value(each)} at position {index}"
-                )
-        parsed = [Limit.parse(each) if isinstance(each, str) else each for each in parsed]
-        names = [
-            each if isinstance(each, str) else Evaluator(each, None).described[0] for each in limits
-        ]
-        if len(set(names)) < len(names):
-            raise ValueError("limits must contain each limit once")
-        settings = [{"limit": each} for each in names]
+        labelled = limits if isinstance(limits, Mapping) else _labelled(limits)
+        settings, parsed = [{"limit": label} for label in labelled], [*labelled.values()]
     if not parsed:
         raise ValueError("limits must have at least one entry, found none")
-    return settings, parsed, is_labelled
+    return settings, parsed
+
+
+def _labelled(limits: Iterable[Any]) -> dict[str, Limit]:
+    """Return the limits of a list by their labels: rate strings as given, or descriptions."""
+    labelled: dict[str, Limit] = {}
+    for index, each in enumerate(limits):
+        if isinstance(each, str):
+            label, limit = each, Limit.parse(each)
+        elif isinstance(each, Limit):
+            label, limit = Evaluator(each, None).described[0], each
+        else:
+            found = f"{name_value(each)} at position {index}"
+            raise TypeError(f"limits must be a mapping or a list of limits, found {found}")
+        if label in labelled:
+            raise ValueError("limits must contain each limit once")
+        labelled[label] = limit
+    return labelled
 
 
 def _values(values: Any) -> list[Any]:
