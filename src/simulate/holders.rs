@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::engine::algorithm::Step;
+use crate::engine::algorithm::in_flight::InFlight;
 use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Operation;
@@ -18,9 +19,20 @@ pub(super) struct Holder {
     /// When it ends or renews its lease, whichever is first.
     at: i64,
     end: i64,
+    /// When it is not renewed any more.
+    last: i64,
     bucket: usize,
     tokens: i64,
     lease: Lease,
+}
+
+impl Holder {
+    /// Returns the holder after it has taken or renewed its slots, until it acts next.
+    fn next(self, slots: &InFlight) -> Holder {
+        let renewed = self.at.saturating_add(slots.lease().get() / 2);
+        let renewed = if renewed < self.last { renewed } else { i64::MAX };
+        Holder { at: self.end.min(renewed), ..self }
+    }
 }
 
 /// The holders of the buckets of one limit, the next one to act first.
@@ -69,12 +81,16 @@ impl Simulator {
         duration: i64,
     ) {
         let Limit::Slots(slots) = self.limit_of_bucket(bucket) else { return };
+        let last = now.saturating_add(slots.max_hold().map_or(i64::MAX, Nanos::get));
         let (lease, end) = (slots.lease_of(after), now.saturating_add(duration));
-        let at = end.min(now.saturating_add(slots.lease().get() / 2));
+        let holder = Holder { at: now, end, last, bucket, tokens, lease };
+        let holder = holder.next(slots);
+        // Slots that are not renewed any more expire within two leases.
+        let end = end.min(last.saturating_add(slots.lease().get().saturating_mul(2)));
         let ends = self.ends.entry(bucket).or_default();
         ends.drain(..ends.partition_point(|&(end, _)| end <= now));
         ends.insert(ends.partition_point(|&(other, _)| other <= end), (end, tokens));
-        self.holders.push(Reverse(Holder { at, end, bucket, tokens, lease }));
+        self.holders.push(Reverse(holder));
     }
 
     /// Replaces the wait of a denied request by the time until enough slots come back, which is known here;
@@ -118,8 +134,7 @@ impl Simulator {
             }
             if !is_over {
                 let lease = slots.lease_renewed(holder.lease, decision.allowed, after);
-                let at = holder.end.min(holder.at.saturating_add(slots.lease().get() / 2));
-                self.holders.push(Reverse(Holder { at, lease, ..holder }));
+                self.holders.push(Reverse(Holder { lease, ..holder }.next(&slots)));
             }
         }
     }

@@ -95,6 +95,9 @@ def test_plot_opens_no_pyplot_figure(trace: Trace) -> None:
 def test_plot_into_axes_returns_them(trace: Trace) -> None:
     axes = Figure().subplots()
     assert simulate(LIMIT, trace).plot(ax=axes) is axes
+    client = simulate(LIMIT, trace).by_client()["id"][-1]
+    below = simulate(LIMIT, trace).plot(client, ax=Figure().subplots())
+    assert client in below.get_title(loc="left")
     assert axes.get_title(loc="left") == "10 per minute"
     assert axes.get_ylabel() == "events per 5 seconds"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,8 +10,6 @@ import pytest
 from tables import json_lines
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Command, Write
 
 STRICT = "Pages: {burst: 2, count: 1, period: 1m}\n"
@@ -193,10 +192,13 @@ def test_the_heading_of_a_recommendation_names_the_limit(log: str, command: Comm
         (("--write", "out.yaml"), "--recommend"),
         (("--recommend", "--write", "missing/out.yaml"), "--write: the folder"),
         (("--recommend", "--choose", "99"), "--choose: row must be"),
+        (("--report", "LOG"), "--report: "),
     ],
 )
 def test_an_option_that_does_not_fit_the_log_is_named(
     log: str, command: Command, options: tuple[str, ...], message: str
 ) -> None:
-    assert command.run("replay", log, "--limit", "1/s", *options) == 2
+    given = [option.replace("LOG", log) for option in options]
+    assert command.run("replay", log, "--limit", "1/s", *given) == 2
     assert message in command.err
+    assert Path(log).read_bytes().startswith(b"{")

@@ -83,6 +83,15 @@ def test_totals_without_durations_have_no_requests_in_flight() -> None:
     assert "in flight" not in str(found.summary())
 
 
+def test_slots_that_are_not_renewed_any_more_come_back() -> None:
+    limit = "1 in flight, lease 2s, max hold 10s"
+    times, lasting = [0.0, 9.0, 15.0, 16.0], [1000.0, 1.0, 0.5, 1.0]
+    found = simulate(limit, times, durations=lasting)
+    assert found.allowed.tolist() == [True, False, True, True]
+    # Within two leases.
+    assert found.retry_after_ns[1] == 5_000_000_000
+
+
 def test_durations_are_seconds_or_timedeltas() -> None:
     times = [0.0, 1.0]
     spans = [datetime.timedelta(milliseconds=each) for each in (1500, 250)]

@@ -38,7 +38,7 @@ def run(options: Namespace) -> int:
     if problems:
         raise CommandError("\n".join(problems), FAULT, problems)
     if options.json:
-        print(json.dumps({"problems": [], "limits": list(limits)}, ensure_ascii=False))
+        print(json.dumps({"problems": [], "limits": list(limits)}))
     else:
         counts = [f"{options.limits}: {pluralize(len(limits), 'limit')}"]
         if options.overrides is not None:

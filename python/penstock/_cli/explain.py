@@ -37,7 +37,7 @@ def run(options: Namespace) -> int:
     except penstock.Error as error:
         raise CommandError(str(error), FAULT) from error
     if options.json:
-        print(json.dumps(facts, ensure_ascii=False))
+        print(json.dumps(facts))
     else:
         print(*fact_lines(facts), sep="\n")
     return 0

@@ -44,6 +44,11 @@ def check_files(options: Namespace) -> None:
             raise CommandError(f"--{option}: the folder {folder} does not exist", WRONG_USE)
         if Path(file).is_dir():
             raise CommandError(f"--{option}: {file} is a folder, pass a file", WRONG_USE)
+        read = (*options.logs, options.limits, options.overrides)
+        if Path(file).exists() and any(
+            Path(file).samefile(each) for each in read if each is not None and Path(each).exists()
+        ):
+            raise CommandError(f"--{option}: {file} would be lost; pass another file", WRONG_USE)
 
 
 def print_report(
@@ -133,7 +138,7 @@ def _json(report: Report) -> dict[str, Any]:
         rows = zip(recommended.candidates, recommended.table().rows(), strict=True)
         answer["recommendation"] = {
             "name": name,
-            "chosen": recommended.chosen + 1,
+            "chosen": recommended.row,
             "limits": [
                 row | {"row": number, "fields": each.limit.fields()}
                 for number, (each, row) in enumerate(rows, 1)

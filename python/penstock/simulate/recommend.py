@@ -127,7 +127,7 @@ def recommend(
         candidates, chosen = [rows[index] for rows, index in found], 0
     return Recommendation(
         candidates=tuple(candidates),
-        chosen=chosen,
+        row=chosen + 1,
         clients=counted.clients,
         events=np.bincount(counted.client_indices),
         left_out=len(events) - len(counted),

@@ -56,7 +56,7 @@ class Recommendation:
 
     Attributes:
         candidates: The limits.
-        chosen: The index of the recommended one; see `choose`.
+        row: The number of the recommended one, from 1; see `choose`.
         clients: The clients' ids.
         events: For each client, its events that count.
         left_out: Events of excluded clients and of those with overrides.
@@ -65,7 +65,7 @@ class Recommendation:
     """
 
     candidates: tuple[Candidate, ...]
-    chosen: int
+    row: int
     clients: Sequence[str]
     events: NDArray[np.int64]
     left_out: int
@@ -75,7 +75,12 @@ class Recommendation:
     @property
     def limit(self) -> Limit:
         """The chosen limit."""
-        return self.candidates[self.chosen].limit
+        return self.chosen.limit
+
+    @property
+    def chosen(self) -> Candidate:
+        """The chosen row."""
+        return self.candidates[self.row - 1]
 
     def choose(self, row: int) -> Recommendation:
         """Return the same recommendation with another row of the table chosen, counted from 1.
@@ -85,7 +90,7 @@ class Recommendation:
         """
         if not 1 <= row <= len(self.candidates):
             raise ValueError(f"row must be 1 to {len(self.candidates)}, found {row}")
-        return replace(self, chosen=row - 1)
+        return replace(self, row=row)
 
     def table(self) -> Table:
         """Return a row for each limit, from strict to lenient.
@@ -97,7 +102,7 @@ class Recommendation:
         limits, numbers = self.candidates, range(1, len(self.candidates) + 1)
         denied = [self.choose(number).denied_clients() for number in numbers]
         columns: dict[str, list[Any]] = {
-            "row": ["→ " * (number == self.chosen + 1) + f"{number}" for number in numbers],
+            "row": ["→ " * (number == self.row) + f"{number}" for number in numbers],
             "limit": [describe_limit(each.limit) for each in limits],
             "suffices_for": [each.suffices_for for each in limits],
             "denied_share": [float(each.denied.sum() / self.events.sum()) for each in limits],
@@ -108,19 +113,19 @@ class Recommendation:
 
     def denied_clients(self) -> Table:
         """Return the clients that the chosen limit denies something, most denied events first."""
-        denied = self.candidates[self.chosen].denied
+        denied = self.chosen.denied
         return self._clients_table("Clients denied something", denied, denied > 0)
 
     def far(self) -> Table:
         """Return the clients that are far from the rest, and what the chosen limit denies them."""
-        each = self.candidates[self.chosen]
+        each = self.chosen
         return self._clients_table("Clients far from the rest", each.most, each.is_far)
 
     def _clients_table(
         self, caption: str, numbers: NDArray[np.int64], is_shown: NDArray[np.bool_]
     ) -> Table:
         """Return a row for some clients, the one with the largest number first."""
-        each, shown = self.candidates[self.chosen], np.flatnonzero(is_shown)
+        each, shown = self.chosen, np.flatnonzero(is_shown)
         shown = shown[np.argsort(-numbers[shown], kind="stable")]
         events, denied = self.events[shown], each.denied[shown]
         columns = {
@@ -153,7 +158,7 @@ class Recommendation:
 
     def explain(self) -> str:
         """Return the recommendation in sentences, one a line."""
-        each = self.candidates[self.chosen]
+        each = self.chosen
         denied, events = each.denied[~each.is_far], self.events[~each.is_far]
         # Of slots, there is nothing to add.
         limit = dict.fromkeys([describe_limit(each.limit), explain_limit(each.limit)])

@@ -110,7 +110,8 @@ class Simulation(WithTotals):
             id: The client whose bucket is shown, while its events are denied or it is busiest:
                 for an hour, or less if it has more than 200 events in it. None: the client of
                 `bucket()`. Under a limit on requests in flight, these are shown.
-            ax: Axes to draw into, without the bucket. None: a new figure.
+            ax: Axes to draw into: the bucket, if `id` is given, else the events. None: a new figure
+                of both.
 
         Returns:
             The `matplotlib.figure.Figure`, or `ax`. The figure is not registered with pyplot and
@@ -122,6 +123,8 @@ class Simulation(WithTotals):
         """
         from penstock.simulate.report import plot  # noqa: PLC0415  needs Matplotlib
 
+        if ax is not None and id is not None:
+            return plot.show(plot.draw_bucket, self.bucket(id), ax=ax)
         return plot.plot_simulation(self, None if ax else self.bucket(id), ax=ax)
 
     def report(

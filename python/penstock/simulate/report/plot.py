@@ -241,7 +241,7 @@ def draw_table(
 
 def draw_recommendation(axes: Axes, recommended: Recommendation) -> None:
     """Draw how many clients need how much, and the count of each limit to choose."""
-    chosen = recommended.candidates[recommended.chosen]
+    chosen = recommended.chosen
     order = np.argsort(-chosen.most, kind="stable")
     most, is_far = np.maximum(chosen.most[order], 1), chosen.is_far[order]
     rank = np.arange(1, len(most) + 1)
