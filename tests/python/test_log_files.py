@@ -259,20 +259,10 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     peaks = []
     for events in (40_000, 160_000):
         path = write_access_log(tmp_path / "a.log", events=events, clients=50, hours=1_000)
-        reader = read_log(path, chunk_events=5_000, progress=False)
+        reader = read_log(path, chunk_events=5_000)
         tracemalloc.start()
         assert sum(len(chunk.times) for chunk in reader) == events
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # The memory of Python objects: a log four times as long needs less than 50 % more.
     assert peaks[1] < 1.5 * peaks[0] + (8 << 20)
-
-
-def test_progress_bar_is_shown_on_request(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_access_log(tmp_path / "a.log", events=1_000)
-    Trace.from_log(path)
-    assert capsys.readouterr().err == ""
-    Trace.from_log(path, progress=True)
-    assert "reading" in capsys.readouterr().err

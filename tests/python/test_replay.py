@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pexpect
 import programs
 import pytest
 from sample_log import write_access_log
@@ -66,19 +65,6 @@ def facts(command: Command) -> dict[str, str]:
 def denied(command: Command, *arguments: str) -> list[int]:
     """Run a command; return how many events each limit denies."""
     return [each["summary"]["denied"] for each in command.json_of(*arguments)["limits"]]
-
-
-def on_terminal(columns: int, *arguments: str) -> str:
-    """Run a command on a terminal of this width; return what it prints."""
-    # readline in the pytest process may set COLUMNS and LINES.
-    program = ["-u", "COLUMNS", "-u", "LINES", *PROGRAM]
-    child = pexpect.spawn(
-        "env", [*program, *arguments], encoding="utf-8", dimensions=(40, columns), timeout=SECONDS
-    )
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == 0
-    return str(child.before)
 
 
 def test_replay_in_parts_equals_the_whole_trace(
@@ -225,7 +211,7 @@ def test_without_numpy_the_error_names_the_extra() -> None:
     assert re.fullmatch(r".*pip install 'penstock\[numpy\]'`\n2\n", programs.run(program))
 
 
-def test_standard_input_is_read_and_a_pipe_gets_no_progress_bar_and_no_color(log: str) -> None:
+def test_standard_input_is_read_and_a_pipe_gets_no_color(log: str) -> None:
     done = subprocess.run(
         [*PROGRAM, "replay", "-", "--limit", "30/minute"],
         input=Path(log).read_bytes(),
@@ -248,12 +234,6 @@ def test_any_output_is_good_enough(log: str, json: list[str]) -> None:
     # A program without an output has no object for it.
     shell = ["sh", "-c", '"$@" >&-', "sh", *command]
     assert subprocess.run(shell, capture_output=True, check=True).stderr == b""
-
-
-def test_terminal_gets_a_progress_bar(log: str) -> None:
-    text = on_terminal(100, "replay", log, "--limit", "30/minute")
-    assert "reading: " in text
-    assert f"{EVENTS:,} events of {EVENTS:,} lines" in text
 
 
 def test_help_has_examples(command: Command) -> None:

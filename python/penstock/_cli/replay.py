@@ -224,7 +224,7 @@ def run(options: Namespace) -> int:
         try:
             notes = _simulate(reader, selected, simulators, chunks)
         finally:
-            # After an interrupt, close the files and the progress bar.
+            # After an interrupt, close the files.
             reader.close()
     except LogError as error:
         # A missing file or a wrong option is wrong use.

@@ -53,7 +53,6 @@ class LogOptions(TypedDict, total=False):
     ipv6_prefix: int
     where: str | Iterable[str]
     max_bad: float
-    progress: bool | None
     trusted_proxies: str | Sequence[str]
     hops: int
 
@@ -134,7 +133,7 @@ class Trace:
             path: A file, several files, a pattern such as `access.log*`, or `-` for standard input.
             **options: Options of `penstock.simulate.log.read_log`: `format`, `id`, `cost`,
                 `duration`, `duration_unit`, `ended`, `time`, `tz`, `ipv6_prefix`, `where`,
-                `trusted_proxies`, `hops`, `max_bad`, `progress`.
+                `trusted_proxies`, `hops`, `max_bad`.
 
         Returns:
             The trace; its `skipped` has the number of lines that were left out, and the first of

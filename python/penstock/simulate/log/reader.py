@@ -17,7 +17,6 @@ from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE
 from penstock.simulate.log.detect import Detected, detect_format
 from penstock.simulate.log.options import UNITS, Options, parse_zone
-from penstock.simulate.log.progress import progress_bar
 from penstock.simulate.log.report import MAX_EXAMPLES, LogError, LogReport, SkippedLine
 from penstock.simulate.log.selection import (
     CLIENT,
@@ -30,7 +29,7 @@ from penstock.simulate.log.where import Where
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -154,13 +153,12 @@ class _Stream:
         # Later events must not be before this time.
         self._yielded_to = 0
 
-    def chunks(self, advance: Callable[[], None]) -> Iterator[Chunk]:
-        """Read the file; `advance` is called after each block."""
+    def chunks(self) -> Iterator[Chunk]:
+        """Read the file."""
         parser, reader = self._parser, self._reader
         min_pending = reader.chunk_events
         for block in read_ahead(self.source.blocks(), is_pipe=self.source.size is None):
             parsed = parser.feed(block)
-            advance()
             if parsed == 0 and reader.report.events == 0:
                 self._take_parsed()
                 reader.stop_early()
@@ -252,7 +250,6 @@ class LogReader:
         where: Where,
         max_bad: float,
         chunk_events: int,
-        progress: bool | None,
         ended: bool,
         find_client: ClientAddress | None,
     ) -> None:
@@ -262,7 +259,6 @@ class LogReader:
         self.chunk_events: Final = chunk_events
         self._max_bad: Final = max_bad
         self._where: Final = where
-        self._progress: Final = progress
         if len(sources) > 1:
             # The newest of rotated logs may still be empty.
             filled = [source for source in sources if source.head()]
@@ -321,14 +317,12 @@ class LogReader:
         return chunk
 
     def _read(self) -> Generator[Chunk]:
-        sources = [stream.source for stream in self._streams]
-        with progress_bar(self._progress, sources) as advance:
-            parts = [(stream.first_ns, stream.chunks(advance)) for stream in self._streams]
-            if self.window is None or not self._is_shared:
-                for _, chunks in parts:
-                    yield from chunks
-            else:
-                yield from merge_chunks(parts, self.window)
+        parts = [(stream.first_ns, stream.chunks()) for stream in self._streams]
+        if self.window is None or not self._is_shared:
+            for _, chunks in parts:
+                yield from chunks
+        else:
+            yield from merge_chunks(parts, self.window)
         self._check()
 
     def stop_early(self) -> None:
@@ -396,7 +390,6 @@ def read_log(
     max_bad: float = 0.01,
     window: float | None = 60.0,
     chunk_events: int = 1_000_000,
-    progress: bool | None = None,
     trusted_proxies: str | Sequence[str] = (),
     hops: int = 0,
 ) -> LogReader:
@@ -429,8 +422,6 @@ def read_log(
         window: How many seconds a line may be out of order; servers write a line when a request
             ends. None: return the events in the order of the lines, unsorted.
         chunk_events: The largest number of events in a chunk.
-        progress: Whether to show a progress bar, which needs tqdm. None: on a terminal or in a
-            notebook, if tqdm is installed.
         trusted_proxies: As in production: the networks of your proxies. The client is then found
             from the address and the field with `X-Forwarded-For`. IPv6 networks of at most
             `ipv6_prefix` bits.
@@ -489,7 +480,6 @@ def read_log(
         where=conditions,
         max_bad=max_bad,
         chunk_events=chunk_events,
-        progress=progress,
         ended=ended,
         find_client=find_client,
     )
