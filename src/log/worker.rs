@@ -19,6 +19,8 @@ use crate::simulate::Ids;
 /// them all.
 const MAX_REMEMBERED: usize = 1 << 20;
 
+/// A mark that some editors write before text, which may be in the middle of joined files.
+const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The code of an event that does not meet the conditions. It is kept until it is known to be in order.
 pub(super) const FILTERED: u32 = u32::MAX;
 
@@ -68,6 +70,7 @@ impl Worker {
         // A log that was truncated while the server kept writing begins with zero bytes.
         let zeros = bare.iter().take_while(|&&byte| byte == 0).count();
         let bare = &bare[zeros..];
+        let bare = bare.strip_prefix(UTF8_MARK).unwrap_or(bare);
         if bare.iter().all(u8::is_ascii_whitespace) {
             return;
         }

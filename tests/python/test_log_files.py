@@ -19,7 +19,7 @@ from sample_log import write_access_log
 
 from penstock.simulate import Trace
 from penstock.simulate.log import LogError, LogReader, read_log
-from penstock.simulate.log.source import Source, read_ahead
+from penstock.simulate.log.source import Source
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -93,15 +93,12 @@ PACKERS = [gzip.compress, bz2.compress, lzma.compress, zstd.compress]
 
 
 @pytest.mark.parametrize("pack", PACKERS)
-def test_truncated_file_reports_what_was_read(write: Write, pack: Callable[[bytes], bytes]) -> None:
+def test_truncated_file_is_refused(write: Write, pack: Callable[[bytes], bytes]) -> None:
     whole = pack(NOISE.hex().encode())
     path = write("a.log", whole[: len(whole) // 2])
     with pytest.raises(LogError, match=r"a\.log ends too early") as e:
         b"".join(Source(path).blocks())
-    assert f"{len(whole) // 2:,} bytes" in str(e.value)
     assert e.value.file == path
-    if pack is gzip.compress:
-        assert "contain 0 bytes of text" not in str(e.value)
 
 
 # A frame of zstd has no checksum unless it is asked for.
@@ -116,7 +113,7 @@ def test_damaged_file_is_refused(write: Write, pack: Callable[[bytes], bytes]) -
 @pytest.mark.parametrize("size", [1 << 10, 4 << 20, (4 << 20) + 1, 9 << 20])
 def test_text_does_not_depend_on_block_borders(write: Write, size: int) -> None:
     text = (TEXT * (size // len(TEXT) + 1))[:size]
-    blocks = list(read_ahead(Source(write("a.log.gz", gzip.compress(text, 1))).blocks()))
+    blocks = list(Source(write("a.log.gz", gzip.compress(text, 1))).blocks())
     assert b"".join(blocks) == text
     assert max(map(len, blocks)) <= 4 << 20
 
@@ -128,7 +125,6 @@ def test_text_does_not_depend_on_block_borders(write: Write, size: int) -> None:
         (b"", "a.log is empty"),
         (b"\n\n", "a.log is empty"),
         (b"PK\x03\x04" + bytes(99), "zip archive"),
-        (b"Salted__" + bytes(range(99)), "encrypted by OpenSSL"),
         ("a - - [18/Oct".encode("utf-16"), "iconv "),
         (NOISE[:5000], "is not text"),
         (b"\x7fELF" + bytes(5000), "is not text"),
@@ -159,7 +155,7 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [TEXT, gzip.compress(TEXT)])
 def test_standard_input_is_a_log(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
     trace = Trace.from_log("-")
     assert seconds(trace.times) == list(range(300))
     assert trace.skipped.files == ("<stdin>",)

@@ -280,4 +280,4 @@ def _lines(head: bytes) -> list[str]:
     lines = head.split(b"\n")
     whole = lines[:-1] if len(lines) > 1 and len(head) >= HEAD else lines
     stripped = (line.strip(b"\0\r")[:_MAX_LINE] for line in whole[: 4 * _LINES])
-    return [line.decode(errors="replace") for line in stripped if line.strip()][:_LINES]
+    return [line.decode("utf-8-sig", "replace") for line in stripped if line.strip()][:_LINES]

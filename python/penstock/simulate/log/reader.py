@@ -24,7 +24,7 @@ from penstock.simulate.log.selection import (
     FieldSelection,
     is_list,
 )
-from penstock.simulate.log.source import LogPath, Source, find_sources, read_ahead
+from penstock.simulate.log.source import LogPath, Source, find_sources
 from penstock.simulate.log.where import Where
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class _Stream:
         """Read the file."""
         parser, reader = self._parser, self._reader
         min_pending = reader.chunk_events
-        for block in read_ahead(self.source.blocks(), is_pipe=self.source.size is None):
+        for block in self.source.blocks():
             parsed = parser.feed(block)
             if parsed == 0 and reader.report.events == 0:
                 self._take_parsed()
