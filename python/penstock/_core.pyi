@@ -1912,22 +1912,41 @@ class LogParser:
 
     The parts of an event have slots: 0 is the time, 1 the cost, 2 to 7 the fields of the id, 8 the
     duration. The parts of requests are `method`, `target` and `path`. `take` counts lines read,
-    skipped, without an id, late and filtered, and returns the first lines left out, and the first
-    directive of a W3C log that names other fields.
+    skipped, without an id, late and filtered, and returns the first lines that do not parse, and
+    the first directive of a W3C log that names other fields.
     """
 
     @staticmethod
     def of_lines(
-        fields: list[tuple[str, str, list[int]]], tail: str, is_open: bool, options: object
+        fields: Sequence[tuple[str, Sequence[str], str]], tail: str, is_open: bool, options: object
     ) -> LogParser:
         """Make a parser of lines with text between their fields.
 
-        A field is the text before it, its kind (`number`, `text` or `cell`) and its slots. The
+        A field is the text before it, its names and its kind: `number`, `text` or `cell`. The
         lines of an open format may continue after a blank.
         """
     @staticmethod
-    def of_objects(wanted: list[tuple[str, int]], options: object) -> LogParser:
-        """Make a parser of lines that are JSON objects."""
+    def of_objects(options: object) -> LogParser:
+        """Make a parser of lines with JSON objects, before which may be other text."""
+    @staticmethod
+    def address(text: str) -> str | None:
+        """Return the address in a field, without marks around it, or the first one of a list.
+
+        >>> penstock._core.LogParser.address('client="192.0.2.1:443", 10.0.0.1')
+        '192.0.2.1'
+        """
+    @staticmethod
+    def timestamp(text: str, zone: str) -> int:
+        """Return a time in nanoseconds since 1970; one without a zone is in `zone`.
+
+        Raises:
+            ValueError: The text is no time, or there is no such zone.
+
+        >>> penstock._core.LogParser.timestamp("2026-11-21T06:25:17+01:00", "UTC")
+        1795238717000000000
+        """
+    def fields(self, line: str) -> dict[str, str] | None:
+        """Return the values of all fields of a line; None if it does not have the format."""
     def feed(self, block: bytes) -> int:
         """Parse one more block; return the number of events to take."""
     def finish(self) -> None:

@@ -1,14 +1,18 @@
 //! The reader of logs.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use jiff::fmt::strtime::BrokenDownTime;
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::bindings::arguments::Items;
 use crate::bindings::arrays::{Column, column};
 use crate::log::{
-    Condition, Envelope, FieldKind, FieldNames, Format, LineField, LineFormat, MAX_ID_FIELDS,
-    MAX_SLOTS, ParseOptions, ParsedEvents, Parser, RequestPart, TimeZone, matches,
+    Condition, FieldKind, Format, LineField, LineFormat, MAX_ID_FIELDS, MAX_SLOTS, ParseOptions,
+    ParsedEvents, Parser, RequestPart, TimeZone, address, matches, timestamp,
 };
 use crate::sync::Mutex;
 
@@ -19,76 +23,73 @@ pub(crate) struct LogParser {
     parser: Mutex<Parser>,
 }
 
-/// The options of all formats, as attributes of an object.
-#[derive(FromPyObject)]
-struct LogOptions {
-    has_cost: bool,
-    duration_unit: Option<i64>,
-    id_fields: usize,
-    zone: String,
-    window: Option<i64>,
-    ipv6_prefix: u8,
-    client: Option<usize>,
-    is_address: bool,
-    is_json_wrapped: bool,
-    prefix_words: usize,
-    directive: Option<Vec<u8>>,
-    parts: Items<(usize, String)>,
-    conditions: Items<(usize, bool, Vec<String>)>,
-}
-/// The columns of one step and its counts.
-type Taken<'py> = (Column<'py>, Column<'py>, Column<'py>, Column<'py>, TakenCounts);
-/// `(lines_read, skipped, without_id, late, filtered, [(line, reason, text)], other_directive)`.
-type TakenCounts = (u64, u64, u64, u64, u64, Vec<(u64, String, String)>, Option<String>);
+/// The options are attributes of an object.
+impl<'py> FromPyObject<'_, 'py> for ParseOptions {
+    type Error = PyErr;
 
-impl LogParser {
-    fn new(format: Format, options: LogOptions) -> PyResult<LogParser> {
-        let LogOptions {
-            has_cost,
-            duration_unit,
-            id_fields,
-            window,
-            ipv6_prefix,
-            client,
-            directive,
-            ..
-        } = options;
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<ParseOptions> {
+        let id_fields = option(given, "id_fields")?;
+        let ipv6_prefix = option(given, "ipv6_prefix")?;
         if id_fields > MAX_ID_FIELDS || !(1..=128).contains(&ipv6_prefix) {
             let message =
                 format!("found {id_fields} id fields and an IPv6 prefix of {ipv6_prefix}");
             return Err(PyValueError::new_err(message));
         }
-        for &(field, ..) in &options.conditions.0 {
-            if field >= MAX_ID_FIELDS - id_fields {
-                let message = format!("found a condition on the field {field} after the id");
-                return Err(PyValueError::new_err(message));
-            }
+        let slots: Vec<(String, usize)> = option(given, "slots")?;
+        let parts: Vec<(usize, String)> = option(given, "parts")?;
+        let conditions: Vec<(usize, bool, Vec<String>)> = option(given, "conditions")?;
+        let used = slots.iter().map(|(_, slot)| *slot);
+        let used = used.chain(parts.iter().map(|(slot, _)| *slot));
+        if let Some(slot) = used.chain(conditions.iter().map(|(slot, ..)| *slot)).max()
+            && slot >= MAX_SLOTS
+        {
+            let message = format!("a slot must be below {MAX_SLOTS}, found {slot}");
+            return Err(PyValueError::new_err(message));
         }
-        let parts =
-            options.parts.0.iter().map(|(slot, part)| Ok((slot_of(*slot)?, part_of(part)?)));
-        let conditions = options.conditions.0.into_iter();
-        let conditions = conditions.map(|(field, is_negated, patterns)| Condition {
-            field,
+        let parts = parts.into_iter().map(|(slot, part)| Ok((slot, part_of(&part)?)));
+        let conditions = conditions.into_iter().map(|(slot, is_negated, patterns)| Condition {
+            slot,
             is_negated,
             patterns,
         });
-        let options = ParseOptions {
-            has_cost,
-            duration_unit,
+        Ok(ParseOptions {
+            slots,
+            has_cost: option(given, "has_cost")?,
+            duration_unit: option(given, "duration_unit")?,
             id_fields,
-            zone: zone_of(&options.zone)?,
-            window,
-            envelope: Envelope { is_json: options.is_json_wrapped, words: options.prefix_words },
+            client: option::<Option<usize>>(given, "client")?.filter(|&index| index < id_fields),
+            is_address: option(given, "is_address")?,
+            zone: zone_of(&option::<String>(given, "zone")?)?,
+            window: option(given, "window")?,
+            ended: option(given, "ended")?,
+            times: option(given, "start_ns")?..option(given, "end_ns")?,
+            is_json_wrapped: option(given, "is_json_wrapped")?,
+            prefix_words: option(given, "prefix_words")?,
             ipv6_prefix,
-            client: client.filter(|&index| index < id_fields),
-            is_address: options.is_address,
-            directive,
+            directive: option(given, "directive")?,
             parts: parts.collect::<PyResult<_>>()?,
             conditions: conditions.collect(),
-        };
-        Ok(LogParser { parser: Mutex::new(Parser::new(format, options, None)) })
+        })
     }
 }
+
+fn option<'py, T: FromPyObjectOwned<'py>>(
+    given: Borrowed<'_, 'py, PyAny>,
+    name: &str,
+) -> PyResult<T> {
+    given.getattr(name)?.extract().map_err(Into::into)
+}
+
+impl LogParser {
+    fn new(format: Format, options: ParseOptions) -> LogParser {
+        LogParser { parser: Mutex::new(Parser::new(format, options, None)) }
+    }
+}
+
+/// The columns of one step and its counts.
+type Taken<'py> = (Column<'py>, Column<'py>, Column<'py>, Column<'py>, TakenCounts);
+/// `(lines_read, skipped, without_id, late, filtered, [(line, reason, text)], other_directive)`.
+type TakenCounts = (u64, u64, u64, u64, u64, Vec<(u64, String, String)>, Option<String>);
 
 /// Returns the zone with a name such as `Europe/Berlin`, or with a fixed offset such as `+05:30`.
 fn zone_of(name: &str) -> PyResult<TimeZone> {
@@ -118,52 +119,53 @@ fn kind_of(kind: &str) -> PyResult<FieldKind> {
     named(kind, [("number", Number), ("text", Text), ("cell", Cell)])
 }
 
-fn names_of(wanted: Vec<(String, usize)>) -> PyResult<FieldNames> {
-    for &(_, slot) in &wanted {
-        slot_of(slot)?;
-    }
-    Ok(FieldNames { wanted })
-}
-
-fn slot_of(slot: usize) -> PyResult<usize> {
-    if slot < MAX_SLOTS {
-        return Ok(slot);
-    }
-    Err(PyValueError::new_err(format!("a slot must be below {MAX_SLOTS}, found {slot}")))
-}
-
 #[pymethods]
 impl LogParser {
     #[doc = doc!(LogParser.of_lines)]
     #[staticmethod]
     fn of_lines(
-        fields: Items<(String, String, Items<usize>)>,
+        fields: Items<(String, Vec<String>, String)>,
         tail: String,
         is_open: bool,
-        options: LogOptions,
+        options: ParseOptions,
     ) -> PyResult<LogParser> {
-        let fields = fields.0.into_iter().map(|(before, kind, slots)| {
-            let slots = slots.0.into_iter().map(slot_of).collect::<PyResult<_>>()?;
-            Ok(LineField { before, kind: kind_of(&kind)?, slots })
-        });
-        let format = LineFormat::new(fields.collect::<PyResult<_>>()?, tail, is_open)
+        let fields = fields
+            .0
+            .into_iter()
+            .map(|(before, names, kind)| Ok(LineField { before, names, kind: kind_of(&kind)? }));
+        let fields = fields.collect::<PyResult<_>>()?;
+        let format = LineFormat::new(fields, tail, is_open, &options.slots)
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        LogParser::new(Format::LineFormat(format), options)
+        Ok(LogParser::new(Format::LineFormat(format), options))
     }
 
     #[doc = doc!(LogParser.of_objects)]
     #[staticmethod]
-    fn of_objects(wanted: Items<(String, usize)>, options: LogOptions) -> PyResult<LogParser> {
-        LogParser::new(Format::Json(names_of(wanted.0)?), options)
+    fn of_objects(options: ParseOptions) -> LogParser {
+        LogParser::new(Format::Json, options)
+    }
+
+    #[doc = doc!(LogParser.address)]
+    #[staticmethod]
+    fn address(text: &str) -> Option<Cow<'_, str>> {
+        address(text)
+    }
+
+    #[doc = doc!(LogParser.timestamp)]
+    #[staticmethod]
+    fn timestamp(text: &str, zone: &str) -> PyResult<i64> {
+        timestamp(text.as_bytes(), &zone_of(zone)?)
+            .map_err(|fault| PyValueError::new_err(fault.to_string()))
+    }
+
+    #[doc = doc!(LogParser.fields)]
+    fn fields(&self, line: &str) -> Option<BTreeMap<String, String>> {
+        self.parser.lock().fields(line)
     }
 
     #[doc = doc!(LogParser.feed)]
     fn feed(&self, py: Python<'_>, block: &[u8]) -> usize {
-        py.detach(|| {
-            let mut parser = self.parser.lock();
-            parser.feed(block);
-            parser.len()
-        })
+        py.detach(|| self.parser.lock().feed(block))
     }
 
     #[doc = doc!(LogParser.finish)]

@@ -3,8 +3,8 @@
 /// A condition on a field.
 #[derive(Clone, Debug)]
 pub struct Condition {
-    /// The index of the field after those of the id.
-    pub field: usize,
+    /// The slot of the field.
+    pub slot: usize,
     /// Whether no pattern may match.
     pub is_negated: bool,
     /// The patterns, one of which must match.

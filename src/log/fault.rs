@@ -33,7 +33,7 @@ pub enum LineFault {
     #[error("no {field}")]
     Missing {
         /// The field.
-        field: String,
+        field: &'static str,
     },
     /// The time is not valid.
     #[error("{} is not a time", Quoted(.found))]
@@ -48,16 +48,10 @@ pub enum LineFault {
         found: Vec<u8>,
     },
     /// The line is not a JSON object.
-    #[error("not a JSON object: {}", Truncated(.problem))]
+    #[error("not a JSON object: {problem}")]
     Json {
         /// The error of the JSON parser.
         problem: String,
-    },
-    /// The time is too much earlier than that of a previous line.
-    #[error("{} s earlier than a line before it", .earlier / 1_000_000_000)]
-    Late {
-        /// The difference in nanoseconds.
-        earlier: i64,
     },
     /// The line is too long.
     #[error("longer than {max} bytes")]
@@ -67,19 +61,10 @@ pub enum LineFault {
     },
 }
 
-/// An error message of another library, which may contain a whole line. It is truncated in the middle,
-/// because the expected value is at its end.
-struct Truncated<'a>(&'a str);
-
-impl fmt::Display for Truncated<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.0;
-        if text.len() <= 4 * SHOWN {
-            return f.write_str(text);
-        }
-        let begin = text.floor_char_boundary(2 * SHOWN);
-        let end = text.ceil_char_boundary(text.len() - 2 * SHOWN);
-        write!(f, "{}…{}", &text[..begin], &text[end..])
+impl LineFault {
+    /// Returns the error of a line that is not JSON. The caller that counts lines adds the line number.
+    pub(super) fn json(error: &serde_json::Error) -> LineFault {
+        LineFault::Json { problem: error.to_string().replace(" line 1 ", " ") }
     }
 }
 

@@ -1,14 +1,12 @@
 //! What the lines of a log look like, and how they are read.
 
-use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use jiff::tz::TimeZone;
-use memchr::memchr;
-use serde::Deserialize;
 
 use crate::log::condition::Condition;
-use crate::log::fault::LineFault;
-use crate::log::json::FieldNames;
+use crate::log::json;
 use crate::log::line_format::LineFormat;
 use crate::log::record::RequestPart;
 
@@ -17,13 +15,15 @@ use crate::log::record::RequestPart;
 pub enum Format {
     /// Lines with text between their fields, as nginx and Apache write them.
     LineFormat(LineFormat),
-    /// A JSON object on each line.
-    Json(FieldNames),
+    /// A JSON object on each line, after any text.
+    Json,
 }
 
 /// The options of a parser.
 #[derive(Clone, Debug)]
 pub struct ParseOptions {
+    /// The names of the selected fields, each with its slot.
+    pub slots: Vec<(String, usize)>,
     /// Whether lines have a cost.
     pub has_cost: bool,
     /// The unit of durations that do not state one, in nanoseconds; `None` if durations are not read.
@@ -40,8 +40,14 @@ pub struct ParseOptions {
     /// The maximum time by which a line may be earlier than a previous one, in nanoseconds; `None` for no
     /// maximum.
     pub window: Option<i64>,
-    /// The envelope of each line.
-    pub envelope: Envelope,
+    /// Whether the time of a line is the end of its request, whose duration is subtracted.
+    pub ended: bool,
+    /// The times of the events to keep, in nanoseconds since 1970; other events are only counted.
+    pub times: Range<i64>,
+    /// Whether each line is a JSON object with the original line in its field `log`, as Docker writes it.
+    pub is_json_wrapped: bool,
+    /// The number of words before each line.
+    pub prefix_words: usize,
     /// The number of leading bits that identify an IPv6 client, 1 to 128.
     pub ipv6_prefix: u8,
     /// The directive that names the fields of a W3C log. In such a log, lines that begin with `#` are no
@@ -53,40 +59,12 @@ pub struct ParseOptions {
     pub conditions: Vec<Condition>,
 }
 
-/// The text that a container runtime or log shipper adds to each line.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Envelope {
-    /// Whether each line is a JSON object with the original line in its field `log`, as Docker writes it.
-    pub is_json: bool,
-    /// The number of words before the line.
-    pub words: usize,
-}
-
-impl Envelope {
-    /// Returns the line inside.
-    pub(super) fn open<'a>(self, line: &'a [u8]) -> Result<Cow<'a, [u8]>, LineFault> {
-        let mut inner = Cow::Borrowed(line);
-        if self.is_json {
-            let found: Wrapped<'_> = serde_json::from_slice(line).map_err(|error| {
-                LineFault::Json { problem: error.to_string().replace(" line 1 ", " ") }
-            })?;
-            let text = found.log.trim_end_matches(['\n', '\r']);
-            inner = Cow::Owned(text.as_bytes().to_vec());
+impl Format {
+    /// Returns the values of all fields of a line by their names; `None` if it does not have the format.
+    pub(super) fn fields(&mut self, line: &str) -> Option<BTreeMap<String, String>> {
+        match self {
+            Format::LineFormat(format) => format.fields(line.as_bytes()),
+            Format::Json => json::fields(line),
         }
-        for _ in 0..self.words {
-            let end = memchr(b' ', &inner).unwrap_or(inner.len());
-            let blanks = inner[end..].iter().take_while(|&&byte| byte == b' ').count();
-            inner = match inner {
-                Cow::Borrowed(text) => Cow::Borrowed(&text[end + blanks..]),
-                Cow::Owned(text) => Cow::Owned(text[end + blanks..].to_vec()),
-            };
-        }
-        Ok(inner)
     }
-}
-
-#[derive(Deserialize)]
-struct Wrapped<'a> {
-    #[serde(borrow)]
-    log: Cow<'a, str>,
 }

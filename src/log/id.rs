@@ -45,10 +45,11 @@ pub fn canonical(text: &str, ipv6_prefix: u8) -> Cow<'_, str> {
         .unwrap_or(Cow::Borrowed(text))
 }
 
-/// Returns whether a field is an address, or a list that begins with one.
-pub(super) fn is_client(text: &str) -> bool {
+/// Returns the canonical form of the address in a field, or of the first in a list.
+#[must_use]
+pub fn address(text: &str) -> Option<Cow<'_, str>> {
     let first = text.split(',').next().unwrap_or_default();
-    client_address(without_marks(first), 128).is_some()
+    client_address(first, 128).or_else(|| client_address(without_marks(first), 128))
 }
 
 /// Returns a field without quotes, parentheses, a name as in `client=192.0.2.1`, and the priority of syslog,

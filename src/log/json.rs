@@ -1,44 +1,64 @@
 //! Lines that are JSON objects.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Deserializer;
-use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, Visitor};
+use memchr::memchr;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use smallvec::SmallVec;
 
 use crate::log::fault::LineFault;
 use crate::log::id;
 use crate::log::record::Record;
 
-/// The names of the selected fields. A dot refers to a field of a nested object.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct FieldNames {
-    /// Each name with its slot.
-    pub wanted: Vec<(String, usize)>,
+/// Fills the slots of the fields with these names from the object in a line, before which may be other
+/// text. A dot in a name refers to a field of a nested object.
+pub(super) fn read<'a>(
+    line: &'a [u8],
+    names: &[(String, usize)],
+    record: &mut Record<'a>,
+) -> Result<(), LineFault> {
+    let line = &line[memchr(b'{', line).ok_or(LineFault::Format)?..];
+    if let Ok(text) = std::str::from_utf8(line) {
+        return object(text, names, record);
+    }
+    let text = id::escape_invalid_utf8(line);
+    let mut borrowed = Record::default();
+    object(&text, names, &mut borrowed)?;
+    record.slots = borrowed.slots.map(|found| found.map(|text| Cow::Owned(text.into_owned())));
+    record.is_escaped = true;
+    Ok(())
 }
 
-impl FieldNames {
-    pub(super) fn read<'a>(
-        &self,
-        line: &'a [u8],
-        record: &mut Record<'a>,
-    ) -> Result<(), LineFault> {
-        match std::str::from_utf8(line) {
-            Ok(text) => object(text, &self.wanted, record),
-            Err(_) => {
-                let text = id::escape_invalid_utf8(line);
-                let mut borrowed = Record::default();
-                object(&text, &self.wanted, &mut borrowed)?;
-                for (slot, found) in borrowed.slots.into_iter().enumerate() {
-                    record.slots[slot] = found.map(|found| Cow::Owned(found.into_owned()));
-                }
-                record.is_escaped = true;
-                Ok(())
-            }
-        }
+/// Returns the values of all fields of the object in a line, by their names.
+pub(super) fn fields(line: &str) -> Option<BTreeMap<String, String>> {
+    let Ok(Value::Object(object)) = serde_json::from_str(&line[line.find('{')?..]) else {
+        return None;
+    };
+    let mut found = BTreeMap::new();
+    for (name, value) in object {
+        flatten(name, value, &mut found);
     }
+    Some(found)
+}
+
+fn flatten(name: String, value: Value, found: &mut BTreeMap<String, String>) {
+    let text = match value {
+        Value::Object(fields) => {
+            for (inner, value) in fields {
+                flatten(format!("{name}.{inner}"), value, found);
+            }
+            return;
+        }
+        Value::String(text) => text,
+        Value::Null => String::new(),
+        Value::Array(_) => String::from_utf8_lossy(&list(&value.to_string())).into_owned(),
+        other => other.to_string(),
+    };
+    found.insert(name, text);
 }
 
 fn object<'a>(
@@ -47,11 +67,8 @@ fn object<'a>(
     record: &mut Record<'a>,
 ) -> Result<(), LineFault> {
     let mut reader = serde_json::Deserializer::from_str(text);
-    Object { names, record }
-        .deserialize(&mut reader)
-        .and_then(|()| reader.end())
-        // The caller that counts lines adds the line number.
-        .map_err(|error| LineFault::Json { problem: error.to_string().replace(" line 1 ", " ") })
+    let read = reader.deserialize_map(Object { names, record });
+    read.and_then(|()| reader.end()).map_err(|error| LineFault::json(&error))
 }
 
 /// Visitor that extracts the selected fields of an object.
@@ -60,13 +77,8 @@ struct Object<'a, 'n, 'r, N> {
     record: &'r mut Record<'a>,
 }
 
-impl<'a, N: AsRef<str>> DeserializeSeed<'a> for Object<'a, '_, '_, N> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'a>>(self, reader: D) -> Result<(), D::Error> {
-        reader.deserialize_map(self)
-    }
-}
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'a, N: AsRef<str>> Visitor<'a> for Object<'a, '_, '_, N> {
     type Value = ();
@@ -77,20 +89,18 @@ impl<'a, N: AsRef<str>> Visitor<'a> for Object<'a, '_, '_, N> {
 
     fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
         let Object { names, record } = self;
-        while let Some(wanted) = map.next_key_seed(Key { names })? {
-            if wanted.is_empty() {
-                map.next_value::<IgnoredAny>()?;
-                continue;
-            }
-            let value: &'a RawValue = map.next_value()?;
-            for (rest, slot) in wanted {
-                if rest.is_empty() {
-                    record.slots[slot] = match value.get().starts_with('[') {
-                        true => list(value),
-                        false => scalar(value.get()),
-                    };
-                } else if value.get().starts_with('{') {
-                    object(value.get(), &[(rest, slot)], record).map_err(M::Error::custom)?;
+        while let Some((Key(key), value)) = map.next_entry::<Key<'a>, &'a RawValue>()? {
+            let value = value.get();
+            for (name, slot) in names {
+                match name.as_ref().strip_prefix(&*key) {
+                    Some("") if value.starts_with('[') => record.slots[*slot] = Some(list(value)),
+                    Some("") => record.slots[*slot] = scalar(value),
+                    Some(rest) if value.starts_with('{') => {
+                        if let Some(inner) = rest.strip_prefix('.') {
+                            object(value, &[(inner, *slot)], record).map_err(M::Error::custom)?;
+                        }
+                    }
+                    _ => {}
                 }
             }
         }
@@ -98,45 +108,12 @@ impl<'a, N: AsRef<str>> Visitor<'a> for Object<'a, '_, '_, N> {
     }
 }
 
-/// The remaining parts of names, each with its slot.
-type Rests<'n> = SmallVec<[(&'n str, usize); 2]>;
-
-/// Visitor of a key, which returns the remaining part of each matching name.
-struct Key<'n, N> {
-    names: &'n [(N, usize)],
-}
-
-impl<'de, 'n, N: AsRef<str>> DeserializeSeed<'de> for Key<'n, N> {
-    type Value = Rests<'n>;
-
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
-        reader.deserialize_str(self)
-    }
-}
-
-impl<'n, N: AsRef<str>> Visitor<'_> for Key<'n, N> {
-    type Value = Rests<'n>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key")
-    }
-
-    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
-        // Most keys match no name, which their lengths show without a comparison.
-        let left = |(name, slot): &'n (N, usize)| match name.as_ref().split_at_checked(key.len())? {
-            (begin, "") => (begin == key).then_some(("", *slot)),
-            (begin, rest) => Some((rest.strip_prefix('.').filter(|_| begin == key)?, *slot)),
-        };
-        Ok(self.names.iter().filter_map(left).collect())
-    }
-}
-
 /// Returns the texts of a list, between commas, as in a field of a header; the source text of a list with
 /// other values.
-fn list(value: &RawValue) -> Option<Cow<'_, [u8]>> {
-    match serde_json::from_str::<Vec<Cow<'_, str>>>(value.get()) {
-        Ok(texts) => Some(Cow::Owned(texts.join(", ").into_bytes())),
-        Err(_) => Some(Cow::Borrowed(value.get().as_bytes())),
+fn list(value: &str) -> Cow<'_, [u8]> {
+    match serde_json::from_str::<Vec<Cow<'_, str>>>(value) {
+        Ok(texts) => Cow::Owned(texts.join(", ").into_bytes()),
+        Err(_) => Cow::Borrowed(value.as_bytes()),
     }
 }
 

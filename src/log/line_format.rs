@@ -1,7 +1,10 @@
 //! Lines with text between their fields, such as those of nginx and Apache.
 
+use std::collections::BTreeMap;
+
 use memchr::{memchr, memchr_iter, memchr2};
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
+use smallvec::SmallVec;
 
 use crate::log::fault::LineFault;
 use crate::log::record::Record;
@@ -16,9 +19,12 @@ pub struct LineField {
     pub before: String,
     /// The values that the field may have.
     pub kind: FieldKind,
-    /// The slots that the field fills.
-    pub slots: Vec<usize>,
+    /// The names that select the field. Of two fields with one name, the first is meant.
+    pub names: Vec<String>,
 }
+
+/// The text of each field of a line.
+type Texts<'a> = SmallVec<[&'a [u8]; 16]>;
 
 /// The values that a field may have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -37,6 +43,8 @@ pub struct LineFormat {
     fields: Vec<LineField>,
     tail: String,
     is_open: bool,
+    /// The indexes of the selected fields, each with its slot.
+    slots: Vec<(usize, usize)>,
     /// For lines with fields that contain the text after them: clients send quotes, and users have
     /// blanks in their names. It has a group for each field.
     lenient: Option<(Regex, CaptureLocations)>,
@@ -44,7 +52,7 @@ pub struct LineFormat {
 
 impl LineFormat {
     /// Creates a format of these fields, and the text after the last one. The lines of an open format
-    /// may continue after a blank.
+    /// may continue after a blank. `slots` are the names of the selected fields, each with its slot.
     ///
     /// # Errors
     /// The text between the fields is too long.
@@ -52,8 +60,11 @@ impl LineFormat {
         fields: Vec<LineField>,
         tail: String,
         is_open: bool,
+        slots: &[(String, usize)],
     ) -> Result<LineFormat, regex::Error> {
-        let mut format = LineFormat { fields, tail, is_open, lenient: None };
+        let index = |name| fields.iter().position(|field| field.names.contains(name));
+        let slots = slots.iter().filter_map(|(name, slot)| Some((index(name)?, *slot))).collect();
+        let mut format = LineFormat { fields, tail, is_open, slots, lenient: None };
         if format.fields.iter().all(|field| field.kind != FieldKind::Cell) {
             let regex = RegexBuilder::new(&format.lenient_pattern()).unicode(false).build()?;
             let groups = regex.capture_locations();
@@ -89,22 +100,40 @@ impl LineFormat {
         line: &'a [u8],
         record: &mut Record<'a>,
     ) -> Result<(), LineFault> {
-        if self.scan(line, record).is_some() {
-            return Ok(());
-        }
-        *record = Record::default();
-        let (regex, groups) = self.lenient.as_mut().ok_or(LineFault::Format)?;
-        regex.captures_read(groups, line).ok_or(LineFault::Format)?;
-        for (index, field) in self.fields.iter().enumerate() {
-            let text = groups.get(index + 1).map_or(&[][..], |(start, end)| &line[start..end]);
-            field.slots.iter().for_each(|&slot| record.fill(slot, text));
+        let texts = self.split(line).ok_or(LineFault::Format)?;
+        for &(index, slot) in &self.slots {
+            record.fill(slot, texts[index]);
         }
         Ok(())
     }
 
-    /// Fills the record if no field contains the text after it. A blank between fields may be a run of
+    /// Returns the values of all fields by their names.
+    pub(super) fn fields(&mut self, line: &[u8]) -> Option<BTreeMap<String, String>> {
+        let texts = self.split(line)?;
+        let mut found = BTreeMap::new();
+        for (field, text) in self.fields.iter().zip(texts) {
+            for name in &field.names {
+                let text = String::from_utf8_lossy(text);
+                found.entry(name.clone()).or_insert_with(|| text.into_owned());
+            }
+        }
+        Some(found)
+    }
+
+    fn split<'a>(&mut self, line: &'a [u8]) -> Option<Texts<'a>> {
+        if let Some(texts) = self.scan(line) {
+            return Some(texts);
+        }
+        let (regex, groups) = self.lenient.as_mut()?;
+        regex.captures_read(groups, line)?;
+        let text = |index| groups.get(index).map_or(&[][..], |(start, end)| &line[start..end]);
+        Some((1..=self.fields.len()).map(text).collect())
+    }
+
+    /// Splits a line in which no field contains the text after it. A blank between fields may be a run of
     /// blanks, as in columns of equal width: servers write empty fields as `-`.
-    fn scan<'a>(&self, line: &'a [u8], record: &mut Record<'a>) -> Option<()> {
+    fn scan<'a>(&self, line: &'a [u8]) -> Option<Texts<'a>> {
+        let mut texts = Texts::new();
         let mut rest = line;
         for (index, field) in self.fields.iter().enumerate() {
             rest = strip(rest, &field.before)?;
@@ -120,7 +149,7 @@ impl LineFormat {
                     [first, ..] => until(rest, memchr(*first, rest)),
                 },
             };
-            field.slots.iter().for_each(|&slot| record.fill(slot, text));
+            texts.push(text);
             rest = &rest[end..];
         }
         rest = strip(rest, &self.tail)?;
@@ -130,7 +159,7 @@ impl LineFormat {
         } else {
             rest.iter().all(|&byte| byte == b' ')
         };
-        is_end.then_some(())
+        is_end.then_some(texts)
     }
 }
 

@@ -1,15 +1,15 @@
 //! Parser of blocks of a log, on several threads.
 
+use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::thread;
 
 use memchr::{memchr, memrchr};
 
 use crate::log::MAX_LINE;
-use crate::log::fault::LineFault;
 use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
-use crate::log::skipped::{Example, ParsedEvents};
+use crate::log::skipped::{EXAMPLES, Example, ParsedEvents};
 use crate::log::worker::{FILTERED, Worker};
 use crate::simulate::Ids;
 
@@ -17,8 +17,6 @@ use crate::simulate::Ids;
 const MIN_SHARE: usize = 256 << 10;
 /// The maximum number of threads. More would only wait for memory.
 const MAX_THREADS: usize = 4;
-/// The number of bytes that are kept of an overlong line.
-const KEPT: usize = 256;
 
 /// Parser of the text of one log.
 ///
@@ -33,7 +31,6 @@ pub struct Parser {
     events: ParsedEvents,
     /// The incomplete last line of the blocks so far.
     carry: Vec<u8>,
-    is_overlong: bool,
     latest: i64,
 }
 
@@ -50,35 +47,34 @@ impl Parser {
             ids: Ids::default(),
             events: ParsedEvents::default(),
             carry: Vec::new(),
-            is_overlong: false,
             latest: 0,
         }
     }
 
-    /// Parses one more block.
-    pub fn feed(&mut self, block: &[u8]) {
-        if block.is_empty() {
-            return;
+    /// Parses one more block. Returns the number of events that were not taken yet.
+    pub fn feed(&mut self, block: &[u8]) -> usize {
+        let (mut lines, rest) = block.split_at(memrchr(b'\n', block).map_or(0, |last| last + 1));
+        if !self.carry.is_empty()
+            && let Some(first) = memchr(b'\n', lines)
+        {
+            self.keep(&lines[..first]);
+            self.finish();
+            lines = &lines[first + 1..];
         }
-        let Some(last) = memrchr(b'\n', block) else { return self.keep(block) };
-        let (lines, rest) = block.split_at(last + 1);
-        let lines = if self.carry.is_empty() && !self.is_overlong {
-            lines
-        } else {
-            let first = memchr(b'\n', lines).map_or(lines.len(), |end| end + 1);
-            self.keep(&lines[..first - 1]);
-            self.end_carry();
-            &lines[first..]
-        };
         self.read(lines);
         self.keep(rest);
+        self.events.times.len()
     }
 
     /// Ends the log, whose last line needs no line end.
     pub fn finish(&mut self) {
-        if !self.carry.is_empty() || self.is_overlong {
-            self.end_carry();
+        let mut carry = std::mem::take(&mut self.carry);
+        if !carry.is_empty() {
+            carry.push(b'\n');
+            self.read(&carry);
         }
+        carry.clear();
+        self.carry = carry;
     }
 
     /// Returns the events since the previous call.
@@ -87,16 +83,9 @@ impl Parser {
         std::mem::replace(&mut self.events, ParsedEvents { lines_read, ..ParsedEvents::default() })
     }
 
-    /// Returns the number of events that were not taken yet.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.events.times.len()
-    }
-
-    /// Returns whether all events were taken.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.events.times.is_empty()
+    /// Returns the values of all fields of a line by their names; `None` if it does not have the format.
+    pub fn fields(&mut self, line: &str) -> Option<BTreeMap<String, String>> {
+        self.format.fields(line)
     }
 
     /// Iterates over the ids from number `first` on.
@@ -104,32 +93,10 @@ impl Parser {
         texts(&self.ids, first)
     }
 
-    /// Keeps the beginning of an incomplete line, up to the maximum length of a line.
+    /// Keeps the beginning of an incomplete line, up to one byte more than a line may have.
     fn keep(&mut self, part: &[u8]) {
-        if self.is_overlong {
-            return;
-        }
         let room = MAX_LINE + 1 - self.carry.len();
         self.carry.extend_from_slice(&part[..part.len().min(room)]);
-        if self.carry.len() > MAX_LINE {
-            self.is_overlong = true;
-            self.carry.truncate(KEPT);
-        }
-    }
-
-    fn end_carry(&mut self) {
-        let mut carry = std::mem::take(&mut self.carry);
-        if std::mem::take(&mut self.is_overlong) {
-            self.events.lines_read += 1;
-            let line = self.events.lines_read;
-            self.events.skip(line, &carry, &LineFault::TooLong { max: MAX_LINE });
-        } else {
-            // With a line end, so that an empty line counts too.
-            carry.push(b'\n');
-            self.read(&carry);
-        }
-        carry.clear();
-        self.carry = carry;
     }
 
     /// Parses complete lines on as many threads as are worthwhile.
@@ -168,47 +135,34 @@ impl Parser {
             let number = ids.number(canonical_id(text, options).as_bytes());
             worker.codes.push(number.unwrap_or(u32::MAX));
         }
-        let found = &worker.events;
-        let before = events.lines_read;
-        let mut late = Vec::new();
+        let found = std::mem::take(&mut worker.events);
         let window = options.window.unwrap_or(i64::MAX);
         events.times.reserve(found.times.len());
         events.codes.reserve(found.times.len());
         for (at, (&time, &code)) in found.times.iter().zip(&found.codes).enumerate() {
             *latest = time.max(*latest);
-            let earlier = *latest - time;
-            if earlier > window {
+            if *latest - time > window {
                 events.late += 1;
-                let (line, fault) = (before + worker.lines[at], LineFault::Late { earlier });
-                late.push(Example { line, reason: fault.to_string(), text: String::new() });
-                late.truncate(5);
-                continue;
-            }
-            if code == FILTERED {
+            } else if code == FILTERED {
                 events.filtered += 1;
-                continue;
+            } else {
+                events.times.push(time);
+                events.codes.push(worker.codes[code as usize]);
+                events.costs.extend(found.costs.get(at));
+                events.durations.extend(found.durations.get(at));
             }
-            events.times.push(time);
-            events.codes.push(worker.codes[code as usize]);
-            if options.has_cost {
-                events.costs.push(found.costs[at]);
-            }
-            events.durations.extend(found.durations.get(at));
         }
-        let skipped = found.examples.iter();
-        let mut examples: Vec<Example> = skipped
-            .map(|example| Example { line: before + example.line, ..example.clone() })
-            .chain(late)
-            .collect();
-        examples.sort_by_key(|example| example.line);
-        for example in examples {
-            events.keep(example);
-        }
+        let before = events.lines_read;
+        let room = EXAMPLES - events.examples.len();
+        let examples = found.examples.into_iter().take(room);
+        events
+            .examples
+            .extend(examples.map(|example| Example { line: before + example.line, ..example }));
         events.lines_read += found.lines_read;
         events.skipped += found.skipped;
         events.without_id += found.without_id;
         if events.other_directive.is_none() {
-            events.other_directive.clone_from(&found.other_directive);
+            events.other_directive = found.other_directive;
         }
     }
 }

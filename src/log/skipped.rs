@@ -3,9 +3,9 @@
 use crate::log::fault::LineFault;
 
 /// The number of skipped lines that are kept as examples.
-const EXAMPLES: usize = 5;
+pub(super) const EXAMPLES: usize = 5;
 /// The number of bytes of a line that an example shows.
-pub(super) const SHOWN: usize = 200;
+const SHOWN: usize = 200;
 
 /// Events as columns, and counts of skipped lines.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -28,7 +28,7 @@ pub struct ParsedEvents {
     pub late: u64,
     /// The number of valid lines that do not meet the conditions.
     pub filtered: u64,
-    /// The first lines that cannot be parsed or are late.
+    /// The first lines that cannot be parsed.
     pub examples: Vec<Example>,
     /// The first directive that names other fields than the options.
     pub other_directive: Option<String>,
@@ -58,30 +58,5 @@ impl ParsedEvents {
             }
             self.examples.push(Example { line, reason: fault.to_string(), text });
         }
-    }
-
-    /// Keeps the first directive that names other fields.
-    pub(super) fn add_directive(&mut self, line: &[u8]) {
-        self.other_directive
-            .get_or_insert_with(|| String::from_utf8_lossy(line.trim_ascii_end()).into_owned());
-    }
-
-    /// Keeps an example if there are too few.
-    pub(super) fn keep(&mut self, example: Example) {
-        if self.examples.len() < EXAMPLES {
-            self.examples.push(example);
-        }
-    }
-
-    /// Clears the columns and counts, and keeps the allocated memory.
-    pub(super) fn clear(&mut self) {
-        self.times.clear();
-        self.codes.clear();
-        self.costs.clear();
-        self.durations.clear();
-        self.examples.clear();
-        (self.lines_read, self.skipped, self.without_id, self.late) = (0, 0, 0, 0);
-        self.filtered = 0;
-        self.other_directive = None;
     }
 }

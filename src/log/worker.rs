@@ -3,13 +3,15 @@
 use std::borrow::Cow;
 use std::mem;
 
-use memchr::memchr_iter;
+use memchr::{memchr, memchr_iter};
+use serde::Deserialize;
 
 use crate::log::MAX_LINE;
 use crate::log::duration::duration;
 use crate::log::fault::LineFault;
 use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
+use crate::log::json;
 use crate::log::record::{COST, DURATION, ID, Record, TIME};
 use crate::log::skipped::ParsedEvents;
 use crate::log::time::timestamp;
@@ -28,8 +30,6 @@ pub(super) const FILTERED: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     pub events: ParsedEvents,
-    /// The line of each event, from 1.
-    pub lines: Vec<u64>,
     pub ids: Ids,
     /// The number of each id in the main parser.
     pub codes: Vec<u32>,
@@ -41,23 +41,16 @@ pub(super) struct Worker {
 impl Worker {
     /// Parses complete lines, each with its line end.
     pub fn read(&mut self, lines: &[u8], format: &Format, options: &ParseOptions) {
-        self.begin();
+        if self.ids.len() > MAX_REMEMBERED {
+            self.ids.clear();
+            self.codes.clear();
+        }
         // Cloned, because threads that share a regular expression contend for its cache.
         let mut format = format.clone();
         let mut start = 0;
         for end in memchr_iter(b'\n', lines) {
             self.line(&lines[start..end], &mut format, options);
             start = end + 1;
-        }
-    }
-
-    /// Clears the events of the previous block, and the ids if there are too many.
-    pub fn begin(&mut self) {
-        self.events.clear();
-        self.lines.clear();
-        if self.ids.len() > MAX_REMEMBERED {
-            self.ids.clear();
-            self.codes.clear();
         }
     }
 
@@ -78,15 +71,17 @@ impl Worker {
             && bare.starts_with(b"#")
         {
             if bare.starts_with(b"#Fields:") && bare.trim_ascii_end() != directive {
-                self.events.add_directive(bare);
+                let found = &mut self.events.other_directive;
+                found.get_or_insert_with(|| String::from_utf8_lossy(bare.trim_ascii_end()).into());
             }
             return;
         }
-        let outcome = options.envelope.open(bare).and_then(|inner| {
+        let outcome = unwrapped(bare, options).and_then(|inner| {
+            let line = after_words(&inner, options.prefix_words);
             let mut record = Record::default();
             match format {
-                Format::LineFormat(line_format) => line_format.read(&inner, &mut record)?,
-                Format::Json(names) => names.read(&inner, &mut record)?,
+                Format::LineFormat(format) => format.read(line, &mut record)?,
+                Format::Json => json::read(line, &options.slots, &mut record)?,
             }
             self.record(record, options)
         });
@@ -108,14 +103,17 @@ impl Worker {
         for &(slot, part) in &options.parts {
             record.keep_part(slot, part);
         }
-        let time = match &record.slots[TIME] {
+        let mut time = match &record.slots[TIME] {
             Some(text) => self.time(text, options)?,
-            None => return Err(LineFault::Missing { field: "time".to_owned() }),
+            None => return Err(LineFault::Missing { field: "time" }),
         };
         let cost = if options.has_cost { cost(record.slots[COST].as_deref())? } else { 0 };
         let taken = record.slots[DURATION].as_deref().unwrap_or_default();
         let duration = options.duration_unit.map(|unit| duration(taken, unit)).transpose()?;
-        let code = if meets_conditions(&record, options) {
+        if options.ended {
+            time = (time - duration.unwrap_or_default()).max(0);
+        }
+        let code = if options.times.contains(&time) && meets_conditions(&record, options) {
             let Some(code) = self.code(&record, options)? else {
                 self.events.without_id += 1;
                 return Ok(());
@@ -126,7 +124,6 @@ impl Worker {
         };
         self.events.times.push(time);
         self.events.codes.push(code);
-        self.lines.push(self.events.lines_read);
         if options.has_cost {
             self.events.costs.push(cost);
         }
@@ -193,7 +190,7 @@ impl Worker {
             && self.ids.find(id.as_bytes()).is_none()
         {
             let client = record.slots[ID + index].as_deref().unwrap_or(b"-");
-            if is_present(client) && !id::is_client(&record.text(client)) {
+            if is_present(client) && id::address(&record.text(client)).is_none() {
                 return Err(LineFault::Client { found: client.to_vec() });
             }
         }
@@ -201,9 +198,35 @@ impl Worker {
     }
 }
 
+#[derive(Deserialize)]
+struct Wrapped<'a> {
+    #[serde(borrow)]
+    log: Cow<'a, str>,
+}
+
+/// Returns a line without the object that contains it.
+fn unwrapped<'a>(line: &'a [u8], options: &ParseOptions) -> Result<Cow<'a, [u8]>, LineFault> {
+    if !options.is_json_wrapped {
+        return Ok(Cow::Borrowed(line));
+    }
+    let found: Wrapped<'_> =
+        serde_json::from_slice(line).map_err(|error| LineFault::json(&error))?;
+    Ok(Cow::Owned(found.log.trim_end_matches(['\n', '\r']).as_bytes().to_vec()))
+}
+
+/// Returns the rest of a line after a number of words.
+fn after_words(mut line: &[u8], words: usize) -> &[u8] {
+    for _ in 0..words {
+        let end = memchr(b' ', line).unwrap_or(line.len());
+        let blanks = line[end..].iter().take_while(|&&byte| byte == b' ').count();
+        line = &line[end + blanks..];
+    }
+    line
+}
+
 fn meets_conditions(record: &Record<'_>, options: &ParseOptions) -> bool {
     options.conditions.iter().all(|condition| {
-        let field = record.slots[ID + options.id_fields + condition.field].as_deref();
+        let field = record.slots[condition.slot].as_deref();
         let value = record.text(field.unwrap_or(b"-"));
         condition.holds(&id::canonical(&value, options.ipv6_prefix))
     })
@@ -215,7 +238,7 @@ fn is_present(bytes: &[u8]) -> bool {
 
 /// Parses a cost, which is an integer. `-` is 0, which servers write for no bytes.
 fn cost(text: Option<&[u8]>) -> Result<i64, LineFault> {
-    let missing = LineFault::Missing { field: "cost".to_owned() };
+    let missing = LineFault::Missing { field: "cost" };
     let text = text.filter(|text| !text.is_empty()).ok_or(missing)?;
     if text == b"-" {
         return Ok(0);

@@ -342,8 +342,8 @@ def test_a_prefix_is_left_out(log: Any, prefix: str, agent: str) -> None:
     ("name", "prefix", "found"),
     [
         ("haproxy.log", "Feb  6 12:14:14 localhost haproxy[14389]:", "haproxy, after 5 words"),
-        ("envoy.jsonl", "2026-11-21T06:25:17.49303+01:00 stdout F", "jsonl, after 3 words"),
-        ("envoy.jsonl", "envoy |", "jsonl, after 2 words"),
+        ("envoy.jsonl", "2026-11-21T06:25:17.49303+01:00 stdout F", "jsonl"),
+        ("envoy.jsonl", "envoy |", "jsonl"),
     ],
 )
 def test_a_prefix_is_left_out_before_other_formats(

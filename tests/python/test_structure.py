@@ -53,7 +53,7 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.Simulator: lambda: _core.Simulator(LIMITS),
     _core.SystemClock: penstock.SystemClock,
     _core.Waiter: lambda: _core.waiter(LIMITER.limit("Orders"), "a", 1, None, int),
-    _core.LogParser: lambda: _core.LogParser.of_objects([], Options()),
+    _core.LogParser: lambda: _core.LogParser.of_objects(Options()),
 }
 
 IMPORT = """

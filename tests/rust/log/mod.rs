@@ -8,18 +8,22 @@ mod times;
 use std::num::NonZero;
 
 use penstock::log::{
-    Envelope, FieldKind, FieldNames, Format, LineField, LineFormat, ParseOptions, ParsedEvents,
-    Parser, RequestPart, TimeZone,
+    FieldKind, Format, LineField, LineFormat, ParseOptions, ParsedEvents, Parser, RequestPart,
+    TimeZone,
 };
 
-/// Returns the default options of the tests: no cost, one id field, UTC.
+/// Returns the default options of the tests: no cost, one id field, UTC; in objects `ts` and `who`.
 fn options() -> ParseOptions {
     ParseOptions {
         duration_unit: None,
         has_cost: false,
         id_fields: 1,
         zone: TimeZone::UTC,
-        envelope: Envelope::default(),
+        ended: false,
+        times: 0..i64::MAX,
+        is_json_wrapped: false,
+        prefix_words: 0,
+        slots: slots(&["ts", "who"]),
         window: None,
         ipv6_prefix: 64,
         client: None,
@@ -43,23 +47,27 @@ fn combined(id: &str) -> Format {
         (" \"", "referer"),
         ("\" \"", "user_agent"),
     ];
-    let slots = [("time", 0), ("bytes", 1), (id, 2)];
+    let slots = [("time", 0), ("bytes", 1), (id, 2)].map(|(name, slot)| (name.to_owned(), slot));
     let fields = fields.map(|(before, name)| LineField {
         before: before.to_owned(),
         kind: match name {
             "status" | "bytes" => FieldKind::Number,
             _ => FieldKind::Text,
         },
-        slots: slots.iter().filter(|(field, _)| *field == name).map(|&(_, slot)| slot).collect(),
+        names: vec![name.to_owned()],
     });
-    let format = LineFormat::new(fields.to_vec(), "\"".to_owned(), true);
+    let format = LineFormat::new(fields.to_vec(), "\"".to_owned(), true, &slots);
     Format::LineFormat(format.expect("a valid format"))
 }
 
-fn names(names: &[&str]) -> Format {
-    let slots = [0, 2, 3, 1];
-    let wanted = names.iter().zip(slots).map(|(&name, slot)| (name.to_owned(), slot));
-    Format::Json(FieldNames { wanted: wanted.collect() })
+/// Returns the slots of a time, one or two fields of an id, and a cost.
+fn slots(names: &[&str]) -> Vec<(String, usize)> {
+    names.iter().zip([0, 2, 3, 1]).map(|(&name, slot)| (name.to_owned(), slot)).collect()
+}
+
+/// Parses a text of JSON objects, whose fields have these names.
+fn read_objects(names: &[&str], options: ParseOptions, text: &[u8]) -> (ParsedEvents, Vec<String>) {
+    read(Format::Json, ParseOptions { slots: slots(names), ..options }, text)
 }
 
 /// Parses a text with one thread. Returns the events, and the ids in order of their numbers.

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections import Counter
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock._core import LogParser
 from penstock._display import pluralize
 from penstock.simulate.log.formats import FORMATS, RECIPES, Field, LineFormat, line_format
+from penstock.simulate.log.options import Options
 from penstock.simulate.log.report import LogError, SkippedLine
-from penstock.simulate.log.selection import Head, is_address
+from penstock.simulate.log.selection import Head
 from penstock.simulate.log.source import HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from penstock.simulate.log.options import Options
     from penstock.simulate.log.selection import FieldSelection
 
 
@@ -27,8 +24,11 @@ if TYPE_CHECKING:
 _LINES: Final = 500
 _MAX_LINE: Final = 8192
 _EXAMPLES: Final = 3
+# What a logger, syslog or a container writes before a line.
 _MAX_PREFIX: Final = 8
 _SERVER_TIME: Final = re.compile(r"\[\d\d?/[^\]/]+/\d{4}:\d\d:\d\d:\d\d")
+# Digits and dots alone are a damaged address.
+_HOST: Final = re.compile(r"(?![\d.]+$)[\w.-]+|unix:")
 # The fields of Docker's json-file.
 _DOCKER: Final = {"attrs", "log", "stream", "time"}
 _W3C: Final = "#Fields:"
@@ -41,13 +41,11 @@ class Detected(NamedTuple):
 
     Attributes:
         name: The name of the format, with what is before its lines.
-        format: The name of the format alone.
         fields: The field that is used for each option.
         make: Makes a new parser.
     """
 
     name: str
-    format: str
     fields: dict[str, str]
     make: Callable[[], LogParser]
 
@@ -59,27 +57,21 @@ class _Shape(NamedTuple):
         name: The name of the format.
         known: The fields.
         rows: The values of the first lines that have the format, by field.
-        parser: Makes a parser of some fields, each with its slot.
+        parser: Makes a parser.
         words: The number of words before each of these lines.
         directive: The directive that names the fields of a W3C log.
     """
 
     name: str
-    known: list[str]
+    known: Sequence[str]
     rows: list[dict[str, str]]
-    parser: Callable[[list[tuple[str, int]], Options], LogParser]
+    parser: Callable[[Options], LogParser]
     words: Sequence[int] = ()
-    directive: str | None = None
+    directive: bytes | None = None
 
 
 def detect_format(
-    format_name: str,
-    head: bytes,
-    name: str,
-    wanted: FieldSelection,
-    options: Options,
-    *,
-    likely: str = "",
+    format_name: str, head: bytes, name: str, wanted: FieldSelection, options: Options
 ) -> Detected:
     """Find out how to parse a log; `"auto"` detects the format from its beginning.
 
@@ -89,7 +81,6 @@ def detect_format(
         name: The name of the log for messages.
         wanted: The fields to read.
         options: The other options of the core's parser.
-        likely: A format that is tried first, such as that of another file.
 
     Raises:
         LogError: The format or a field does not exist, or the format is not known.
@@ -99,14 +90,14 @@ def detect_format(
     if format_name == "auto":
         _check_text(lines, head, name)
         inner = _unwrapped(lines)
-        shape = _auto(inner or lines, name, likely)
+        shape = _auto(inner or lines, name)
     elif format_name in _SHAPES:
         detected = _SHAPES[format_name](lines)
         if detected is None:
             raise _error(f"{name} does not begin as a log in the format {format_name}", lines, name)
         shape = detected
     else:
-        shape = _lines_of(line_format(format_name), lines)
+        shape = _server(line_format(format_name), lines)
     words = Counter(shape.words)
     if len(words) > 1:
         raise _error(
@@ -117,43 +108,32 @@ def detect_format(
         )
     prefix = max(words, default=0)
     for line in inner or lines:
-        if prefix and is_address(last := line.split()[:prefix][-1]):
+        if prefix and LogParser.address(last := line.split()[:prefix][-1]):
             raise _error(
                 f"{name} has an address before the client, {last}, which may be the client itself; "
                 "pass format= with the names of both fields, and id= or trusted_proxies=",
                 lines,
                 name,
             )
-    known = list(dict.fromkeys(shape.known))
     where = name if format_name == "auto" or format_name in _SHAPES else f"the format {shape.name}"
     options = options._replace(
-        prefix_words=prefix,
-        is_json_wrapped=inner is not None,
-        directive=None if shape.directive is None else shape.directive.encode(),
+        prefix_words=prefix, is_json_wrapped=inner is not None, directive=shape.directive
     )
-    slots, used, options = Head(where, known, shape.rows).select(wanted, options)
+    options, used = Head(where, shape.known, shape.rows).select(wanted, options)
     after = f", after {pluralize(prefix, 'word')}" if prefix else ""
     return Detected(
         f"{shape.name}{after}{', in json-file' if inner is not None else ''}",
-        shape.name,
         used,
-        lambda: shape.parser(slots, options),
+        lambda: shape.parser(options),
     )
 
 
-def _auto(lines: list[str], name: str, likely: str) -> _Shape:
+def _auto(lines: list[str], name: str) -> _Shape:
     if (shape := _w3c(lines)) is not None:
         return shape
-    if (shape := _json(lines)) is not None and _size(shape) * 2 > len(lines):
-        return shape
-    best: _Shape | None = None
-    for layout in sorted(FORMATS.values(), key=lambda layout: layout.name != likely):
-        shape = _lines_of(layout, lines)
-        if _size(shape) * 2 > len(lines) and (best is None or _size(shape) > _size(best)):
-            best = shape
-        if _size(shape) == len(lines):
-            break
-    if best is not None:
+    shapes = [_json(lines), *(_server(layout, lines) for layout in FORMATS.values())]
+    best = max((shape for shape in shapes if shape is not None), key=lambda shape: len(shape.rows))
+    if len(best.rows) * 2 > len(lines):
         return best
     if any(map(_SERVER_TIME.search, lines)):
         raise _error(
@@ -169,10 +149,6 @@ def _auto(lines: list[str], name: str, likely: str) -> _Shape:
         lines,
         name,
     )
-
-
-def _size(shape: _Shape) -> int:
-    return len(shape.rows)
 
 
 def _error(message: str, lines: Sequence[str], name: str) -> LogError:
@@ -205,29 +181,51 @@ def _check_text(lines: list[str], head: bytes, name: str) -> None:
 
 def _unwrapped(lines: list[str]) -> list[str] | None:
     """Return the lines inside of Docker's json-file; None if it is another log."""
-    rows = [_object(line) for line in lines]
+    parser = LogParser.of_objects(Options())
+    rows = [parser.fields(line) or {} for line in lines]
     inner = [
         row["log"].rstrip("\r\n")
         for row in rows
-        if isinstance(row.get("log"), str) and row.keys() <= _DOCKER
+        if "log" in row and {name.partition(".")[0] for name in row} <= _DOCKER
     ]
     return inner if len(inner) * 2 > len(lines) else None
 
 
-def _object(line: str) -> dict[str, Any]:
-    """Return the JSON object in a line; an empty one if there is none."""
-    with suppress(ValueError, RecursionError):
-        value = json.loads(line)
-        if isinstance(value, dict):
-            return value
-    return {}
-
-
-def _lines_of(layout: LineFormat, lines: list[str]) -> _Shape:
+def _server(layout: LineFormat, lines: list[str]) -> _Shape:
     """Return the shape of the lines that have a format of a server."""
-    matches = layout.match(lines)
-    rows, words = [row for _, row in matches], [words for words, _ in matches]
+    parser = layout.parser(Options())
+    split = _after_prefix if layout.name in FORMATS else _whole
+    found = [both for line in lines if (both := split(parser, line)) is not None]
+    rows, words = [row for _, row in found], [words for words, _ in found]
     return _Shape(layout.name, layout.known, rows, layout.parser, words)
+
+
+def _whole(parser: LogParser, line: str) -> tuple[int, dict[str, str]] | None:
+    row = parser.fields(line)
+    return None if row is None else (0, row)
+
+
+def _after_prefix(parser: LogParser, line: str) -> tuple[int, dict[str, str]] | None:
+    """Return the number of words before the address, and the values of the fields.
+
+    A host name is no address, so that lines with one have no prefix. With blanks in the name of the
+    user, the words before it may be a prefix.
+    """
+    words = line.split(maxsplit=_MAX_PREFIX + 1)[: _MAX_PREFIX + 1]
+    starts = [
+        start
+        for start in range(1, len(words))
+        if LogParser.address(words[start]) and not words[start - 1].endswith(",")
+    ]
+    for start in (*reversed(starts), 0):
+        row = parser.fields(line.split(maxsplit=start)[-1])
+        if row is None:
+            continue
+        client = row.get("address") or row.get("remote_addr", "")
+        user = row.get("user") or row.get("remote_user", "")
+        if LogParser.address(client) or (not start and " " not in user and _HOST.fullmatch(client)):
+            return start, row
+    return None
 
 
 def _w3c(lines: list[str]) -> _Shape | None:
@@ -235,41 +233,22 @@ def _w3c(lines: list[str]) -> _Shape | None:
     directive = next((line for line in lines if line.startswith(_W3C)), None)
     if directive is None:
         return None
-    columns = directive.split()[1:]
     events = [line for line in lines if not line.startswith("#")]
     delimiter = "\t" if any("\t" in line for line in events) else " "
-    split = (row for line in events for row in csv.reader([line], delimiter=delimiter))
-    # Blanks may come in runs.
-    rows = ([cell for cell in row if cell] for row in split)
     cells = [
-        Field(delimiter if index else "", (column,), "cell") for index, column in enumerate(columns)
+        Field(delimiter if index else "", (column,), "cell")
+        for index, column in enumerate(directive.split()[1:])
     ]
     layout = LineFormat("w3c", tuple(cells))
-    named = [dict(zip(columns, row, strict=False)) for row in rows]
-    return _Shape("w3c", columns, named, layout.parser, directive=directive.strip())
+    return _server(layout, events)._replace(directive=directive.strip().encode())
 
 
 def _json(lines: list[str]) -> _Shape | None:
     """Return the shape of JSON objects, which may have words before them."""
-    rows, words = [], []
-    for line in lines:
-        before, brace, after = line.partition("{")
-        if (value := _object(brace + after)) and len(before.split()) <= _MAX_PREFIX:
-            rows.append(dict(_dotted(value)))
-            words.append(len(before.split()))
-    known = [key for row in rows for key in row]
-    return _Shape("jsonl", known, rows, LogParser.of_objects, words) if known else None
-
-
-def _dotted(row: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of all fields but objects; names in objects have dots."""
-    for key, value in row.items():
-        if isinstance(value, list) and all(isinstance(text, str) for text in value):
-            yield before + key, ", ".join(value)
-        elif not isinstance(value, dict):
-            yield before + key, "" if value is None else str(value)
-        elif depth < 8:  # noqa: PLR2004  deep enough
-            yield from _dotted(value, f"{before}{key}.", depth + 1)
+    parser = LogParser.of_objects(Options())
+    rows = [row for line in lines if (row := parser.fields(line))]
+    known = list(dict.fromkeys(key for row in rows for key in row))
+    return _Shape("jsonl", known, rows, LogParser.of_objects) if known else None
 
 
 _SHAPES: Final = {"w3c": _w3c, "jsonl": _json}

@@ -6,7 +6,6 @@ Source: nginx, `log_format` and its variables; Apache, `mod_log_config`.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock._core import LogParser
@@ -15,7 +14,7 @@ from penstock.errors import DOCUMENTATION
 from penstock.simulate.log.report import LogError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from penstock.simulate.log.options import Options
 
@@ -40,9 +39,6 @@ _APACHE: Final = {
     "v": "host",
 }
 _NUMBERS: Final = {"body_bytes_sent", "bytes", "bytes_sent", "port", "status"}
-_ADDRESSES: Final = {"address", "remote_addr"}
-_USERS: Final = {"remote_user", "user"}
-
 _NGINX_FIELD: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _APACHE_FIELD: Final = re.compile(
     r"%(?:!?\d{3}(?:,\d{3})*)?[<>]?(?:\{(?P<detail>[^}]*)\})?[<>]?(?P<letter>\^?[A-Za-z]{1}(?<!\^)|\^\w\w|%)"
@@ -52,26 +48,6 @@ _NGINX_DIRECTIVE: Final = re.compile(
 )
 _APACHE_DIRECTIVE: Final = re.compile(r'\s*LogFormat\s+"((?:[^"\\]|\\.)*)"(?:\s+\S+)?\s*')
 _QUOTED: Final = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
-
-# A mark after a field, which the field does not contain.
-_MARK: Final = re.compile(r'[]"[]')
-# What a logger, syslog or a container writes before a line. Here and below, what was matched is not
-# given back, so that a hostile line takes linear time.
-_PREFIX: Final = r"((?:\S++(?<!,) ++){0,8})"
-_IPV6: Final = (
-    r"(?=[\da-fA-F.]*(?::[\da-fA-F.]++)*::|(?:[\da-fA-F]{1,4}:){6})"
-    r"[\da-fA-F:.]++(?:%\w++)?"
-)
-_ADDRESS: Final = (
-    r"""["'(<]{0,2}(?:[\w.-]{1,64}[=>])?["'(\[]{0,2}"""
-    rf"""(?:\d{{1,3}}(?:\.\d{{1,3}}){{3}}|{_IPV6})\]?(?::\d++)?["')>;]{{0,3}}"""
-)
-# An address, or the list of addresses that proxies send.
-_CLIENT: Final = rf"{_ADDRESS}(?:, *+{_ADDRESS})*+"
-# Digits and dots alone are a damaged address.
-_HOST: Final = r"(?![\d.]++ )[\w.-]++|unix:"
-# What may follow an open format: text with its quotes in pairs, and the quote after a whole line.
-_REST: Final = r"""(?: [^"]*(?:"[^"]*"[^"]*)*)?"?"""
 
 
 class Field(NamedTuple):
@@ -108,70 +84,9 @@ class LineFormat(NamedTuple):
         """The names of the fields that can be selected."""
         return [name for field in self.fields for name in field.names]
 
-    def parser(self, slots: Sequence[tuple[str, int]], options: Options) -> LogParser:
-        """Make the parser of these lines, with the slots of some fields."""
-        lines: list[tuple[str, str, list[int]]] = []
-        used: set[str] = set()
-        for field in self.fields:
-            # Of two fields with one name, the first is meant.
-            names = set(field.names) - used
-            used |= names
-            own = [slot for name, slot in slots if name in names]
-            lines.append((field.before, field.kind, own))
-        return LogParser.of_lines(lines, self.tail, self.is_open, options)
-
-    def match(self, lines: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-        """Return the values of each line that has the format, after its number of prefix words.
-
-        Only formats by name may have a prefix, which ends at the address. A host name is no
-        address, so that lines with one have no prefix.
-        """
-        patterns = [_pattern(self, _CLIENT), _pattern(self, _HOST)]
-        matches = []
-        for line in lines:
-            if match := patterns[0].match(line) or patterns[1].match(line):
-                prefix, *values = match.groups()
-                row: dict[str, str] = {}
-                for field, value in zip(self.fields, values, strict=True):
-                    for name in field.names:
-                        row.setdefault(name, value)
-                matches.append((len(prefix.split()), row))
-        return matches
-
-
-@lru_cache
-def _pattern(layout: LineFormat, client: str) -> re.Pattern[str]:
-    """Return the pattern of a format's lines, with a group for the prefix and for each field.
-
-    It is stricter than the core: quotes in a field must be escaped.
-    """
-    is_named = layout.name in FORMATS
-    pattern = _PREFIX if is_named and client is _CLIENT else "()"
-    for field, after in zip(layout.fields, [*layout.fields[1:], None], strict=True):
-        end = layout.tail if after is None else after.before
-        if field.kind == "number":
-            text = r"\d++|-"
-        elif is_named and field.names[0] in _ADDRESSES:
-            text = client
-        elif field.before.endswith('"') and end.startswith('"'):
-            text = r'(?:[^"\\]|\\.)*+'
-        elif end == " " or (not end and layout.is_open):
-            text = r"\S*+"
-        elif client is _HOST and field.names[0] in _USERS:
-            # With blanks, the words before it may be a prefix.
-            text = r"\S*+"
-        elif mark := _MARK.search(end):
-            text = rf"[^\{mark[0]}]*"
-        elif end and end[0] != " ":
-            text = rf"[^\{end[0]}]*+"
-        else:
-            text = ".*?" if end else ".*"
-        pattern += f"{_literal(field.before)}({text})"
-    return re.compile(f"{pattern}{_literal(layout.tail)}{_REST if layout.is_open else ''} *$")
-
-
-def _literal(text: str) -> str:
-    return re.escape(text).replace(r"\ ", " ++")
+    def parser(self, options: Options) -> LogParser:
+        """Make the parser of these lines."""
+        return LogParser.of_lines(self.fields, self.tail, self.is_open, options)
 
 
 def line_format(text: str) -> LineFormat:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from penstock._core import IPV6_PREFIX
+from penstock._core import IPV6_PREFIX, LogParser
 from penstock._display import pluralize, printable
 from penstock._validation import is_whole
 from penstock._web.address import ClientAddress
@@ -16,24 +16,23 @@ from penstock.errors import ConfigError
 from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE
 from penstock.simulate.log.detect import Detected, detect_format
-from penstock.simulate.log.options import UNITS, Options, parse_zone
+from penstock.simulate.log.options import Options
 from penstock.simulate.log.report import MAX_EXAMPLES, LogError, LogReport, SkippedLine
 from penstock.simulate.log.selection import (
     CLIENT,
     MAX_ID_FIELDS,
+    UNITS,
     FieldSelection,
     is_list,
 )
 from penstock.simulate.log.source import LogPath, Source, find_sources
-from penstock.simulate.log.where import Where
+from penstock.simulate.log.where import parse_where
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
-
-    from penstock._core import LogParser
 
 
 # The code of an id that is missing.
@@ -150,8 +149,6 @@ class _Stream:
         self._codes: NDArray[np.int64] = np.empty(0, np.int64)
         self._pending: list[Chunk] = []
         self._lines = 0
-        # Later events must not be before this time.
-        self._yielded_to = 0
 
     def chunks(self) -> Iterator[Chunk]:
         """Read the file."""
@@ -192,10 +189,6 @@ class _Stream:
             reader.clients,
             np.asarray(durations).view("m8[ns]") if reader.fields.duration is not None else None,
         )
-        if reader.ended and chunk.durations is not None:
-            chunk = chunk._replace(
-                times=np.maximum(chunk.times - chunk.durations.view(np.int64), 0)
-            )
         if len(chunk.times):
             self._pending.append(reader.selected(chunk, self._codes))
         report.lines += lines - self._lines
@@ -214,18 +207,11 @@ class _Stream:
         window, size = self._reader.window, self._reader.chunk_events
         chunk = concat_chunks(self._pending)
         self._pending = []
-        if self._reader.ended and window is not None:
-            # The start of a request that took longer than the window may be before events that
-            # were yielded already.
-            is_late = chunk.times < self._yielded_to
-            self._reader.report.late += int(np.count_nonzero(is_late))
-            chunk = chunk.take(~is_late)
         cut = len(chunk.times)
         if window is not None and cut:
             if np.any(chunk.times[1:] < chunk.times[:-1]):
                 chunk = chunk.take(np.argsort(chunk.times, kind="stable"))
             if not is_last:
-                self._yielded_to = int(chunk.times[-1]) - window
                 cut = int(np.searchsorted(chunk.times, chunk.times[-1] - window, side="right"))
                 self._pending = [chunk.take(slice(cut, None))]
         for first in range(0, cut, size):
@@ -247,18 +233,14 @@ class LogReader:
         fields: FieldSelection,
         options: Options,
         *,
-        where: Where,
         max_bad: float,
         chunk_events: int,
-        ended: bool,
         find_client: ClientAddress | None,
     ) -> None:
         self.fields: Final = fields
         self.window: Final = options.window
-        self.ended: Final = ended
         self.chunk_events: Final = chunk_events
         self._max_bad: Final = max_bad
-        self._where: Final = where
         if len(sources) > 1:
             # The newest of rotated logs may still be empty.
             filled = [source for source in sources if source.head()]
@@ -269,8 +251,7 @@ class LogReader:
         streams: list[_Stream] = []
         for source in sources:
             head = source.head()
-            likely = streams[0].detected.format if streams else ""
-            detected = detect_format(format, head, source.name, fields, options, likely=likely)
+            detected = detect_format(format, head, source.name, fields, options)
             streams.append(_Stream(source, detected, self))
             if self._is_shared:
                 streams[-1].first_ns = _first_time(detected.make(), head)
@@ -296,21 +277,15 @@ class LogReader:
         self._chunks.close()
 
     def selected(self, chunk: Chunk, codes: NDArray[np.int64]) -> Chunk:
-        """Return the events that are wanted, with the codes of `clients`, and count the others."""
-        report = self.report
-        kept = self._where.in_time(chunk.times)
+        """Return the events with an id, with the codes of `clients`, and count the others."""
         if len(codes):
             mapped = codes[chunk.codes]
             has_id = mapped != _WITHOUT_ID
-            report.without_id += int(np.count_nonzero(~has_id))
-            report.filtered += int(np.count_nonzero(has_id & ~kept))
-            kept &= has_id
             chunk = chunk._replace(codes=mapped.astype(np.uint32))
-        else:
-            report.filtered += int(np.count_nonzero(~kept))
-        if not kept.all():
-            chunk = chunk.take(kept)
-        report.events += len(chunk.times)
+            if not has_id.all():
+                self.report.without_id += int(np.count_nonzero(~has_id))
+                chunk = chunk.take(has_id)
+        self.report.events += len(chunk.times)
         constant = self.fields.constant
         if constant is not None:
             chunk = chunk._replace(costs=np.full(len(chunk.times), constant, np.int64))
@@ -453,36 +428,41 @@ def read_log(
         raise LogError(f"duration_unit must be one of {', '.join(UNITS)}, found {duration_unit!r}")
     if ended and duration is None:
         raise LogError("ended= needs duration=, the field of the time that a request took")
-    zone = parse_zone(tz)
+    options = Options(
+        zone=_zone(tz),
+        window=None if window is None else round(window * 1e9),
+        ended=ended,
+        ipv6_prefix=ipv6_prefix,
+    )
+    conditions, options = parse_where(where, options)
     fields = FieldSelection.of(time, id, cost, duration, duration_unit)
-    conditions = Where.parse(where, zone)
-    if len(fields.ids) + len(conditions.fields) > MAX_ID_FIELDS:
+    if len(fields.ids) + len({condition.field for condition in conditions}) > MAX_ID_FIELDS:
         raise LogError(f"id and where must have at most {MAX_ID_FIELDS} fields together")
     find_client = _client_address(fields, trusted_proxies, hops, ipv6_prefix)
-    fields = fields._replace(conditions=conditions.fields, has_forwarded=find_client is not None)
-    options = Options(
-        has_cost=fields.cost is not None,
-        id_fields=len(fields.ids) + fields.has_forwarded,
-        zone=zone,
-        window=None if window is None else round(window * 1e9),
-        ipv6_prefix=ipv6_prefix,
-        conditions=[
-            (conditions.fields.index(field), is_negated, patterns)
-            for field, is_negated, patterns in conditions.conditions
-        ],
-    )
+    fields = fields._replace(conditions=conditions, has_forwarded=find_client is not None)
     sources = find_sources(path)
     return LogReader(
         sources,
         format,
         fields,
         options,
-        where=conditions,
         max_bad=max_bad,
         chunk_events=chunk_events,
-        ended=ended,
         find_client=find_client,
     )
+
+
+def _zone(tz: str | datetime.tzinfo) -> str:
+    """Return the name of a zone, which the core knows; a fixed offset is written as UTC+05:30."""
+    name = str(tz).removeprefix("UTC") or "UTC"
+    try:
+        LogParser.timestamp("0", name)
+    except ValueError as error:
+        raise LogError(
+            f"tz must be 'UTC', an offset such as '+05:30' or a zone such as 'Europe/Berlin', "
+            f"found {tz!r}: {error}"
+        ) from error
+    return name
 
 
 def _client_address(

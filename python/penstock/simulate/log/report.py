@@ -20,7 +20,7 @@ class SkippedLine(NamedTuple):
         file: The file.
         line: The number of the line, from 1.
         reason: Why it was left out.
-        text: The beginning of the line; empty if the line is late.
+        text: The beginning of the line.
     """
 
     file: str
@@ -29,8 +29,7 @@ class SkippedLine(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        text = f": {self.text}" if self.text else ""
-        return printable(f"{self.file}:{self.line:,}: {self.reason}{text}")
+        return printable(f"{self.file}:{self.line:,}: {self.reason}: {self.text}")
 
 
 class LogError(Error, ValueError):
@@ -64,7 +63,7 @@ class LogReport:
         late: Lines that are out of order by more than the window.
         without_id: Lines that parse, but whose id is missing or `-`.
         filtered: Events that do not meet the conditions of `where`.
-        examples: The first lines that do not parse or are late.
+        examples: The first lines that do not parse.
     """
 
     files: tuple[str, ...]

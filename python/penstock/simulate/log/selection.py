@@ -6,20 +6,22 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock._core import canonical_address
+from penstock._core import LogParser
 from penstock._display import printable
 from penstock._validation import did_you_mean, is_whole
-from penstock.simulate.log.options import UNITS
 from penstock.simulate.log.report import LogError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.simulate.log.options import Options
+    from penstock.simulate.log.where import Condition
 
 MAX_ID_FIELDS: Final = 6
 CLIENT: Final = "address"
 """The field of the client's address, or of the proxy's before it."""
+UNITS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+"""The units of durations, in nanoseconds."""
 _FORWARDED_FOR: Final = "forwarded_for"
 # The core's numbers for the parts of an event.
 _TIME: Final = 0
@@ -130,7 +132,7 @@ class FieldSelection(NamedTuple):
         constant: The cost of each event if no field holds it; None is 1.
         duration: The field of the duration; None if it is not read.
         duration_unit: The unit of durations; None to detect it.
-        conditions: The fields of the conditions.
+        conditions: The conditions of which all must hold.
         has_forwarded: Whether the header with the clients of proxies is read.
     """
 
@@ -140,7 +142,7 @@ class FieldSelection(NamedTuple):
     constant: int | None = None
     duration: str | None = None
     duration_unit: str | None = None
-    conditions: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     has_forwarded: bool = False
 
     @classmethod
@@ -200,10 +202,8 @@ class Head(NamedTuple):
     known: Sequence[str]
     rows: Sequence[Mapping[str, str]]
 
-    def select(
-        self, wanted: FieldSelection, options: Options
-    ) -> tuple[list[tuple[str, int]], dict[str, str], Options]:
-        """Return each field to read with its slot, the field for each option, and parser options.
+    def select(self, wanted: FieldSelection, options: Options) -> tuple[Options, dict[str, str]]:
+        """Return the options of the parser, and the field that is used for each option.
 
         Args:
             wanted: What the caller passed.
@@ -212,10 +212,11 @@ class Head(NamedTuple):
         Raises:
             LogError: There is no such field, or it is doubtful which one is the client.
         """
-        client = self._client_field(wanted) if CLIENT in (*wanted.ids, *wanted.conditions) else ""
+        tested = list(dict.fromkeys(condition.field for condition in wanted.conditions))
+        client = self._client_field(wanted) if CLIENT in (*wanted.ids, *tested) else ""
         named = [*(("id", name) for name in wanted.ids)]
         named += [(_FORWARDED_FOR, _FORWARDED_FOR)] * wanted.has_forwarded
-        named += [("where", name) for name in wanted.conditions]
+        named += [("where", name) for name in tested]
         # For each field its option, its slot and the name to show.
         chosen = [("time", field, _TIME, field) for field in self._time_fields(wanted.time)]
         parts: list[tuple[int, str]] = []
@@ -225,10 +226,19 @@ class Head(NamedTuple):
             if name in {"path", "target"} or (name == "method" and field == "request"):
                 parts.append((slot, name))
             chosen.append((option, field, slot, name if field == "request" else field))
-        options = options._replace(parts=parts)
+        first = _ID + len(named) - len(tested)
+        options = options._replace(
+            id_fields=first - _ID,
+            parts=parts,
+            conditions=[
+                (first + tested.index(field), is_negated, patterns)
+                for field, is_negated, patterns in wanted.conditions
+            ],
+        )
         if wanted.cost is not None:
             field = self._resolve("cost", wanted.cost)
             chosen.append(("cost", field, _COST, field))
+            options = options._replace(has_cost=True)
         if wanted.duration is not None:
             fields = self._duration_fields(wanted.duration)
             chosen += [("duration", field, _DURATION, field) for field in fields]
@@ -244,7 +254,7 @@ class Head(NamedTuple):
         used: dict[str, str] = {}
         for option, _, _, shown in chosen:
             used[option] = f"{used[option]}, {shown}" if option in used else shown
-        return [(field, slot) for _, field, slot, _ in chosen], used, options
+        return options._replace(slots=[(field, slot) for _, field, slot, _ in chosen]), used
 
     def _values(self, field: str) -> list[str]:
         return _present(field, self.rows)
@@ -374,17 +384,13 @@ def _shown(value: str) -> str:
 def _differ(row: Mapping[str, str], first: str, second: str) -> bool:
     """Return whether a line has two different clients."""
     one, other = row.get(first, ""), row.get(second, "")
-    return not {one, other} & {"", "-"} and (_address(one) or one) != (_address(other) or other)
-
-
-def _address(text: str) -> str | None:
-    """Return an address in canonical form, and None for another text."""
-    return canonical_address(text.strip(" \"'()<>;"), 128) if text.isascii() else None
+    one, other = (LogParser.address(value) or value for value in (one, other))
+    return not {one, other} & {"", "-"} and one != other
 
 
 def is_address(value: str) -> bool:
     """Return whether a value is an address, or a list that begins with one."""
-    return _address(value.partition(",")[0]) is not None
+    return LogParser.address(value) is not None
 
 
 def is_list(value: str) -> bool:
