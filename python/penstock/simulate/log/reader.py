@@ -75,40 +75,25 @@ class Chunk(NamedTuple):
 
 
 class _Table:
-    """The ids of all files, each once, and which events of a file have which."""
+    """The ids of all files, each once."""
 
-    def __init__(
-        self, fields: FieldSelection, find_client: ClientAddress | None, *, is_shared: bool
-    ) -> None:
+    def __init__(self, fields: FieldSelection, find_client: ClientAddress | None) -> None:
         self._fields = fields
         self._find_client = find_client
-        self.clients: Final[list[str]] = [] if fields.ids else [EVERYONE]
-        # Otherwise the core's numbers are used as they are.
-        self._is_mapped = bool(fields.ids) and (is_shared or find_client is not None)
         self._codes: dict[str, int] = {}
+        self.clients: Final[list[str]] = [] if fields.ids else [EVERYONE]
 
-    def extend(self, codes: NDArray[np.int64], parser: LogParser) -> NDArray[np.int64]:
-        """Add the new ids of a file; return the code of each of its ids, or why it has none.
-
-        Args:
-            codes: What the previous call for this file returned.
-            parser: The parser of the file.
-        """
-        if not self._fields.ids:
-            return codes
-        added = parser.ids(len(codes) if self._is_mapped else len(self.clients))
+    def codes(self, ids: list[str]) -> NDArray[np.int32]:
+        """Add ids of a file; return the code of each, or that it has none."""
+        found: list[str | None] = [*ids]
         if self._find_client is None:
-            _refuse_lists(added)
-        ids: list[str | None] = [*added]
-        if self._find_client is not None:
-            ids = [_with_client(id, self._fields, self._find_client) for id in added]
-        if not self._is_mapped:
-            self.clients.extend(added)
-            return codes
+            _refuse_lists(ids)
+        else:
+            found = [_with_client(id, self._fields, self._find_client) for id in ids]
         known = self._codes
-        new = [_WITHOUT_ID if id is None else known.setdefault(id, len(known)) for id in ids]
+        codes = [_WITHOUT_ID if id is None else known.setdefault(id, len(known)) for id in found]
         self.clients.extend(islice(known, len(self.clients), None))
-        return np.concatenate([codes, np.array(new, np.int64)])
+        return np.array(codes, np.int32)
 
 
 def _with_client(id: str, fields: FieldSelection, find_client: ClientAddress) -> str | None:
@@ -137,41 +122,35 @@ def _refuse_lists(ids: list[str]) -> None:
 
 
 class _Stream:
-    """One file of a log, as an iterator over its chunks, whose events are sorted by time."""
+    """One file of a log.
+
+    Attributes:
+        source: The file.
+        detected: Its format.
+        reached: No later line is earlier than this time by more than the window.
+        chunks: Its events, in the order of the lines.
+    """
 
     def __init__(self, source: Source, detected: Detected, reader: LogReader) -> None:
-        self.source = source
-        self.detected = detected
-        self._parser = detected.make()
-        # The time of its first event, where there are several files.
-        self.first_ns = 0
-        self._reader = reader
-        self._codes: NDArray[np.int64] = np.empty(0, np.int64)
-        self._pending: list[Chunk] = []
+        self.source: Final = source
+        self.detected: Final = detected
+        self.reached = 0
+        self.chunks: Final = self._read()
+        self._parser: Final = detected.make()
+        self._reader: Final = reader
+        self._codes: NDArray[np.int32] = np.empty(0, np.int32)
         self._lines = 0
 
-    def chunks(self) -> Iterator[Chunk]:
-        """Read the file."""
-        parser, reader = self._parser, self._reader
-        min_pending = reader.chunk_events
+    def _read(self) -> Generator[Chunk]:
         for block in self.source.blocks():
-            parsed = parser.feed(block)
-            if parsed == 0 and reader.report.events == 0:
-                self._take_parsed()
-                reader.stop_early()
-            if parsed >= min_pending:
-                self._take_parsed()
-                yield from self._sorted_chunks(is_last=False)
-                # Pending events are sorted again with the next ones; to keep that cheap, at least
-                # as many must come.
-                pending = sum(len(chunk.times) for chunk in self._pending)
-                min_pending = max(reader.chunk_events, pending)
-        parser.finish()
-        self._take_parsed()
-        yield from self._sorted_chunks(is_last=True)
+            parsed = self._parser.feed(block)
+            if parsed == 0 or parsed >= self._reader.chunk_events:
+                yield self._taken()
+        self._parser.finish()
+        yield self._taken()
 
-    def _take_parsed(self) -> None:
-        """Take the parsed events, and update the report."""
+    def _taken(self) -> Chunk:
+        """Take the parsed events that have an id, and update the report."""
         reader, report = self._reader, self._reader.report
         times, codes, costs, durations, counts = self._parser.take()
         lines, skipped, without_id, late, filtered, examples, directive = counts
@@ -181,7 +160,6 @@ class _Stream:
                 "split the file there",
                 file=self.source.name,
             )
-        self._codes = reader.table.extend(self._codes, self._parser)
         chunk = Chunk(
             np.asarray(times),
             np.asarray(codes),
@@ -189,8 +167,19 @@ class _Stream:
             reader.clients,
             np.asarray(durations).view("m8[ns]") if reader.fields.duration is not None else None,
         )
-        if len(chunk.times):
-            self._pending.append(reader.selected(chunk, self._codes))
+        if reader.fields.ids:
+            added = reader.table.codes(self._parser.ids(len(self._codes)))
+            self._codes = np.concatenate([self._codes, added])
+            own = self._codes[chunk.codes]
+            has_id = own != _WITHOUT_ID
+            chunk = chunk._replace(codes=own.view(np.uint32))
+            if not has_id.all():
+                chunk = chunk.take(has_id)
+                without_id += len(own) - len(chunk.times)
+        if reader.fields.constant is not None:
+            constant = np.full(len(chunk.times), reader.fields.constant, np.int64)
+            chunk = chunk._replace(costs=constant)
+        report.events += len(chunk.times)
         report.lines += lines - self._lines
         self._lines = lines
         report.skipped += skipped
@@ -199,23 +188,7 @@ class _Stream:
         report.filtered += filtered
         more = (SkippedLine(self.source.name, *example) for example in examples)
         report.examples = (*report.examples, *more)[:MAX_EXAMPLES]
-
-    def _sorted_chunks(self, *, is_last: bool) -> Iterator[Chunk]:
-        """Yield the events that no later line can precede, sorted by time."""
-        if not self._pending:
-            return
-        window, size = self._reader.window, self._reader.chunk_events
-        chunk = concat_chunks(self._pending)
-        self._pending = []
-        cut = len(chunk.times)
-        if window is not None and cut:
-            if np.any(chunk.times[1:] < chunk.times[:-1]):
-                chunk = chunk.take(np.argsort(chunk.times, kind="stable"))
-            if not is_last:
-                cut = int(np.searchsorted(chunk.times, chunk.times[-1] - window, side="right"))
-                self._pending = [chunk.take(slice(cut, None))]
-        for first in range(0, cut, size):
-            yield chunk.take(slice(first, min(first + size, cut)))
+        return chunk
 
 
 class LogReader:
@@ -243,21 +216,18 @@ class LogReader:
         self._max_bad: Final = max_bad
         if len(sources) > 1:
             # The newest of rotated logs may still be empty.
-            filled = [source for source in sources if source.head()]
-            sources = filled or sources[:1]
-        self._is_shared = len(sources) > 1
-        self.table: Final = _Table(fields, find_client, is_shared=self._is_shared)
+            sources = [source for source in sources if source.head()] or sources[:1]
+        self.table: Final = _Table(fields, find_client)
         self.clients: Final = self.table.clients
         streams: list[_Stream] = []
         for source in sources:
             head = source.head()
             detected = detect_format(format, head, source.name, fields, options)
             streams.append(_Stream(source, detected, self))
-            if self._is_shared:
-                streams[-1].first_ns = _first_time(detected.make(), head)
-        if self._is_shared:
-            # The names of rotated logs are in reverse order.
-            streams.sort(key=lambda stream: stream.first_ns)
+            if len(sources) > 1:
+                streams[-1].reached = _first_time(detected.make(), head)
+        # The names of rotated logs are in reverse order.
+        streams.sort(key=lambda stream: stream.reached)
         self._streams: Final = streams
         self.report: Final = LogReport(
             files=tuple(stream.source.name for stream in streams),
@@ -275,35 +245,42 @@ class LogReader:
     def close(self) -> None:
         """Close the files, if the log was not read to its end."""
         self._chunks.close()
-
-    def selected(self, chunk: Chunk, codes: NDArray[np.int64]) -> Chunk:
-        """Return the events with an id, with the codes of `clients`, and count the others."""
-        if len(codes):
-            mapped = codes[chunk.codes]
-            has_id = mapped != _WITHOUT_ID
-            chunk = chunk._replace(codes=mapped.astype(np.uint32))
-            if not has_id.all():
-                self.report.without_id += int(np.count_nonzero(~has_id))
-                chunk = chunk.take(has_id)
-        self.report.events += len(chunk.times)
-        constant = self.fields.constant
-        if constant is not None:
-            chunk = chunk._replace(costs=np.full(len(chunk.times), constant, np.int64))
-        return chunk
+        for stream in self._streams:
+            stream.chunks.close()
 
     def _read(self) -> Generator[Chunk]:
-        parts = [(stream.first_ns, stream.chunks()) for stream in self._streams]
-        if self.window is None or not self._is_shared:
-            for _, chunks in parts:
-                yield from chunks
-        else:
-            yield from merge_chunks(parts, self.window)
+        """Yield the events of all files, sorted by time."""
+        streams = list(self._streams)
+        pending: list[Chunk] = []
+        while streams:
+            # A file is opened when the others have reached its first event.
+            stream = min(streams, key=lambda stream: stream.reached)
+            chunk = next(stream.chunks, None)
+            if chunk is None:
+                streams.remove(stream)
+            else:
+                pending.append(chunk)
+                self._stop_early()
+                if self.window is not None and len(chunk.times):
+                    stream.reached = max(stream.reached, int(chunk.times.max()))
+            whole = concat_chunks(pending)
+            cut = len(whole.times)
+            if self.window is not None:
+                if np.any(whole.times[1:] < whole.times[:-1]):
+                    whole = whole.take(np.argsort(whole.times, kind="stable"))
+                if streams:
+                    # No later line is before this time.
+                    bound = min(stream.reached for stream in streams) - self.window
+                    cut = int(np.searchsorted(whole.times, bound, side="right"))
+            pending = [whole.take(slice(cut, None))]
+            for first in range(0, cut, self.chunk_events):
+                yield whole.take(slice(first, min(first + self.chunk_events, cut)))
         self._check()
 
-    def stop_early(self) -> None:
+    def _stop_early(self) -> None:
         """Raise LogError if many lines were read, and all of them have another format."""
         report = self.report
-        has_event = report.without_id or report.filtered
+        has_event = report.events or report.without_id or report.filtered
         if report.skipped > _MAX_LINES_WITHOUT_EVENT and not has_event:
             self._check()
 
@@ -493,43 +470,9 @@ def _first_time(parser: LogParser, head: bytes) -> int:
     return int(times[0]) if len(times) else 0
 
 
-def merge_chunks(parts: list[tuple[int, Iterator[Chunk]]], window: int) -> Iterator[Chunk]:
-    """Merge files by time; a file is opened when the others reach its first event.
-
-    Args:
-        parts: For each file its first time and its chunks, which are sorted; in order of the times.
-        window: How much earlier than its first event a file's events may be, in nanoseconds.
-    """
-    waiting = list(parts)
-    # For each open file: its chunks, and the events that were not yielded yet.
-    opened: list[tuple[Iterator[Chunk], Chunk]] = []
-    while waiting or opened:
-        if not opened or (waiting and waiting[0][0] - window <= min(_lasts(opened))):
-            _, chunks = waiting.pop(0)
-            opened += [(chunks, chunk) for chunk in [next(chunks, None)] if chunk is not None]
-            continue
-        end = min(_lasts(opened))
-        early, late = [], []
-        for chunks, chunk in opened:
-            cut = int(np.searchsorted(chunk.times, end, side="right"))
-            early.append(chunk.take(slice(0, cut)))
-            rest: Chunk | None = chunk.take(slice(cut, None))
-            if rest is not None and len(rest.times) == 0:
-                rest = next(chunks, None)
-            late += [(chunks, rest)] if rest is not None else []
-        opened = late
-        merged = concat_chunks(early)
-        if len(early) > 1:
-            merged = merged.take(np.argsort(merged.times, kind="stable"))
-        yield merged
-
-
-def _lasts(opened: list[tuple[Iterator[Chunk], Chunk]]) -> list[int]:
-    return [int(chunk.times[-1]) for _, chunk in opened]
-
-
 def concat_chunks(chunks: list[Chunk]) -> Chunk:
     """Concatenate chunks of one reader."""
+    chunks = [chunk for chunk in chunks if len(chunk.times)] or chunks[:1]
     if len(chunks) == 1:
         return chunks[0]
     costs = [chunk.costs for chunk in chunks if chunk.costs is not None]
