@@ -11,7 +11,6 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::log::fault::LineFault;
-use crate::log::id;
 use crate::log::record::Record;
 
 /// Fills the slots of the fields with these names from the object in a line, before which may be other
@@ -22,15 +21,15 @@ pub(super) fn read<'a>(
     record: &mut Record<'a>,
 ) -> Result<(), LineFault> {
     let line = &line[memchr(b'{', line).ok_or(LineFault::Format)?..];
-    if let Ok(text) = std::str::from_utf8(line) {
-        return object(text, names, record);
+    match String::from_utf8_lossy(line) {
+        Cow::Borrowed(text) => object(text, names, record),
+        Cow::Owned(text) => {
+            let mut found = Record::default();
+            object(&text, names, &mut found)?;
+            record.slots = found.slots.map(|field| Some(Cow::Owned(field?.into_owned())));
+            Ok(())
+        }
     }
-    let text = id::escape_invalid_utf8(line);
-    let mut borrowed = Record::default();
-    object(&text, names, &mut borrowed)?;
-    record.slots = borrowed.slots.map(|found| found.map(|text| Cow::Owned(text.into_owned())));
-    record.is_escaped = true;
-    Ok(())
 }
 
 /// Returns the values of all fields of the object in a line, by their names.

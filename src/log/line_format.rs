@@ -100,7 +100,8 @@ impl LineFormat {
         line: &'a [u8],
         record: &mut Record<'a>,
     ) -> Result<(), LineFault> {
-        let texts = self.split(line).ok_or(LineFault::Format)?;
+        let mut texts = Texts::new();
+        self.split(line, &mut texts).ok_or(LineFault::Format)?;
         for &(index, slot) in &self.slots {
             record.fill(slot, texts[index]);
         }
@@ -109,7 +110,8 @@ impl LineFormat {
 
     /// Returns the values of all fields by their names.
     pub(super) fn fields(&mut self, line: &[u8]) -> Option<BTreeMap<String, String>> {
-        let texts = self.split(line)?;
+        let mut texts = Texts::new();
+        self.split(line, &mut texts)?;
         let mut found = BTreeMap::new();
         for (field, text) in self.fields.iter().zip(texts) {
             for name in &field.names {
@@ -120,20 +122,21 @@ impl LineFormat {
         Some(found)
     }
 
-    fn split<'a>(&mut self, line: &'a [u8]) -> Option<Texts<'a>> {
-        if let Some(texts) = self.scan(line) {
-            return Some(texts);
+    fn split<'a>(&mut self, line: &'a [u8], texts: &mut Texts<'a>) -> Option<()> {
+        if self.scan(line, texts).is_some() {
+            return Some(());
         }
+        texts.clear();
         let (regex, groups) = self.lenient.as_mut()?;
         regex.captures_read(groups, line)?;
         let text = |index| groups.get(index).map_or(&[][..], |(start, end)| &line[start..end]);
-        Some((1..=self.fields.len()).map(text).collect())
+        texts.extend((1..=self.fields.len()).map(text));
+        Some(())
     }
 
     /// Splits a line in which no field contains the text after it. A blank between fields may be a run of
     /// blanks, as in columns of equal width: servers write empty fields as `-`.
-    fn scan<'a>(&self, line: &'a [u8]) -> Option<Texts<'a>> {
-        let mut texts = Texts::new();
+    fn scan<'a>(&self, line: &'a [u8], texts: &mut Texts<'a>) -> Option<()> {
         let mut rest = line;
         for (index, field) in self.fields.iter().enumerate() {
             rest = strip(rest, &field.before)?;
@@ -159,7 +162,7 @@ impl LineFormat {
         } else {
             rest.iter().all(|&byte| byte == b' ')
         };
-        is_end.then_some(texts)
+        is_end.then_some(())
     }
 }
 

@@ -20,7 +20,7 @@ pub use condition::{Condition, matches};
 pub use duration::duration;
 pub use fault::LineFault;
 pub use format::{Format, ParseOptions};
-pub use id::{address, canonical, escape_invalid_utf8};
+pub use id::{address, canonical};
 pub use jiff::tz::TimeZone;
 pub use line_format::{FieldKind, LineField, LineFormat};
 pub use parser::Parser;

@@ -4,8 +4,6 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memmem, memrchr};
 
-use crate::log::id;
-
 /// The maximum number of selected fields: a time, a cost, the fields of the id, and a duration.
 pub const MAX_SLOTS: usize = 9;
 /// The maximum number of fields of an id.
@@ -23,8 +21,6 @@ pub(super) const DURATION: usize = MAX_SLOTS - 1;
 #[derive(Debug, Default)]
 pub(super) struct Record<'a> {
     pub slots: [Option<Cow<'a, [u8]>>; MAX_SLOTS],
-    /// Whether invalid UTF-8 is already escaped.
-    pub is_escaped: bool,
 }
 
 impl<'a> Record<'a> {
@@ -37,14 +33,6 @@ impl<'a> Record<'a> {
             }
             _ => Cow::Borrowed(field),
         });
-    }
-
-    /// Returns a field as text.
-    pub fn text<'b>(&self, field: &'b [u8]) -> Cow<'b, str> {
-        if self.is_escaped {
-            return Cow::Borrowed(std::str::from_utf8(field).unwrap_or_default());
-        }
-        id::escape_invalid_utf8(field)
     }
 
     /// Replaces a field by a part of it.

@@ -153,7 +153,7 @@ impl Worker {
             let Some(bytes) = only.as_deref().filter(|bytes| is_present(bytes)) else {
                 return Ok(None);
             };
-            return self.number(&record.text(bytes), record, options);
+            return self.number(&String::from_utf8_lossy(bytes), record, options);
         }
         let is_known = |field: &Option<Cow<'_, [u8]>>| field.as_deref().is_some_and(is_present);
         let has_client = options.client.is_none_or(|index| is_known(&fields[index]));
@@ -166,7 +166,7 @@ impl Worker {
             if index > 0 {
                 id.push(ID_SEPARATOR);
             }
-            let text = record.text(field.as_deref().unwrap_or(b"-"));
+            let text = String::from_utf8_lossy(field.as_deref().unwrap_or(b"-"));
             if text.contains(ID_SEPARATOR) {
                 id.push_str(&text.replace(ID_SEPARATOR, "\\t"));
             } else {
@@ -190,7 +190,7 @@ impl Worker {
             && self.ids.find(id.as_bytes()).is_none()
         {
             let client = record.slots[ID + index].as_deref().unwrap_or(b"-");
-            if is_present(client) && id::address(&record.text(client)).is_none() {
+            if is_present(client) && id::address(&String::from_utf8_lossy(client)).is_none() {
                 return Err(LineFault::Client { found: client.to_vec() });
             }
         }
@@ -227,7 +227,7 @@ fn after_words(mut line: &[u8], words: usize) -> &[u8] {
 fn meets_conditions(record: &Record<'_>, options: &ParseOptions) -> bool {
     options.conditions.iter().all(|condition| {
         let field = record.slots[condition.slot].as_deref();
-        let value = record.text(field.unwrap_or(b"-"));
+        let value = String::from_utf8_lossy(field.unwrap_or(b"-"));
         condition.holds(&id::canonical(&value, options.ipv6_prefix))
     })
 }

@@ -144,20 +144,6 @@ fn empty_lines_are_counted_and_the_last_line_needs_no_end() {
 }
 
 #[test]
-fn invalid_utf8_is_escaped_so_that_ids_stay_different() {
-    let mut text = Vec::new();
-    for id in
-        [&b"caf\xe9"[..], b"caf\xe8", "café".as_bytes(), "caf\u{fffd}e9".as_bytes(), b"\xff\xfe"]
-    {
-        text.extend([id, b" - - ", TAIL.as_bytes(), b"\n"].concat());
-    }
-    assert_eq!(
-        ids("address", None, &text),
-        ["caf\u{fffd}e9", "caf\u{fffd}e8", "café", "caf\u{fffd}\u{fffd}e9", "\u{fffd}ff\u{fffd}fe"]
-    );
-}
-
-#[test]
 fn the_bytes_of_a_response_can_be_the_cost() {
     let line = |bytes: &str| {
         format!("a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 {bytes} \"-\" \"-\"\n")

@@ -3,12 +3,10 @@
 //! 1. Block boundaries and the number of threads do not affect the result.
 //! 2. A line that was formatted from fields is parsed to the same fields.
 //! 3. No bytes make the parser panic, and every line is an event, skipped, or empty.
-//! 4. Different bytes are different ids.
 
-use std::collections::HashMap;
 use std::num::NonZero;
 
-use penstock::log::{Format, ParsedEvents, Parser, RequestPart, canonical, escape_invalid_utf8};
+use penstock::log::{Format, ParsedEvents, Parser, RequestPart, canonical};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -115,17 +113,6 @@ proptest! {
         prop_assert_eq!(events.costs.len() + usize::from(address == "-"), 1);
     }
 
-    #[test]
-    fn different_bytes_are_different_ids(texts in vec(vec(prop_oneof![
-        Just(0xff_u8), Just(b'f'), Just(0xef), Just(0xbf), Just(0xbd), any::<u8>()
-    ], 0..8), 2..20)) {
-        let mut seen: HashMap<String, Vec<u8>> = HashMap::new();
-        for bytes in texts {
-            let text = escape_invalid_utf8(&bytes).into_owned();
-            let other = seen.entry(text).or_insert_with(|| bytes.clone());
-            prop_assert_eq!(other, &bytes);
-        }
-    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ import importlib
 import lzma
 import os
 import sys
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
@@ -175,9 +176,9 @@ def find_sources(path: LogPath) -> list[Source]:
 
 
 def _read_ahead(blocks: Generator[bytes]) -> Iterator[bytes]:
-    """Yield blocks while another thread reads and decompresses the next one."""
+    """Yield blocks while another thread reads and decompresses the next ones."""
     with closing(blocks), ThreadPoolExecutor(1, "penstock-log") as pool:
-        ahead = pool.submit(next, blocks, b"")
-        while block := ahead.result():
-            ahead = pool.submit(next, blocks, b"")
+        ahead = deque(pool.submit(next, blocks, b"") for _ in range(2))
+        while block := ahead.popleft().result():
+            ahead.append(pool.submit(next, blocks, b""))
             yield block
