@@ -102,9 +102,9 @@ def test_without_an_id_all_events_have_one_client(log: Any) -> None:
     assert reader.clients == ["*"]
 
 
-def test_cost_is_a_field_or_a_number(log: Any) -> None:
+def test_cost_is_a_field(log: Any) -> None:
     path = log(COMBINED.format("a", "-"), COMBINED.format("b", "-").replace(" 512", " -"))
-    for cost, expected in (("bytes", [512, 0]), (3, [3, 3]), (None, None), ("status", [200, 200])):
+    for cost, expected in (("bytes", [512, 0]), (None, None), ("status", [200, 200])):
         costs = Trace.from_log(path, cost=cost).costs
         assert (None if costs is None else costs.tolist()) == expected
 
@@ -364,12 +364,10 @@ def test_lines_in_json_files_of_docker_are_read(log: Any, inner: str) -> None:
     assert trace.skipped.format.endswith("in json-file")
 
 
-@pytest.mark.parametrize("names", [("date", "time"), ("date-local", "time-local")])
-def test_a_date_and_a_time_may_be_two_columns_of_a_short_log(tmp_path: Path, names: Any) -> None:
+def test_a_date_and_a_time_may_be_two_columns_of_a_short_log(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
-    date, time = names
     # The only row has no line end.
-    path.write_text(f"#Fields: c-ip {date} {time} sc-status\n203.0.113.7 2026-10-18 10:34:49 200")
+    path.write_text("#Fields: c-ip date time sc-status\n203.0.113.7 2026-10-18 10:34:49 200")
     trace = Trace.from_log(path)
     assert (ids(trace), trace.times.tolist()) == (["203.0.113.7"], [TIME * 10**9])
 
@@ -472,7 +470,7 @@ def test_lines_without_an_id_are_left_out_and_counted(log: Any) -> None:
     trace = Trace.from_log(log(*lines), id="user")
     assert (ids(trace), trace.skipped.without_id, trace.skipped.skipped) == (["ada"], 2, 0)
     assert str(trace.skipped) in repr(trace.skipped)
-    with pytest.raises(LogError, match=r"user .*2"):
+    with pytest.raises(LogError, match=r"2 of 2 lines .* user"):
         Trace.from_log(log(lines[0], lines[2]), id="user")
 
 

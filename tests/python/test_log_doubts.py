@@ -297,12 +297,6 @@ def test_a_hostile_line_does_not_delay_the_detection(tmp_path: Path, text: str) 
     assert time.process_time() - began < 10
 
 
-def test_the_status_of_a_server_is_no_log(log: Any) -> None:
-    line = '{{"nginx_version": "1.13.7", "address": "10.0.0.1", "timestamp": 1513168000000}}'
-    with pytest.raises(LogError, match="status of a server"):
-        Trace.from_log(log(line))
-
-
 @pytest.mark.parametrize(
     "before", ["www.example.com:443 ", "lb1 ", "2026-11-20T10:00:00Z stdout F "]
 )

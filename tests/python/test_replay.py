@@ -105,10 +105,10 @@ def test_json_has_stable_keys(command: Command, limits: str, stricter: str, log:
 
 def test_overrides_and_field_options_apply(command: Command, limits: str, write: Write) -> None:
     overrides = write("own.yaml", "- Pages: {burst: 1, count: 1, period: 1h, ids: [ada]}\n")
-    log = write("app.jsonl", json_lines("time,user\n" + "1795000000,ada\n" * 5))
+    log = write("app.jsonl", json_lines("time,user,tokens\n" + "1795000000,ada,20\n" * 5))
     arguments = ["replay", log, "--limits", limits, "--name", "Pages"]
     assert denied(command, *arguments, "--overrides", overrides, "--id", "user") == [4]
-    assert denied(command, *arguments, "--id", "user", "--cost", "20") == [2]
+    assert denied(command, *arguments, "--id", "user", "--cost", "tokens") == [2]
     (found,) = command.json_of(*arguments, "--id", "none")["limits"]
     assert [each["id"] for each in found["clients"]] == ["*"]
 

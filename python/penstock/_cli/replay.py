@@ -118,7 +118,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the field of the client id; several with commas, or none for one shared bucket "
         "(default: address)",
     )  # fmt: skip
-    log.add_argument("--cost", metavar="FIELD", help="the field of the cost, or a number")
+    log.add_argument("--cost", metavar="FIELD", help="the field of the cost (default: 1 each)")
     log.add_argument(
         "--duration", metavar="FIELD",
         help="the field of the time that a request took, to count requests in flight",
@@ -366,11 +366,10 @@ def _write(options: Namespace, selected: SelectedLimit, recommended: Recommendat
 
 
 def _open_log(options: Namespace) -> LogReader:
-    cost = options.cost
     return read_log(
         options.logs if len(options.logs) > 1 else options.logs[0],
         id=None if options.id == "none" else options.id.split(","),
-        cost=int(cost) if cost is not None and cost.isdecimal() else cost,
+        cost=options.cost,
         **{name: getattr(options, name) for name in _LOG_OPTIONS},
     )
 

@@ -44,7 +44,7 @@ class LogOptions(TypedDict, total=False):
 
     format: str
     id: str | Iterable[str] | None
-    cost: str | int | None
+    cost: str | None
     duration: str | None
     duration_unit: str | None
     ended: bool

@@ -176,9 +176,6 @@ class _Stream:
             if not has_id.all():
                 chunk = chunk.take(has_id)
                 without_id += len(own) - len(chunk.times)
-        if reader.fields.constant is not None:
-            constant = np.full(len(chunk.times), reader.fields.constant, np.int64)
-            chunk = chunk._replace(costs=constant)
         report.events += len(chunk.times)
         report.lines += lines - self._lines
         self._lines = lines
@@ -287,19 +284,13 @@ class LogReader:
     def _check(self) -> None:
         """Raise LogError if too many lines were left out."""
         report, file = self.report, self.report.files[0]
-        if report.events == 0 and report.without_id:
-            raise LogError(
-                f"no line of {file} has an id: {report.fields.get('id', 'id')} is missing or '-' "
-                f"in all {report.without_id:,}; pass id=",
-                file=file,
-                examples=report.examples,
-            )
         without = report.without_id
-        if CLIENT in self.fields.ids and without > report.events:
+        is_most = report.events == 0 or (CLIENT in self.fields.ids and without > report.events)
+        if without and is_most:
             name = report.fields["id"].partition(", ")[0]
             raise LogError(
                 f"{without:,} of {without + report.events:,} lines of {file} have no {name}, which "
-                f"is taken as the client; pass id=, or where='{name}!=-' to leave them out",
+                f"is the id; pass id=, or where='{name}!=-' to leave them out",
                 file=file,
             )
         if report.events == 0 and report.filtered:
@@ -331,7 +322,7 @@ def read_log(
     *,
     format: str = "auto",  # noqa: A002  a word of the public surface
     id: str | Iterable[str] | None = "address",
-    cost: str | int | None = None,
+    cost: str | None = None,
     duration: str | None = None,
     duration_unit: str | None = None,
     ended: bool = False,
@@ -356,7 +347,7 @@ def read_log(
         format: `"auto"`, a name in `FORMATS`, `"jsonl"`, `"w3c"`, or a format string of nginx
             (`$remote_addr …`) or Apache (`%h …`), also as the whole directive.
         id: The field of the client id, or several fields. None: all events are one client's.
-        cost: The field of the cost, or one integer for all events. None: 1 each.
+        cost: The field of the cost. None: 1 each.
         duration: The field of the time that a request took, such as `"duration"`; if it is absent
             in a line, the request took no time. None: not read.
         duration_unit: Its unit: `"s"`, `"ms"`, `"us"` or `"ns"`. None: the unit that the format,

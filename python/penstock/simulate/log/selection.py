@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock._core import LogParser
 from penstock._display import printable
-from penstock._validation import did_you_mean, is_whole
+from penstock._validation import did_you_mean
 from penstock.simulate.log.report import LogError
 
 if TYPE_CHECKING:
@@ -92,13 +92,11 @@ _FORWARDED: Final = (
     *_ALIASES[_FORWARDED_FOR], _FORWARDED_FOR, "x_real_ip", "http_x_real_ip", "true_client_ip",
     "cf_connecting_ip", "http_cf_connecting_ip",
 )  # fmt: skip
-# A field of NGINX Plus's status, whose address is that of the server.
-_OF_STATUS: Final = "nginx_version"
 # Fields that a line with a request has.
 _OF_REQUEST: Final = frozenset({"path", "method", *_ALIASES["path"], *_ALIASES["method"]})
 _MAX_SHOWN: Final = 60
-# Pairs of columns of the W3C format that hold the time.
-_DATE_AND_TIME: Final = (("date", "time"), ("date-local", "time-local"))
+# The columns of the W3C format that hold the time.
+_DATE_AND_TIME: Final = ("date", "time")
 # Load balancers of AWS state a duration in three parts.
 _PROCESSING_TIMES: Final = tuple(
     f"{part}_processing_time" for part in ("request", "target", "response")
@@ -128,8 +126,7 @@ class FieldSelection(NamedTuple):
     Attributes:
         time: The field of the time; None to detect it.
         ids: The fields that an id consists of; empty if all events are one client's.
-        cost: The field of the cost; None if all events cost the same.
-        constant: The cost of each event if no field holds it; None is 1.
+        cost: The field of the cost; None if each event costs 1.
         duration: The field of the duration; None if it is not read.
         duration_unit: The unit of durations; None to detect it.
         conditions: The conditions of which all must hold.
@@ -139,7 +136,6 @@ class FieldSelection(NamedTuple):
     time: str | None = None
     ids: tuple[str, ...] = ()
     cost: str | None = None
-    constant: int | None = None
     duration: str | None = None
     duration_unit: str | None = None
     conditions: tuple[Condition, ...] = ()
@@ -150,14 +146,14 @@ class FieldSelection(NamedTuple):
         cls,
         time: str | None,
         id: Any,
-        cost: str | int | None,
-        duration: str | None = None,
-        duration_unit: str | None = None,
+        cost: str | None,
+        duration: str | None,
+        duration_unit: str | None,
     ) -> FieldSelection:
         """Check the fields that the caller passed.
 
         Raises:
-            LogError: A name is not valid, an id has too many fields, or the cost is negative.
+            LogError: A name is not valid, or an id has too many fields.
         """
         if id is None:
             named: list[object] = []
@@ -168,16 +164,10 @@ class FieldSelection(NamedTuple):
         ids = tuple(_name("id", field) for field in named)
         if len(ids) > MAX_ID_FIELDS or (id is not None and not ids):
             raise LogError(f"id must have 1 to {MAX_ID_FIELDS} fields, found {len(ids)}")
-        constant = None if cost is None or isinstance(cost, str) else cost
-        if constant is not None and not is_whole(constant, 0, 2**63 - 1):
-            raise LogError(
-                f"cost must be an integer of at least 0 or the name of a field, found {cost!r}"
-            )
         return cls(
             time=None if time is None else _name("time", time),
             ids=ids,
-            cost=_name("cost", cost) if isinstance(cost, str) else None,
-            constant=constant,
+            cost=None if cost is None else _name("cost", cost),
             duration=None if duration is None else _name("duration", duration),
             duration_unit=duration_unit,
         )
@@ -261,11 +251,9 @@ class Head(NamedTuple):
 
     def _time_fields(self, wanted: str | None) -> Sequence[str]:
         """Return the field of the time, or those of the date and the time of day."""
-        for date, time in _DATE_AND_TIME if wanted is None else ():
-            dates = self._values(date)
-            are_dates = bool(dates) and all("-" in text and ":" not in text for text in dates)
-            if are_dates and {date, time} <= {*self.known}:
-                return (date, time)
+        dates = self._values("date") if wanted is None and "time" in self.known else []
+        if dates and all("-" in text and ":" not in text for text in dates):
+            return _DATE_AND_TIME
         return (self._resolve("time", wanted or "time"),)
 
     def _text_field(self, option: str, name: str, client: str) -> str:
@@ -287,11 +275,6 @@ class Head(NamedTuple):
             raise LogError(
                 f"{self.name} has no field 'address' (or a known alias); pass id=; "
                 f"{listed or did_you_mean('address', self.known)}"
-            )
-        if _OF_STATUS in self.known:
-            raise LogError(
-                f"{self.name} has the status of a server, as its field {_OF_STATUS} shows, and not "
-                "its requests; pass its access log"
             )
         requests = [row for row in self.rows if any(map(row.get, _OF_REQUEST))] or self.rows
 
