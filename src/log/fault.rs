@@ -61,13 +61,6 @@ pub enum LineFault {
     },
 }
 
-impl LineFault {
-    /// Returns the error of a line that is not JSON. The caller that counts lines adds the line number.
-    pub(super) fn json(error: &serde_json::Error) -> LineFault {
-        LineFault::Json { problem: error.to_string().replace(" line 1 ", " ") }
-    }
-}
-
 /// Bytes for an error message: quoted, truncated, and without control characters.
 struct Quoted<'a>(&'a [u8]);
 

@@ -1,12 +1,10 @@
 //! What the lines of a log look like, and how they are read.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use jiff::tz::TimeZone;
 
 use crate::log::condition::Condition;
-use crate::log::json;
 use crate::log::line_format::LineFormat;
 use crate::log::record::RequestPart;
 
@@ -57,14 +55,4 @@ pub struct ParseOptions {
     pub parts: Vec<(usize, RequestPart)>,
     /// The conditions of which all must hold; other events are only counted.
     pub conditions: Vec<Condition>,
-}
-
-impl Format {
-    /// Returns the values of all fields of a line by their names; `None` if it does not have the format.
-    pub(super) fn fields(&mut self, line: &str) -> Option<BTreeMap<String, String>> {
-        match self {
-            Format::LineFormat(format) => format.fields(line.as_bytes()),
-            Format::Json => json::fields(line),
-        }
-    }
 }

@@ -17,7 +17,7 @@ use crate::log::record::Record;
 /// text. A dot in a name refers to a field of a nested object.
 pub(super) fn read<'a>(
     line: &'a [u8],
-    names: &[(String, usize)],
+    names: &[(impl AsRef<str>, usize)],
     record: &mut Record<'a>,
 ) -> Result<(), LineFault> {
     let line = &line[memchr(b'{', line).ok_or(LineFault::Format)?..];
@@ -67,7 +67,9 @@ fn object<'a>(
 ) -> Result<(), LineFault> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let read = reader.deserialize_map(Object { names, record });
-    read.and_then(|()| reader.end()).map_err(|error| LineFault::json(&error))
+    // The caller that counts lines adds the line number.
+    read.and_then(|()| reader.end())
+        .map_err(|error| LineFault::Json { problem: error.to_string().replace(" line 1 ", " ") })
 }
 
 /// Visitor that extracts the selected fields of an object.

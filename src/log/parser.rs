@@ -9,6 +9,7 @@ use memchr::{memchr, memrchr};
 use crate::log::MAX_LINE;
 use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
+use crate::log::json;
 use crate::log::skipped::{EXAMPLES, Example, ParsedEvents};
 use crate::log::worker::{FILTERED, Worker};
 use crate::simulate::Ids;
@@ -85,7 +86,10 @@ impl Parser {
 
     /// Returns the values of all fields of a line by their names; `None` if it does not have the format.
     pub fn fields(&mut self, line: &str) -> Option<BTreeMap<String, String>> {
-        self.format.fields(line)
+        match &mut self.format {
+            Format::LineFormat(format) => format.fields(line.as_bytes()),
+            Format::Json => json::fields(line),
+        }
     }
 
     /// Iterates over the ids from number `first` on.

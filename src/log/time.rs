@@ -102,8 +102,7 @@ fn epoch(text: &[u8]) -> Option<i128> {
     let fraction = match rest {
         [] => &[][..],
         [b'.', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => digits,
-        // Exponent notation of a float. Parsing as a float is exact enough, because it was a float before.
-        _ => return float(text),
+        _ => return None,
     };
     let whole: i64 = std::str::from_utf8(whole).ok()?.parse().ok()?;
     let unit = i128::from(unit_of(whole));
@@ -111,9 +110,4 @@ fn epoch(text: &[u8]) -> Option<i128> {
     let digits = fraction.iter().chain(std::iter::repeat(&b'0')).take(9);
     let billionths = digits.fold(0, |sum, digit| 10 * sum + i64::from(digit - b'0'));
     Some(i128::from(whole) * unit + i128::from(billionths) * unit / i128::from(SECOND))
-}
-
-fn float(text: &[u8]) -> Option<i128> {
-    let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    number.is_finite().then(|| (number * unit_of(number as i64) as f64).round() as i128)
 }

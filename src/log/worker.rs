@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::mem;
 
 use memchr::{memchr, memchr_iter};
-use serde::Deserialize;
 
 use crate::log::MAX_LINE;
 use crate::log::duration::duration;
@@ -198,20 +197,15 @@ impl Worker {
     }
 }
 
-#[derive(Deserialize)]
-struct Wrapped<'a> {
-    #[serde(borrow)]
-    log: Cow<'a, str>,
-}
-
-/// Returns a line without the object that contains it.
+/// Returns the line in the field `log` of an object, or the line itself.
 fn unwrapped<'a>(line: &'a [u8], options: &ParseOptions) -> Result<Cow<'a, [u8]>, LineFault> {
     if !options.is_json_wrapped {
         return Ok(Cow::Borrowed(line));
     }
-    let found: Wrapped<'_> =
-        serde_json::from_slice(line).map_err(|error| LineFault::json(&error))?;
-    Ok(Cow::Owned(found.log.trim_end_matches(['\n', '\r']).as_bytes().to_vec()))
+    let mut record = Record::default();
+    json::read(line, &[("log", TIME)], &mut record)?;
+    let text = record.slots[TIME].take().ok_or(LineFault::Missing { field: "log" })?;
+    Ok(Cow::Owned(text.trim_ascii_end().to_vec()))
 }
 
 /// Returns the rest of a line after a number of words.

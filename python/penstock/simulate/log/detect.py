@@ -50,26 +50,6 @@ class Detected(NamedTuple):
     make: Callable[[], LogParser]
 
 
-class _Shape(NamedTuple):
-    """What the lines of a log look like.
-
-    Attributes:
-        name: The name of the format.
-        known: The fields.
-        rows: The values of the first lines that have the format, by field.
-        parser: Makes a parser.
-        words: The number of words before each of these lines.
-        directive: The directive that names the fields of a W3C log.
-    """
-
-    name: str
-    known: Sequence[str]
-    rows: list[dict[str, str]]
-    parser: Callable[[Options], LogParser]
-    words: Sequence[int] = ()
-    directive: bytes | None = None
-
-
 def detect_format(
     format_name: str, head: bytes, name: str, wanted: FieldSelection, options: Options
 ) -> Detected:
@@ -90,15 +70,15 @@ def detect_format(
     if format_name == "auto":
         _check_text(lines, head, name)
         inner = _unwrapped(lines)
-        shape = _auto(inner or lines, name)
-    elif format_name in _SHAPES:
-        detected = _SHAPES[format_name](lines)
+        found = _auto(inner or lines, name)
+    elif format_name in _DETECTORS:
+        detected = _DETECTORS[format_name](lines)
         if detected is None:
             raise _error(f"{name} does not begin as a log in the format {format_name}", lines, name)
-        shape = detected
+        found = detected
     else:
-        shape = _server(line_format(format_name), lines)
-    words = Counter(shape.words)
+        found = _server(line_format(format_name), lines)
+    words = Counter(found.words)
     if len(words) > 1:
         raise _error(
             f"some lines of {name} have other words before the address than others; pass format=, "
@@ -115,24 +95,24 @@ def detect_format(
                 lines,
                 name,
             )
-    where = name if format_name == "auto" or format_name in _SHAPES else f"the format {shape.name}"
+    where = name if format_name in {"auto", *_DETECTORS} else f"the format {found.format}"
     options = options._replace(
-        prefix_words=prefix, is_json_wrapped=inner is not None, directive=shape.directive
+        prefix_words=prefix, is_json_wrapped=inner is not None, directive=found.directive
     )
-    options, used = Head(where, shape.known, shape.rows).select(wanted, options)
+    options, used = found._replace(name=where).select(wanted, options)
     after = f", after {pluralize(prefix, 'word')}" if prefix else ""
     return Detected(
-        f"{shape.name}{after}{', in json-file' if inner is not None else ''}",
+        f"{found.format}{after}{', in json-file' if inner is not None else ''}",
         used,
-        lambda: shape.parser(options),
+        lambda: found.parser(options),
     )
 
 
-def _auto(lines: list[str], name: str) -> _Shape:
-    if (shape := _w3c(lines)) is not None:
-        return shape
-    shapes = [_json(lines), *(_server(layout, lines) for layout in FORMATS.values())]
-    best = max((shape for shape in shapes if shape is not None), key=lambda shape: len(shape.rows))
+def _auto(lines: list[str], name: str) -> Head:
+    if (found := _w3c(lines)) is not None:
+        return found
+    heads = [_json(lines), *(_server(layout, lines) for layout in FORMATS.values())]
+    best = max((found for found in heads if found is not None), key=lambda found: len(found.rows))
     if len(best.rows) * 2 > len(lines):
         return best
     if any(map(_SERVER_TIME.search, lines)):
@@ -191,13 +171,13 @@ def _unwrapped(lines: list[str]) -> list[str] | None:
     return inner if len(inner) * 2 > len(lines) else None
 
 
-def _server(layout: LineFormat, lines: list[str]) -> _Shape:
-    """Return the shape of the lines that have a format of a server."""
+def _server(layout: LineFormat, lines: list[str]) -> Head:
+    """Return the beginning of the lines that have a format of a server."""
     parser = layout.parser(Options())
     split = _after_prefix if layout.name in FORMATS else _whole
     found = [both for line in lines if (both := split(parser, line)) is not None]
     rows, words = [row for _, row in found], [words for words, _ in found]
-    return _Shape(layout.name, layout.known, rows, layout.parser, words)
+    return Head(layout.name, layout.known, rows, layout.parser, words)
 
 
 def _whole(parser: LogParser, line: str) -> tuple[int, dict[str, str]] | None:
@@ -228,8 +208,8 @@ def _after_prefix(parser: LogParser, line: str) -> tuple[int, dict[str, str]] | 
     return None
 
 
-def _w3c(lines: list[str]) -> _Shape | None:
-    """Return the shape of the W3C extended format, whose directives begin with `#`."""
+def _w3c(lines: list[str]) -> Head | None:
+    """Return the beginning of the W3C extended format, whose directives begin with `#`."""
     directive = next((line for line in lines if line.startswith(_W3C)), None)
     if directive is None:
         return None
@@ -243,15 +223,15 @@ def _w3c(lines: list[str]) -> _Shape | None:
     return _server(layout, events)._replace(directive=directive.strip().encode())
 
 
-def _json(lines: list[str]) -> _Shape | None:
-    """Return the shape of JSON objects, which may have words before them."""
+def _json(lines: list[str]) -> Head | None:
+    """Return the beginning of JSON objects, which may have words before them."""
     parser = LogParser.of_objects(Options())
     rows = [row for line in lines if (row := parser.fields(line))]
     known = list(dict.fromkeys(key for row in rows for key in row))
-    return _Shape("jsonl", known, rows, LogParser.of_objects) if known else None
+    return Head("jsonl", known, rows, LogParser.of_objects) if known else None
 
 
-_SHAPES: Final = {"w3c": _w3c, "jsonl": _json}
+_DETECTORS: Final = {"w3c": _w3c, "jsonl": _json}
 
 
 def _lines(head: bytes) -> list[str]:

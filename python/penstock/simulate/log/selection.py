@@ -12,7 +12,7 @@ from penstock._validation import did_you_mean
 from penstock.simulate.log.report import LogError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.simulate.log.options import Options
     from penstock.simulate.log.where import Condition
@@ -183,14 +183,22 @@ class Head(NamedTuple):
     """The beginning of a log.
 
     Attributes:
-        name: The name of the log, for messages.
+        format: The format of its lines.
         known: Its fields.
-        rows: The values of the first lines, by field.
+        rows: The values of the first lines that have the format, by field.
+        parser: Makes a parser.
+        words: The number of words before each of these lines.
+        directive: The directive that names the fields of a W3C log.
+        name: The name of the log, for messages.
     """
 
-    name: str
+    format: str
     known: Sequence[str]
     rows: Sequence[Mapping[str, str]]
+    parser: Callable[[Options], LogParser]
+    words: Sequence[int] = ()
+    directive: bytes | None = None
+    name: str = ""
 
     def select(self, wanted: FieldSelection, options: Options) -> tuple[Options, dict[str, str]]:
         """Return the options of the parser, and the field that is used for each option.
