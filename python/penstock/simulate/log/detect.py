@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock._core import LogParser
@@ -71,13 +72,12 @@ def detect_format(
         _check_text(lines, head, name)
         inner = _unwrapped(lines)
         found = _auto(inner or lines, name)
-    elif format_name in _DETECTORS:
-        detected = _DETECTORS[format_name](lines)
-        if detected is None:
-            raise _error(f"{name} does not begin as a log in the format {format_name}", lines, name)
-        found = detected
     else:
-        found = _server(line_format(format_name), lines)
+        detect = _DETECTORS.get(format_name) or partial(_server, line_format(format_name))
+        given = detect(lines)
+        if given is None or not (given.rows or given.directive):
+            raise _error(f"{name} does not begin as a log in the format {format_name}", lines, name)
+        found = given
     words = Counter(found.words)
     if len(words) > 1:
         raise _error(
@@ -112,7 +112,7 @@ def _auto(lines: list[str], name: str) -> Head:
     if (found := _w3c(lines)) is not None:
         return found
     heads = [_json(lines), *(_server(layout, lines) for layout in FORMATS.values())]
-    best = max((found for found in heads if found is not None), key=lambda found: len(found.rows))
+    best = max(heads, key=lambda found: len(found.rows))
     if len(best.rows) * 2 > len(lines):
         return best
     if any(map(_SERVER_TIME.search, lines)):
@@ -223,15 +223,15 @@ def _w3c(lines: list[str]) -> Head | None:
     return _server(layout, events)._replace(directive=directive.strip().encode())
 
 
-def _json(lines: list[str]) -> Head | None:
+def _json(lines: list[str]) -> Head:
     """Return the beginning of JSON objects, which may have words before them."""
     parser = LogParser.of_objects(Options())
     rows = [row for line in lines if (row := parser.fields(line))]
     known = list(dict.fromkeys(key for row in rows for key in row))
-    return Head("jsonl", known, rows, LogParser.of_objects) if known else None
+    return Head("jsonl", known, rows, LogParser.of_objects)
 
 
-_DETECTORS: Final = {"w3c": _w3c, "jsonl": _json}
+_DETECTORS: Final[dict[str, Callable[[list[str]], Head | None]]] = {"w3c": _w3c, "jsonl": _json}
 
 
 def _lines(head: bytes) -> list[str]:

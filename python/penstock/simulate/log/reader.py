@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 # The code of an id that is missing.
 _WITHOUT_ID: Final = -1
-# A log with no event in this many lines has the wrong format, and the rest is not read.
-_MAX_LINES_WITHOUT_EVENT: Final = 10_000
 
 
 class Chunk(NamedTuple):
@@ -144,7 +142,7 @@ class _Stream:
     def _read(self) -> Generator[Chunk]:
         for block in self.source.blocks():
             parsed = self._parser.feed(block)
-            if parsed == 0 or parsed >= self._reader.chunk_events:
+            if parsed >= self._reader.chunk_events:
                 yield self._taken()
         self._parser.finish()
         yield self._taken()
@@ -257,7 +255,6 @@ class LogReader:
                 streams.remove(stream)
             else:
                 pending.append(chunk)
-                self._stop_early()
                 if self.window is not None and len(chunk.times):
                     stream.reached = max(stream.reached, int(chunk.times.max()))
             whole = concat_chunks(pending)
@@ -273,13 +270,6 @@ class LogReader:
             for first in range(0, cut, self.chunk_events):
                 yield whole.take(slice(first, min(first + self.chunk_events, cut)))
         self._check()
-
-    def _stop_early(self) -> None:
-        """Raise LogError if many lines were read, and all of them have another format."""
-        report = self.report
-        has_event = report.events or report.without_id or report.filtered
-        if report.skipped > _MAX_LINES_WITHOUT_EVENT and not has_event:
-            self._check()
 
     def _check(self) -> None:
         """Raise LogError if too many lines were left out."""
