@@ -111,8 +111,10 @@ def detect_format(
 def _auto(lines: list[str], name: str) -> Head:
     if (found := _w3c(lines)) is not None:
         return found
-    heads = [_json(lines), *(_server(layout, lines) for layout in FORMATS.values())]
-    best = max(heads, key=lambda found: len(found.rows))
+    best = _json(lines)
+    for layout in FORMATS.values():
+        if len(best.rows) < len(lines):
+            best = max(best, _server(layout, lines), key=lambda found: len(found.rows))
     if len(best.rows) * 2 > len(lines):
         return best
     if any(map(_SERVER_TIME.search, lines)):
