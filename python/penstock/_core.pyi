@@ -1694,13 +1694,21 @@ def unlimited_decision(now_ns: int, degraded: str | None = None) -> Decision:
         degraded: Why the store was not asked, or None.
     """
 
-def header_fields(decision: Decision | Sequence[Decision], /) -> list[tuple[str, str]]:
+def header_fields(
+    decision: Decision | Sequence[Decision], own: Iterable[tuple[str, str]] | None = None, /
+) -> list[tuple[str, str]]:
     """Return the `ietf` fields of a decision, or of several about one request, as names and values.
 
     What a field cannot represent is left out: unlimited ids, and limits whose name is not ASCII.
+
+    Args:
+        decision: The decision or decisions.
+        own: Fields of the response, which come first; `None` for none.
     """
 
-def encoded_header_fields(decision: Decision | Sequence[Decision], /) -> list[tuple[bytes, bytes]]:
+def encoded_header_fields(
+    decision: Decision | Sequence[Decision], own: Iterable[tuple[bytes, bytes]] | None = None, /
+) -> list[tuple[bytes, bytes]]:
     """Return `header_fields` as ASGI servers take them: bytes, with names in lower case."""
 
 def header_values(decision: Decision) -> tuple[str | None, int, int | None, int, int]:

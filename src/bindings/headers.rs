@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
+use smallvec::SmallVec;
 
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
@@ -49,26 +50,46 @@ fn of_one<'a>(
     })
 }
 
-fn fields<'py>(given: &Bound<'py, PyAny>, form: Form) -> PyResult<Bound<'py, PyList>> {
+/// The policy and the item, if there are any.
+type Pair<'py> = [Option<Bound<'py, PyTuple>>; 2];
+
+/// Returns the fields of `own`, and those of one or several decisions.
+fn fields<'py>(
+    given: &Bound<'py, PyAny>,
+    own: Option<&Bound<'py, PyAny>>,
+    form: Form,
+) -> PyResult<Bound<'py, PyList>> {
     let py = given.py();
-    let Ok(decision) = given.cast::<Decision>() else { return of_several(given, form) };
-    let data = &decision.get().data;
-    if let Some(parts) = data.parts() {
-        return of_several(parts.bind(py).as_any(), form);
+    let data = given.cast::<Decision>().ok().map(|decision| &decision.get().data);
+    let pair = match data {
+        Some(data) if data.parts().is_none() => {
+            let (policy, item) = of_one(py, data)?;
+            let policy = policy.map(|policy| policy.field(py, form)).transpose()?;
+            [policy, item.map(|item| form.field(py, Name::Item, &item)).transpose()?]
+        }
+        _ => of_several(given, form)?,
+    };
+    // Most responses have fewer, and then the list is the only allocation.
+    let mut all = SmallVec::<[Bound<'py, PyAny>; 8]>::new();
+    if let Some(Ok(list)) = own.map(|own| own.cast::<PyList>()) {
+        // An iterator of Python would add 300 instructions.
+        all.extend(list.iter());
+    } else if let Some(own) = own {
+        for field in own.try_iter()? {
+            all.push(field?);
+        }
     }
-    let (policy, item) = of_one(py, data)?;
-    let policy = policy.map(|policy| policy.field(py, form)).transpose()?;
-    let item = item.map(|item| form.field(py, Name::Item, &item)).transpose()?;
-    match (policy, item) {
-        (Some(policy), Some(item)) => PyList::new(py, [policy, item]),
-        (policy, item) => PyList::new(py, policy.into_iter().chain(item).collect::<Vec<_>>()),
-    }
+    all.extend(pair.into_iter().flatten().map(Bound::into_any));
+    PyList::new(py, all)
 }
 
-/// Joins the fields of several decisions. A limit may decide for several ids; its policy is listed once.
-fn of_several<'py>(decisions: &Bound<'py, PyAny>, form: Form) -> PyResult<Bound<'py, PyList>> {
+/// Joins the fields of several decisions, or of the parts of one. A limit may decide for several ids; its policy
+/// is listed once.
+fn of_several<'py>(decisions: &Bound<'py, PyAny>, form: Form) -> PyResult<Pair<'py>> {
     let py = decisions.py();
     let (mut policies, mut items): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
+    let parts = decisions.cast::<Decision>().ok().and_then(|decision| decision.get().data.parts());
+    let decisions = parts.map_or(decisions, |parts| parts.bind(py).as_any());
     for decision in decisions.try_iter()? {
         let decision = decision?.cast_into::<Decision>()?;
         let (policy, item) = of_one(py, &decision.get().data)?;
@@ -79,29 +100,31 @@ fn of_several<'py>(decisions: &Bound<'py, PyAny>, form: Form) -> PyResult<Bound<
         }
         items.extend(item);
     }
-    let fields = PyList::empty(py);
-    for (name, values) in [(Name::Policy, policies), (Name::Item, items)] {
-        if !values.is_empty() {
-            fields.append(form.field(py, name, &values.join(", "))?)?;
-        }
-    }
-    Ok(fields)
+    let joined = |name, values: Vec<String>| match values.is_empty() {
+        true => Ok(None),
+        false => form.field(py, name, &values.join(", ")).map(Some),
+    };
+    Ok([joined(Name::Policy, policies)?, joined(Name::Item, items)?])
 }
 
 #[doc = doc!(header_fields)]
 #[pyfunction]
-#[pyo3(signature = (decision, /))]
-pub(crate) fn header_fields<'py>(decision: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
-    fields(decision, Form::Text)
+#[pyo3(signature = (decision, own = None, /))]
+pub(crate) fn header_fields<'py>(
+    decision: &Bound<'py, PyAny>,
+    own: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyList>> {
+    fields(decision, own, Form::Text)
 }
 
 #[doc = doc!(encoded_header_fields)]
 #[pyfunction]
-#[pyo3(signature = (decision, /))]
+#[pyo3(signature = (decision, own = None, /))]
 pub(crate) fn encoded_header_fields<'py>(
     decision: &Bound<'py, PyAny>,
+    own: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyList>> {
-    fields(decision, Form::Bytes)
+    fields(decision, own, Form::Bytes)
 }
 
 /// The label, quota, window, wait and reset of a decision, as header fields show them.

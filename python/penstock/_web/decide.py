@@ -83,7 +83,7 @@ class RouteLimits:
         id_of: Reads that id; `None` if more of the request has to be read.
         spend: Decides all of them for that id; returns a reservation if one of them has slots.
         spend_now: Does the same if it has to wait for nothing; else returns `None`.
-        fields: Returns the header fields of such a decision.
+        fields: Returns header fields of a response, and those of such a decision.
         encoded_fields: Returns the same as bytes.
         holds: Whether `spend` returns a reservation.
         has_outcome: Whether a decision has consequences beyond its header fields and its slots.

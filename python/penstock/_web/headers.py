@@ -329,18 +329,18 @@ class Writer:
         self.has_single_fields: Final = not LIST_FIELDS.issuperset(self.names)
         """Whether a field with one value may be written."""
         is_newest = tuple(styles) in _NEWEST
-        self.fields: Final[Callable[[Decision], Fields]] = header_fields if is_newest else self._all
-        """Return the fields of a decision that refuses nothing; as `many`."""
-        self.encoded_fields: Final[Callable[[Decision], EncodedFields]] = (
-            encoded_header_fields if is_newest else self._all_encoded
-        )
+        self.fields: Final = header_fields if is_newest else self._all
+        """Return fields of a response, and those of a decision that refuses nothing; as `many`."""
+        self.encoded_fields: Final = encoded_header_fields if is_newest else self._all_encoded
         """Return the same as `fields`, as bytes."""
 
-    def _all(self, decision: Decision) -> Fields:
-        return self.many(decision.parts, decision, None)
+    def _all(self, decision: Decision, own: Iterable[tuple[str, str]] = ()) -> Fields:
+        return [*own, *self.many(decision.parts, decision, None)]
 
-    def _all_encoded(self, decision: Decision) -> EncodedFields:
-        return encoded(self._all(decision))
+    def _all_encoded(
+        self, decision: Decision, own: Iterable[tuple[bytes, bytes]] = ()
+    ) -> EncodedFields:
+        return [*own, *encoded(self._all(decision))]
 
     def many(self, decisions: Sequence[Decision], overall: Decision, wait_ns: int | None) -> Fields:
         """Return the fields of several decisions about one request, except `Retry-After`.

@@ -209,14 +209,14 @@ class Visit:
         limits, outcome = self.limits, self.entered
         if outcome is not None:
             return outcome.add_to(own, status)
-        return own if limits is None else [*own, *limits.fields(self.decision)]
+        return own if limits is None else limits.fields(self.decision, own)
 
     def add_encoded_to(self, own: Iterable[tuple[bytes, bytes]], status: int) -> EncodedFields:
         """Do the same as `add_to` with fields as ASGI servers take them."""
         limits, outcome = self.limits, self.entered
         if outcome is not None:
             return outcome.add_encoded_to([*own], status)
-        return [*own] if limits is None else [*own, *limits.encoded_fields(self.decision)]
+        return [*own] if limits is None else limits.encoded_fields(self.decision, own)
 
     def failed(self, entered: Outcome | None = None, head: Any = _ERROR) -> None:
         """Refund and settle a request whose application raised.

@@ -55,7 +55,7 @@ class WsgiVisit(Visit):
         if outcome is None and limits is not None:
             # As `add_to`, with one call less.
             fields_of = limits.fields
-            headers = [*headers, *fields_of(self.decision)]
+            headers = fields_of(self.decision, headers)
         else:
             if self.is_open:
                 self.respond(Response(int(status[:3]), headers))
