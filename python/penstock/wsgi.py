@@ -91,7 +91,9 @@ class PenstockMiddleware:
         visit = None if outer is None else outer.under(limits.limiter)
         is_outermost = visit is None
         if visit is None:
-            visit = environ[MIDDLEWARE_KEY] = WsgiVisit(environ, environ.get("REMOTE_ADDR"))
+            visit = environ[MIDDLEWARE_KEY] = WsgiVisit().arrive(
+                environ, environ.get("REMOTE_ADDR")
+            )
             visit.start_response, visit.outer = start_response, outer
             start_response = visit.start
         outcome = None

@@ -132,7 +132,7 @@ class PenstockMiddleware:
         is_outermost = visit is None
         if visit is None:
             client = scope.get("client")
-            visit = scope[VISIT_KEY] = AsgiVisit(scope, client[0] if client else None)
+            visit = scope[VISIT_KEY] = AsgiVisit().arrive(scope, client[0] if client else None)
             visit.limiter, visit.outer, visit.send_on = limiter, outer, send
             visit.has_started, visit.reader = False, None
             send = visit.send

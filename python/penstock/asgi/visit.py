@@ -38,7 +38,7 @@ class AsgiVisit(Visit):
 
     __slots__ = ("has_started", "limiter", "outer", "reader", "send_on")
 
-    # Set by the middleware: a constructor of this class would be one call more for each request.
+    # Set by the middleware: a method of this class would be one call more for each request.
     has_started: bool
     limiter: Limiter
     outer: AsgiVisit | None

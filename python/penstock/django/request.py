@@ -47,7 +47,7 @@ class DjangoVisit(Visit):
         "throttles",
     )
 
-    # Set by `visit_of`: a constructor of this class would be one call more for each request.
+    # Set by `visit_of`: a method of this class would be one call more for each request.
     covered: tuple[ViewLimits, ...]
     throttles: tuple[Any, ...]
     covered_throttles: tuple[Any, ...]
@@ -121,7 +121,7 @@ def visit_of(http: HttpRequest) -> DjangoVisit:
     visit: DjangoVisit | None = getattr(http, "_penstock_visit", None)
     if visit is None:
         # Weak: Django's request keeps this.
-        visit = DjangoVisit(ref(http), http.META.get("REMOTE_ADDR"))
+        visit = DjangoVisit().arrive(ref(http), http.META.get("REMOTE_ADDR"))
         visit.covered = visit.throttles = visit.covered_throttles = ()
         visit.deferred = None
         visit.has_middleware = visit.has_writer = visit.is_on_loop = False

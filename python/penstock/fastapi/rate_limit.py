@@ -90,7 +90,7 @@ class Messages:
         request.resolved = dict(self._resolved)
         if self._limit.is_async:
             await self._limit.resolve(request)
-        visit = Visit(request, request.peer)
+        visit = Visit().arrive(request, request.peer)
         outcome = await visit.enter_async(self._limits)
         # An override or a reload may have added slots since the start.
         visit.hold_nothing()

@@ -104,7 +104,7 @@ class FlaskVisit(WsgiVisit):
 
     __slots__ = ("covered",)
 
-    # Set by `visit_of`: a constructor of this class would be one call more for each request.
+    # Set by `visit_of`: a method of this class would be one call more for each request.
     covered: tuple[ViewLimits, ...]
 
     def read(self) -> FlaskRequest:
@@ -118,7 +118,7 @@ def visit_of(native: Request) -> FlaskVisit:
     if visit is None:
         # Not the request, which keeps it: the cycle would wait for the garbage collector.
         environ = native.environ
-        visit = FlaskVisit(environ, environ.get("REMOTE_ADDR"))
+        visit = FlaskVisit().arrive(environ, environ.get("REMOTE_ADDR"))
         visit.covered = ()
         native._penstock_visit = visit  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
     return visit
