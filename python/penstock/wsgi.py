@@ -88,43 +88,52 @@ class PenstockMiddleware:
         # Locals: a method call would look up the class first.
         app, limits = self.app, self._limits
         outer: WsgiVisit | None = environ.get(MIDDLEWARE_KEY)
-        visit = None if outer is None else outer.under(limits.limiter)
-        is_outermost = visit is None
-        if visit is None:
-            visit = environ[MIDDLEWARE_KEY] = WsgiVisit().arrive(
-                environ, environ.get("REMOTE_ADDR")
-            )
-            visit.start_response, visit.outer = start_response, outer
-            start_response = visit.start
-        outcome = None
+        if outer is not None and (visit := outer.under(limits.limiter)) is not None:
+            return self._serve_within(visit, environ, start_response)
+        visit = environ[MIDDLEWARE_KEY] = WsgiVisit().arrive(environ, environ.get("REMOTE_ADDR"))
+        visit.start_response, visit.outer, visit.has_started = start_response, outer, False
         try:
             outcome = visit.enter(limits)
             environ["penstock.decision"] = visit.decision
             if outcome is None:
-                body = app(environ, start_response)
-            elif outcome.refusal is not None:
-                body = self._refuse(outcome, environ, start_response)
+                body = app(environ, visit.start)
             else:
-                visit.request.watch_body()
-                body = app(environ, start_response)
+                body = self._serve(visit, outcome, environ, visit.start)
         except BaseException as error:
-            if is_outermost:
-                visit.leave()
-                visit.stopped(error)
-            elif outcome is not None and isinstance(error, Exception):
+            visit.leave()
+            visit.stopped(error)
+            raise
+        # A response that has not started may do so, with limits further inside, as it is read.
+        if visit.has_started:
+            environ[MIDDLEWARE_KEY], entered = outer, visit.entered
+            if not (visit.slots or (entered is not None and entered.needs_response)):
+                return body
+        return visit.watch_response(body)
+
+    def _serve_within(
+        self, visit: WsgiVisit, environ: dict[str, Any], start: Start
+    ) -> Iterable[bytes]:
+        """Answer a request of a middleware further outside, which writes the fields and ends it."""
+        outcome = None
+        try:
+            outcome = visit.enter(self._limits)
+            environ["penstock.decision"] = visit.decision
+            if outcome is None:
+                return self.app(environ, start)
+            return self._serve(visit, outcome, environ, start)
+        except Exception:
+            if outcome is not None:
                 visit.failed(outcome, head=None)
             raise
-        if not is_outermost:
-            return body
-        entered = visit.entered
-        # A response that has not started may do so, with limits further inside, as it is read.
-        if (
-            environ[MIDDLEWARE_KEY] is not visit
-            and not visit.slots
-            and (entered is None or not entered.needs_response)
-        ):
-            return body
-        return visit.watch_response(body)
+
+    def _serve(
+        self, visit: WsgiVisit, outcome: Outcome, environ: dict[str, Any], start: Start
+    ) -> Iterable[bytes]:
+        """Refuse a request, or pass it on and note whether its client disconnects."""
+        if outcome.refusal is not None:
+            return self._refuse(outcome, environ, start)
+        visit.request.watch_body()
+        return self.app(environ, start)
 
     def _refuse(self, outcome: Outcome, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         answer = self.guard.custom_response(outcome)

@@ -30,13 +30,15 @@ class WsgiVisit(Visit):
 
     Attributes:
         start_response: The server's.
+        has_started: Whether the response has started.
         outer: The visit of a middleware further outside; `None` for none. Only middlewares have it.
     """
 
-    __slots__ = ("outer", "start_response")
+    __slots__ = ("has_started", "outer", "start_response")
 
-    # Set by adapters: a constructor of this class would be one call more for each request.
+    # Set by adapters: a method of this class would be one call more for each request.
     start_response: Start
+    has_started: bool
     outer: WsgiVisit | None
 
     def read(self) -> EnvironRequest:
@@ -47,12 +49,9 @@ class WsgiVisit(Visit):
         self, status: str, headers: list[tuple[str, str]], exc_info: ExcInfo | None = None
     ) -> Callable[[bytes], object]:
         """Start the response; an application may do so again to report an error."""
-        # As `leave`, with one call less.
-        if self.native.get(MIDDLEWARE_KEY) is self:
-            self.native[MIDDLEWARE_KEY] = self.outer
-        start_response = self.start_response
-        limits, outcome = self.limits, self.entered
-        if outcome is None and limits is not None:
+        self.has_started = True
+        start_response, limits = self.start_response, self.limits
+        if self.entered is None and limits is not None:
             # As `add_to`, with one call less.
             fields_of = limits.fields
             headers = fields_of(self.decision, headers)
