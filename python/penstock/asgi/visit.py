@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock._core import Decision, Limiter
-    from penstock.asgi.request import Message, Scope, Send
+    from penstock.asgi.request import Message, Receive, Scope, Send
 
 VISIT_KEY: Final = "penstock.visit"
 """The key of a scope under which the innermost `AsgiVisit` is stored."""
@@ -33,7 +33,7 @@ class AsgiVisit(Visit):
         outer: The visit under another limiter, of a middleware further outside; `None` for none.
         has_started: Whether the response has started.
         send_on: Sends a message on to the server.
-        reader: Makes the request, if it is not just that of the scope.
+        reader: Makes the request, with what receives its messages; `None` for that of the scope.
     """
 
     __slots__ = ("has_started", "limiter", "outer", "reader", "send_on")
@@ -42,14 +42,17 @@ class AsgiVisit(Visit):
     has_started: bool
     limiter: Limiter
     outer: AsgiVisit | None
-    reader: Callable[[], AsgiRequest] | None
+    reader: tuple[Callable[[Scope, None, Receive], AsgiRequest], Receive] | None
     send_on: Send
 
     may_block: ClassVar[bool] = False
 
     def read(self) -> AsgiRequest:
         """Return the request."""
-        return AsgiRequest(self.native) if self.reader is None else self.reader()
+        if self.reader is None:
+            return AsgiRequest(self.native)
+        make, receive = self.reader
+        return make(self.native, None, receive)
 
     # Not `async def`, which would cost one coroutine more for each message.
     def send(self, message: Message) -> Awaitable[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock._web.route_table import EXEMPT, RouteTable, never_counting, scope_of
@@ -230,8 +229,7 @@ class FastapiLimits(RouteTable):
         tree = None if visit is None else self._tree(scope)
         if visit is None or tree is None or not tree.limits:
             return None
-        visit.cached_request = None
-        visit.reader = partial(_Progress, scope, receive=receive)
+        visit.cached_request, visit.reader = None, (_Progress, receive)
         return self._enter(tree, scope, visit)
 
     def _enter(self, tree: _Tree, scope: Scope, visit: AsgiVisit) -> Awaitable[None] | None:
@@ -316,8 +314,10 @@ class FastapiLimits(RouteTable):
     def _tree(self, scope: Scope) -> _Tree:
         """Return the limits of a request's route, without those that a test replaces."""
         app, route, method = scope.get("app"), route_of(scope), scope.get("method", "GET")
-        mounted_at = scope["root_path"].removeprefix(scope[ROOT_PATH_KEY])
-        mount = mount_template(self._app.routes, mounted_at) if mounted_at else ""
+        root, path = scope[ROOT_PATH_KEY], scope["root_path"]
+        # Most applications mount nothing, and a comparison takes less than a call.
+        is_mounted = path != root
+        mount = mount_template(self._app.routes, path.removeprefix(root)) if is_mounted else ""
         replaced = getattr(app, "dependency_overrides", None)
         # A route answers few methods, and it has been found already.
         key = id(route), mount, method
