@@ -59,7 +59,8 @@ _rules: Final[dict[tuple[type, object, type], Rule]] = {}
 # The module of REST framework's own `get_throttles`; an override may create throttles per request.
 # Not imported: its import reads the setting that may name this module.
 _VIEWS: Final = "rest_framework.views"
-
+# Classes of views with that method, which is looked up once for each.
+_plain_views: Final[set[type]] = set()
 
 _LIMIT: Final = "use limit, such as limit = '60/minute'"
 # Attributes of other throttles, and what to write here.
@@ -168,7 +169,9 @@ class PenstockThrottle(BaseThrottle):
         elif (app_limits := conf.current()).guard.enabled:
             throttles: Sequence[PenstockThrottle] = (self,)
             keys: tuple[_Key, ...] = (key,)
-            if len(view.throttle_classes) > 1 or type(view).get_throttles.__module__ != _VIEWS:
+            if len(view.throttle_classes) > 1 or type(view) not in _plain_views:
+                if type(view).get_throttles.__module__ == _VIEWS:
+                    _plain_views.add(type(view))
                 ours = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
                 if key in (of_ours := tuple([(type(t), t.limit) for t in ours])):
                     throttles, keys = ours, of_ours
