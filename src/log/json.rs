@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use memchr::memchr;
-use serde::de::{Error, MapAccess, Visitor};
+use serde::de::{Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -21,10 +21,10 @@ pub(super) fn read<'a>(
     record: &mut Record<'a>,
 ) -> Result<(), LineFault> {
     let line = &line[memchr(b'{', line).ok_or(LineFault::Format)?..];
-    match String::from_utf8_lossy(line) {
-        Cow::Borrowed(text) => object(text, names, record),
-        Cow::Owned(text) => {
-            let mut found = Record::default();
+    match std::str::from_utf8(line) {
+        Ok(text) => object(text, names, record),
+        Err(_) => {
+            let (text, mut found) = (String::from_utf8_lossy(line), Record::default());
             object(&text, names, &mut found)?;
             record.slots = found.slots.map(|field| Some(Cow::Owned(field?.into_owned())));
             Ok(())
@@ -79,6 +79,7 @@ struct Object<'a, 'n, 'r, N> {
 }
 
 #[derive(Deserialize)]
+#[serde(transparent)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'a, N: AsRef<str>> Visitor<'a> for Object<'a, '_, '_, N> {
@@ -90,18 +91,26 @@ impl<'a, N: AsRef<str>> Visitor<'a> for Object<'a, '_, '_, N> {
 
     fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
         let Object { names, record } = self;
-        while let Some((Key(key), value)) = map.next_entry::<Key<'a>, &'a RawValue>()? {
-            let value = value.get();
-            for (name, slot) in names {
-                match name.as_ref().strip_prefix(&*key) {
-                    Some("") if value.starts_with('[') => record.slots[*slot] = Some(list(value)),
-                    Some("") => record.slots[*slot] = scalar(value),
-                    Some(rest) if value.starts_with('{') => {
-                        if let Some(inner) = rest.strip_prefix('.') {
-                            object(value, &[(inner, *slot)], record).map_err(M::Error::custom)?;
-                        }
+        while let Some(Key(key)) = map.next_key()? {
+            // Most keys match no name, which their lengths show without a comparison.
+            let rests = names.iter().filter_map(|(name, slot)| {
+                let (begin, rest) = name.as_ref().split_at_checked(key.len())?;
+                (rest.is_empty() || rest.starts_with('.')).then_some((begin, rest, *slot))
+            });
+            let mut rests = rests.filter(|&(begin, ..)| begin == key).peekable();
+            if rests.peek().is_none() {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value = map.next_value::<&'a RawValue>()?.get();
+            for (_, rest, slot) in rests {
+                match rest.strip_prefix('.') {
+                    None if value.starts_with('[') => record.slots[slot] = Some(list(value)),
+                    None => record.slots[slot] = scalar(value),
+                    Some(inner) if value.starts_with('{') => {
+                        object(value, &[(inner, slot)], record).map_err(M::Error::custom)?;
                     }
-                    _ => {}
+                    Some(_) => {}
                 }
             }
         }
