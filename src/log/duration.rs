@@ -5,7 +5,7 @@ use crate::log::fault::LineFault;
 /// The longest duration in nanoseconds, a hundred days; more is a number in another unit.
 const MAX: f64 = 8.64e15;
 
-/// Parses a duration to nanoseconds: a number of `unit`, or numbers with units such as `42ms`, `0.250s` and
+/// Parses a duration to nanoseconds: a number of `unit`, unless it is 0 for none, or numbers with units such as `42ms`, `0.250s` and
 /// `1m2.5s`. Several with blanks between them are added.
 ///
 /// An absent duration is 0: no text, `-`, or a negative number, which load balancers write if a request
@@ -26,7 +26,9 @@ pub fn duration(text: &[u8], unit: i64) -> Result<i64, LineFault> {
 
 fn nanos(word: &str, unit: f64) -> Option<f64> {
     if let Ok(number) = word.parse::<f64>() {
-        return number.is_finite().then(|| (number * unit).max(0.0));
+        // Without a unit, only 0 is known.
+        let is_known = number.is_finite() && (unit > 0.0 || number <= 0.0);
+        return is_known.then(|| (number * unit).max(0.0));
     }
     let mut rest = if word == "-" { "" } else { word };
     let mut sum = 0.0;

@@ -172,6 +172,27 @@ def test_times_of_conditions_are_in_the_zone_of_the_log(tmp_path: Path) -> None:
         assert len(trace) == 18
 
 
+def test_conditions_name_a_client_by_any_of_its_addresses(log: Any) -> None:
+    path = log(COMBINED, COMBINED.format("2001:db8:1:2:aaaa::5"))
+    assert "2001:db8:1:2::" in Trace.from_log(path).clients
+    assert Trace.from_log(path, where="client!=2001:db8:1:2:aaaa::5").clients == CLIENTS
+
+
+def test_a_number_without_a_unit_is_no_duration_where_others_state_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = ['{"time": 1795168800, "ip": "192.0.2.1", "took": "250ms"}'] * 900
+    path.write_text("\n".join([*rows, rows[0].replace('"250ms"', "250"), ""]))
+    trace = Trace.from_log(path, duration="took")
+    assert (len(trace), trace.skipped.skipped) == (900, 1)
+
+
+def test_a_long_line_may_come_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    row = '{"time": 1795168800, "ip": "192.0.2.1", "body": "%s"}'
+    path.write_text("\n".join([row % ("x" * 70_000), *[row % "x"] * 9, ""]))
+    assert len(Trace.from_log(path)) == 10
+
+
 def test_brackets_of_a_pattern_stand_for_themselves(log: Any) -> None:
     path = log(COMBINED.replace("/x", "/a[0]"))
     assert len(Trace.from_log(path, where="path=/a[0]")) == 40
@@ -320,6 +341,16 @@ def test_an_address_before_the_client_is_asked_about(log: Any) -> None:
         Trace.from_log(log(line, *["- " + PROXIED] * 90))
     own = '%{X-Forwarded-For}i %h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i"'
     assert Trace.from_log(log(line), format=own, hops=1).clients == CLIENTS
+
+
+@pytest.mark.parametrize("rest", ['0.012 "{}"', '0.012 "{}, 10.0.0.5"', 'rt=0.012 xff="{}"'])
+def test_an_address_after_the_fields_of_a_format_is_asked_about(log: Any, rest: str) -> None:
+    line = f"{PROXIED} {rest}"
+    with pytest.raises(LogError, match=r"the rest of the line .192\.0\.2\.1"):
+        Trace.from_log(log(line))
+    assert Trace.from_log(log(line), id="h").clients == ["10.0.0.9"]
+    # A server behind the proxy is no client.
+    assert Trace.from_log(log(COMBINED + " 0.012 10.0.0.5:8080")).clients == CLIENTS
 
 
 def test_lists_of_texts_are_lists_of_a_header(tmp_path: Path) -> None:

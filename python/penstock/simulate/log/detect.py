@@ -12,7 +12,7 @@ from penstock._display import pluralize
 from penstock.simulate.log.formats import FORMATS, RECIPES, Field, LineFormat, line_format
 from penstock.simulate.log.options import Options
 from penstock.simulate.log.report import LogError, SkippedLine
-from penstock.simulate.log.selection import Head
+from penstock.simulate.log.selection import FORWARDED, REST, Head
 from penstock.simulate.log.source import HEAD
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from penstock.simulate.log.selection import FieldSelection
 
 
-# The number of lines that are looked at, and of characters in each.
+# The number of lines that are looked at.
 _LINES: Final = 500
-_MAX_LINE: Final = 8192
 _EXAMPLES: Final = 3
 # What a logger, syslog or a container writes before a line.
 _MAX_PREFIX: Final = 8
 _SERVER_TIME: Final = re.compile(r"\[\d\d?/[^\]/]+/\d{4}:\d\d:\d\d:\d\d")
 # Digits and dots alone are a damaged address.
 _HOST: Final = re.compile(r"(?![\d.]+$)[\w.-]+|unix:")
+_WITH_PORT: Final = re.compile(r"\d\.\d+:\d")
 # The fields of Docker's json-file.
 _DOCKER: Final = {"attrs", "log", "stream", "time"}
 _W3C: Final = "#Fields:"
@@ -177,9 +177,25 @@ def _server(layout: LineFormat, lines: list[str]) -> Head:
     """Return the beginning of the lines that have a format of a server."""
     parser = layout.parser(Options())
     split = _after_prefix if layout.name in FORMATS else _whole
-    found = [both for line in lines if (both := split(parser, line)) is not None]
-    rows, words = [row for _, row in found], [words for words, _ in found]
+    has_rest = layout.is_open and not {*layout.known} & {*FORWARDED}
+    rows, words = [], []
+    for line in lines:
+        if (both := split(parser, line)) is not None:
+            before, row = both
+            if has_rest:
+                row[REST] = _address_after(layout, line, row)
+            rows.append(row)
+            words.append(before)
     return Head(layout.name, layout.known, rows, layout.parser, words)
+
+
+def _address_after(layout: LineFormat, line: str, row: dict[str, str]) -> str:
+    """Return the first address without a port, which a server has, in what follows a format."""
+    last = layout.fields[-1]
+    rest = line.partition(f"{last.before}{row[last.names[0]]}{layout.tail}")[2]
+    clients = (part for part in rest.split() if not _WITH_PORT.search(part))
+    found = next(filter(LogParser.address, clients), "")
+    return found.rpartition("=")[2].strip("\"',;()")
 
 
 def _whole(parser: LogParser, line: str) -> tuple[int, dict[str, str]] | None:
@@ -240,5 +256,5 @@ def _lines(head: bytes) -> list[str]:
     """Return the first lines that are not empty, without one that may be cut off."""
     lines = head.split(b"\n")
     whole = lines[:-1] if len(lines) > 1 and len(head) >= HEAD else lines
-    stripped = (line.strip(b"\0\r")[:_MAX_LINE] for line in whole[: 4 * _LINES])
+    stripped = (line.strip(b"\0\r") for line in whole[: 4 * _LINES])
     return [line.decode("utf-8-sig", "replace") for line in stripped if line.strip()][:_LINES]

@@ -88,10 +88,12 @@ _ALIASES: Final = {
     ),
 }  # fmt: skip
 # Fields with the client that a proxy names. They are never chosen, but make a choice doubtful.
-_FORWARDED: Final = (
+FORWARDED: Final = (
     *_ALIASES[_FORWARDED_FOR], _FORWARDED_FOR, "x_real_ip", "http_x_real_ip", "true_client_ip",
     "cf_connecting_ip", "http_cf_connecting_ip",
 )  # fmt: skip
+REST: Final = "the rest of the line"
+"""What follows the fields of a format; it may have the client that a proxy names."""
 # Fields that a line with a request has.
 _OF_REQUEST: Final = frozenset({"path", "method", *_ALIASES["path"], *_ALIASES["method"]})
 _MAX_SHOWN: Final = 60
@@ -241,7 +243,7 @@ class Head(NamedTuple):
             fields = self._duration_fields(wanted.duration)
             chosen += [("duration", field, _DURATION, field) for field in fields]
             unit = wanted.duration_unit or self._duration_unit(fields[0])
-            options = options._replace(duration_unit=UNITS[unit])
+            options = options._replace(duration_unit=UNITS[unit] if unit else 0)
         if CLIENT in wanted.ids:
             values = self._values(client)
             others = len(values) - sum(map(is_address, values))
@@ -299,17 +301,16 @@ class Head(NamedTuple):
         ]
         doubtful += [
             name
-            for name in _FORWARDED
-            if name in self.known
-            and sum(_differ(row, first, name) for row in requests) * 2 > len(requests)
+            for name in (*FORWARDED, REST)
+            if sum(_differ(row, first, name) for row in requests) * 2 > len(requests)
         ]
         for row in requests:
             if any(_differ(row, first, name) for name in doubtful):
                 named = ((name, row.get(name, "")) for name in (first, *doubtful))
                 shown = ", ".join(f"{name} ({_shown(value)})" for name, value in named)
                 raise LogError(
-                    f"{self.name} has several fields that may be the client: {shown}; pass id=, or "
-                    "trusted_proxies= or hops= as in production"
+                    f"{self.name} has several fields that may be the client: {shown}; pass id=, "
+                    "trusted_proxies= or hops= as in production, or format= with all fields"
                 )
         return first
 
@@ -319,7 +320,7 @@ class Head(NamedTuple):
         return _PROCESSING_TIMES if field == _PROCESSING_TIMES[0] else (field,)
 
     def _duration_unit(self, field: str) -> str:
-        """Return the unit of a duration, which its name, its values or the other fields tell.
+        """Return the unit of a duration that its name or other fields tell; "" if each value does.
 
         Raises:
             LogError: Nothing tells it.
@@ -337,7 +338,7 @@ class Head(NamedTuple):
             if other in self.known:
                 return unit
         if values and all(map(_STATED.search, values)):
-            return "s"
+            return ""
         shown = f" ({_shown(values[0])})" if values else ""
         raise LogError(
             f"the unit of {field}{shown} in {self.name} is not known; pass duration_unit="

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LogPath: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 
-HEAD: Final = 64 << 10
+HEAD: Final = 1 << 20
 """Bytes of the first block, from which the format of a log is detected."""
 _BLOCK: Final = 4 << 20
 _STDIN: Final = "<stdin>"
@@ -81,7 +81,7 @@ class Source:
         self._held: bytes | None = None
 
     def head(self) -> bytes:
-        """Return the beginning of the text: 64 KiB, or all of it.
+        """Return the beginning of the text: 1 MiB, or all of it.
 
         Raises:
             LogError: The file is not text.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock._core import LogParser
+from penstock._core import LogParser, canonical_address
 from penstock.simulate.log.report import LogError
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def parse_where(
             else:
                 options = options._replace(end_ns=bound)
             continue
-        patterns = [part.strip() for part in value.split(",")]
+        parts = [part.strip() for part in value.split(",")]
+        # As the log's own: an IPv6 address is its network.
+        patterns = [canonical_address(part, options.ipv6_prefix) or part for part in parts]
         if field == "status":
             patterns = [
                 part.replace("x", "?") if _CLASS.fullmatch(part) else part for part in patterns
