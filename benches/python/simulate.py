@@ -148,8 +148,9 @@ def many_buckets(table: harness.Table, events: int, rounds: int) -> None:
             simulator = Simulator(limit)
             simulator.number(ids)
             tats = np.zeros(buckets, np.int64)
+            flags = allowed.view(np.uint8)
             runs: dict[str, harness.Run] = {
-                "penstock": partial(simulator.feed, times, clients, None, allowed.view(np.uint8)),
+                "penstock": partial(simulator.feed, times, clients, None, None, flags),
                 "numba": partial(gcra_each, times, clients, tats, (interval, offset), allowed),
             }
             for name, each in harness.once(runs, events).items():
