@@ -306,7 +306,9 @@ class Head(NamedTuple):
         ]
         for row in requests:
             if any(_differ(row, first, name) for name in doubtful):
-                named = ((name, row.get(name, "")) for name in (first, *doubtful))
+                # A name that chooses this field, and is no default.
+                own = "h" if first == CLIENT and "h" in self.known else first
+                named = ((name, row.get(name, "")) for name in (own, *doubtful))
                 shown = ", ".join(f"{name} ({_shown(value)})" for name, value in named)
                 raise LogError(
                     f"{self.name} has several fields that may be the client: {shown}; pass id=, "
