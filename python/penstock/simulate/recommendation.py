@@ -166,8 +166,10 @@ class Recommendation:
         loss = f"It denies nothing of {others}."
         if denied.any():
             share = format_value("denied_share", float(denied.sum() / events.sum()))
-            losers = np.count_nonzero(denied)
-            loss = f"It denies {share} of the requests of {others}, all of them of {losers:,}."
+            affected = np.count_nonzero(denied)
+            loss = (
+                f"It denies {share} of the requests of {others}, and affects {affected:,} of them."
+            )
         sentences = [f"{': '.join(limit)}.", loss]
         if each.is_far.any():
             times = each.most[each.is_far].min() // each.most[~each.is_far].max(initial=1)

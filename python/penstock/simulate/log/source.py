@@ -135,7 +135,8 @@ class Source:
     def _block(self, stream: Any, size: int, program: str | None) -> bytes:
         try:
             if self._pipe is None:
-                return stream.read(size)  # type: ignore[no-any-return]
+                whole: bytes = stream.read(size)
+                return whole
             # Part by part, so that an interrupt is noticed between them.
             block = bytearray()
             while part := stream.read1(size - len(block)):
