@@ -111,7 +111,9 @@ class PeerIds:
         """Find the id of a peer that is not in `ids`."""
         if len(self.ids) >= _CACHE_SIZE:
             self.ids.clear()
-        id = self.ids[peer] = self._find(peer or "")
+        id = self._find(peer or "")
+        # One object for both if they are equal, because each takes time to fetch from memory.
+        self.ids[peer] = id = peer if id == peer else id
         return id
 
 
