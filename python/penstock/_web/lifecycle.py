@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, cast, overload
 
 from penstock._validation import slots_error
 from penstock._web.decide import NOTHING, UNLIMITED, Allowed, take, take_async
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from penstock._web.headers import EncodedFields, Fields
     from penstock._web.request import Request
     from penstock._web.settle import HeldSlots
-    from penstock.types import Id
 
 _ERROR: Final = Response(HTTPStatus.INTERNAL_SERVER_ERROR, ())
 
@@ -120,8 +119,18 @@ class Visit:
         """Whether something follows from how and when the body of the response ends."""
         return bool(self.slots) or (self.entered is not None and self.is_refundable)
 
-    def enter(self, limits: RouteLimits) -> Outcome | None:
-        """Decide limits, together.
+    @overload
+    def enter(self, limits: RouteLimits) -> Outcome | None: ...
+
+    @overload
+    def enter(self, limits: RouteLimits, *, on_loop: Literal[True]) -> Steps | None: ...
+
+    def enter(self, limits: RouteLimits, *, on_loop: bool = False) -> Outcome | Steps | None:
+        """Decide limits, together; the first call to the store is made ahead.
+
+        Args:
+            limits: The limits.
+            on_loop: Whether to wait for nothing, and to return the steps that follow instead.
 
         Returns:
             `None` if the request may proceed, and needs nothing but header fields, and the release
@@ -130,45 +139,42 @@ class Visit:
         Raises:
             StoreError: The store fails, and a limit has the policy `"raise"`.
         """
-        steps = self._begin(limits, limits.spend)
-        return None if steps is None else self._end(limits, take(limits.limiter, steps))
+        # The call ahead is made here, because a function of its own would be one call more.
+        id = answer = None
+        is_first = not self.is_decided
+        if is_first:
+            # A local: a method call would look up the class first.
+            spend = limits.spend_now if on_loop else limits.spend
+            try:
+                id = limits.ids_of_peers[self.peer]
+            except KeyError:
+                id = limits.add_peer(self.peer)
+            try:
+                if id is None and limits.id_of is not None:
+                    # The peer does not tell the id: the request is read.
+                    request = self.cached_request
+                    id = limits.id_of(self.request if request is None else request)
+                if id is not None:
+                    answer = spend(id)
+            except Error as error:
+                answer = error
+            else:
+                if answer and not limits.has_outcome and not limits.watch.is_awake:
+                    self.limits, self._id, self.is_decided = limits, id, True
+                    if limits.holds:
+                        self.decision, self.slots = answer.decision, (answer,)
+                    else:
+                        self.decision = answer
+                    return None
+        steps = limits.decide(self, None if is_first else self.outcome, id, answer)
+        return steps if on_loop else self._end(limits, take(limits.limiter, steps))
 
     async def enter_async(self, limits: RouteLimits) -> Outcome | None:
         """Do the same as `enter` on an event loop, without blocking it."""
-        steps = self._begin(limits, limits.spend_now)
-        if steps is None:
-            return None
         if not limits.may_wait:
-            return self._end(limits, take(limits.limiter, steps))
-        return self._end(limits, await take_async(limits.limiter, steps))
-
-    def _begin(self, limits: RouteLimits, spend: Callable[[Id], Any]) -> Steps | None:
-        """Make the first call to the store ahead; return the steps that follow, `None` if none."""
-        if self.is_decided:
-            return limits.decide(self, self.outcome)
-        try:
-            id = limits.ids_of_peers[self.peer]
-        except KeyError:
-            id = limits.add_peer(self.peer)
-        answer = None
-        try:
-            if id is None:
-                if limits.id_of is None:
-                    return limits.decide(self, None)
-                # The peer does not tell the id: the request is read.
-                request = self.cached_request
-                id = limits.id_of(self.request if request is None else request)
-            answer = spend(id)
-        except Error as error:
-            return limits.decide(self, None, id, error)
-        if not answer or limits.has_outcome or limits.watch.is_awake:
-            return limits.decide(self, None, id, answer)
-        self.limits, self._id, self.is_decided = limits, id, True
-        if limits.holds:
-            self.decision, self.slots = answer.decision, (answer,)
-        else:
-            self.decision = answer
-        return None
+            return self.enter(limits)
+        steps = self.enter(limits, on_loop=True)
+        return None if steps is None else self._end(limits, await take_async(limits.limiter, steps))
 
     def _end(self, limits: RouteLimits, outcome: Outcome | Allowed) -> Outcome | None:
         self.limits = limits
