@@ -87,9 +87,11 @@ class PenstockMiddleware:
             return self.app(environ, start_response)
         # Locals: a method call would look up the class first.
         app, limits = self.app, self._limits
-        outer: WsgiVisit | None = environ.get(MIDDLEWARE_KEY)
-        if outer is not None and (visit := outer.under(limits.limiter)) is not None:
-            return self._serve_within(visit, environ, start_response)
+        outer: WsgiVisit | None = None
+        if MIDDLEWARE_KEY in environ:
+            outer = environ[MIDDLEWARE_KEY]
+            if outer is not None and (visit := outer.under(limits.limiter)) is not None:
+                return self._serve_within(visit, environ, start_response)
         visit = environ[MIDDLEWARE_KEY] = WsgiVisit().arrive(environ, environ.get("REMOTE_ADDR"))
         visit.start_response, visit.outer, visit.has_started = start_response, outer, False
         try:
