@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from fastapi.dependencies.models import Dependant
 
@@ -38,6 +38,12 @@ def app_limits_of(scope: Scope) -> Any:
             "this application has no limits yet; call penstock.fastapi.install(app, limits=...)"
         )
     return app_limits
+
+
+def overrides_of(scope: Scope) -> Mapping[Any, Any] | None:
+    """Return the dependencies that a test replaces in the application of a request."""
+    overridden: Mapping[Any, Any] | None = getattr(scope.get("app"), "dependency_overrides", None)
+    return overridden
 
 
 class LimitsAround:
@@ -65,12 +71,12 @@ class LimitsAround:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide the limits, and serve the request."""
         if self._is_around:
-            overridden = getattr(scope.get("app"), "dependency_overrides", None)
+            overridden = overrides_of(scope)
             if overridden and not self._limits.isdisjoint(overridden):
                 self._is_around = False
                 self._left[:] = self.dependencies
             else:
-                pending = app_limits_of(scope).decide_around(scope, receive)
+                pending = app_limits_of(scope).decide_around(scope, receive, overridden)
                 if pending is not None:
                     await pending
         await self._app(scope, receive, send)
