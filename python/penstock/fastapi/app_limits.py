@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock._web.route_table import EXEMPT, RouteTable, never_counting, scope_of
-from penstock.asgi.visit import AsgiVisit, store_decision, visit_of
+from penstock.asgi.visit import VISIT_KEY, AsgiVisit, store_decision, visit_of
 from penstock.errors import ConfigError
 from penstock.fastapi.around import overrides_of, put_around
 from penstock.fastapi.request import FastapiRequest, RequestRefused, mount_template, route_of
@@ -232,7 +232,11 @@ class FastapiLimits(RouteTable):
         Raises:
             RequestRefused: The request is refused.
         """
-        visit = visit_of(scope, self.guard.limiter)
+        # As `visit_of`, without the call unless there are several.
+        visit: AsgiVisit | None = scope.get(VISIT_KEY)
+        limiter = self.guard.limiter
+        if visit is None or visit.limiter is not limiter:
+            visit = visit_of(scope, limiter)
         if visit is None:
             return None
         tree = self._tree(scope, overridden)
