@@ -40,7 +40,8 @@ KEYS: Final = (
 _PREFIX: Final = "PENSTOCK_"
 _DOTTED: Final = ("CLOCK", "LIMITER", "NAMES", "ON_DECISION", "ON_DENIED", "TRANSLATIONS")
 
-_current: DjangoLimits | None = None
+loaded: DjangoLimits | None = None
+"""The limits of the current settings; `None` until `current` has read them."""
 _lock: Final = fork_safe(Lock())
 
 
@@ -51,7 +52,7 @@ def current() -> DjangoLimits:
         ConfigError: The setting is wrong.
         LimitError: A rate in it is wrong.
     """
-    return _current or _load()
+    return loaded or _load()
 
 
 def get_guard() -> Guard:
@@ -90,20 +91,20 @@ def client_id(request: Any, name: str, id: IdSource = by_address) -> Id:
 
 
 def _load() -> DjangoLimits:
-    global _current  # noqa: PLW0603  one process has one set of settings
+    global loaded  # noqa: PLW0603  one process has one set of settings
     with _lock:
-        if _current is not None:
-            return _current
+        if loaded is not None:
+            return loaded
         options = read_options()
         report_foreign_settings(dir(settings))
         guard, defaults = make_guard(options), tuple(default_rules(options))
         # Servers run no system checks.
         guard.check(defaults)
-        loaded = _current = DjangoLimits(guard, defaults)
+        limits = loaded = DjangoLimits(guard, defaults)
     # Without the lock: it may import a module that uses the limiter.
     if defaults and not has_middleware():
         report_finding("P008", NO_MIDDLEWARE, ADD_MIDDLEWARE)
-    return loaded
+    return limits
 
 
 NO_MIDDLEWARE: Final = "PENSTOCK['DEFAULT'] has no effect without the middleware"
@@ -131,8 +132,8 @@ def has_middleware() -> bool:
 
 def forget() -> None:
     """Read the setting again when it is next used; all buckets are full then."""
-    global _current  # noqa: PLW0603  as above
-    _current = None
+    global loaded  # noqa: PLW0603  as above
+    loaded = None
 
 
 def _note(*, setting: str, **_: Any) -> None:

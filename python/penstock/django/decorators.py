@@ -184,7 +184,7 @@ def _serve(  # noqa: PLR0917  keywords take 360 instructions more
     kwargs: dict[str, Any],
 ) -> Any:
     """Evaluate the limits of a view, and call it if they allow the request."""
-    app_limits, visit = conf.current(), visit_of(http)
+    app_limits, visit = conf.loaded or conf.current(), visit_of(http)
     is_inner, visit.has_writer = visit.has_writer, True
     outcome: Outcome | None = None
     try:
@@ -227,7 +227,7 @@ async def _serve_async(  # noqa: PLR0917  as above
     kwargs: dict[str, Any],
 ) -> Any:
     """Do the same as `_serve` on an event loop."""
-    app_limits, visit = conf.current(), visit_of(http)
+    app_limits, visit = conf.loaded or conf.current(), visit_of(http)
     is_inner, visit.has_writer = visit.has_writer, True
     outcome: Outcome | None = None
     try:
