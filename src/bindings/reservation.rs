@@ -238,6 +238,18 @@ impl Reservation {
         Ok(decision)
     }
 
+    /// Ends the reservation. Returns whether it was open.
+    fn close(&self, is_cancelled: bool) -> bool {
+        let stage = if is_cancelled { Stage::Cancelled } else { Stage::Settled };
+        !self.parts.is_empty() && self.is_of_this_process() && self.progress.end(stage).is_ok()
+    }
+
+    /// Returns the operations that end it.
+    fn endings(&self, py: Python<'_>, is_cancelled: bool) -> Endings {
+        let slots = &self.handle.slots;
+        self.parts.iter().filter_map(|part| part.ending(py, slots, is_cancelled)).collect()
+    }
+
     /// Ends the reservation, and adds the operations to execute to `endings`. Returns whether it was open.
     pub(crate) fn add_endings(
         &self,
@@ -245,17 +257,11 @@ impl Reservation {
         is_cancelled: bool,
         endings: &mut Endings,
     ) -> bool {
-        let stage = if is_cancelled { Stage::Cancelled } else { Stage::Settled };
-        if self.parts.is_empty() || !self.is_of_this_process() || self.progress.end(stage).is_err()
-        {
-            return false;
+        let was_open = self.close(is_cancelled);
+        if was_open {
+            endings.extend(self.endings(py, is_cancelled));
         }
-        for part in &self.parts {
-            if let Some(ending) = part.ending(py, &self.handle.slots, is_cancelled) {
-                endings.push(ending);
-            }
-        }
-        true
+        was_open
     }
 
     pub(crate) fn handle(&self) -> &Arc<LimiterHandle> {
@@ -422,10 +428,15 @@ impl Reservation {
     /// `is_cancelled`: whether tokens that were not settled are refunded. Without `waits`, never blocks.
     fn end(&self, py: Python<'_>, is_cancelled: bool, waits: bool) -> PyResult<bool> {
         self.is_handled.store(true, Ordering::Relaxed);
-        let mut endings = Endings::new();
-        if !self.add_endings(py, is_cancelled, &mut endings) {
+        if !self.close(is_cancelled) {
             return Ok(false);
         }
+        if let [ReservedPart { taken: Taken::Slots(slot), .. }] = self.parts.as_slice()
+            && self.handle.try_return(py, *slot)
+        {
+            return Ok(true);
+        }
+        let endings = self.endings(py, is_cancelled);
         let has_slots = self.has_slots();
         if !has_slots && !endings.is_empty() {
             self.handle.check_open().inspect_err(|_| self.progress.reopen())?;

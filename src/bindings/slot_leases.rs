@@ -141,6 +141,19 @@ impl LimiterHandle {
         Ok(())
     }
 
+    /// Returns slots that are held, and wakes waiters, if the store can answer without waiting. Otherwise does
+    /// nothing and returns false.
+    pub(crate) fn try_return(self: &Arc<Self>, py: Python<'_>, slot: HeldSlotKey) -> bool {
+        if self.core.store().remote().is_some() {
+            return false;
+        }
+        let returned = self.core.try_return(&self.slots, slot, || !self.waiting.is_empty());
+        returned.is_ok_and(|ending| {
+            self.wake_after(py, ending.as_slice());
+            true
+        })
+    }
+
     /// Executes the ends of a reservation. Without `waits`, never blocks: what cannot be executed now is
     /// left to the renewal.
     pub(crate) fn execute(

@@ -16,6 +16,7 @@ use crate::engine::verb::Verb;
 use crate::limiter::batch::BatchVec;
 use crate::limiter::bound::Resolved;
 use crate::limiter::error::store_failed;
+use crate::limiter::slots::{HeldSlotKey, OpenSlots};
 use crate::limiter::store_ops::Members;
 use crate::limiter::{BoundLimit, Call, CallError, Failure, Limiter, Snapshot};
 use crate::store::remote::RemoteCall;
@@ -27,7 +28,7 @@ pub struct Ending {
     /// The limit at the time of the reservation.
     pub limit: Arc<BoundLimit>,
     /// The client's id.
-    pub id: Box<str>,
+    pub id: String,
     /// What the call changes in its limit.
     pub adjustment: Option<Adjustment>,
     /// A release, a refund or a partial charge.
@@ -183,6 +184,32 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             count_endings(endings, &answers);
         }
         Ok(())
+    }
+
+    /// Returns slots that are held, if the store can answer without waiting. They stay in their place
+    /// meanwhile, which costs less than to take them out. Returns their release if `is_awaited`, which is
+    /// called after it.
+    ///
+    /// # Errors
+    /// As [`Limiter::end_all`]. The slots are then still held.
+    pub fn try_return(
+        &self,
+        slots: &OpenSlots,
+        key: HeldSlotKey,
+        is_awaited: impl FnOnce() -> bool,
+    ) -> Result<Option<Ending>, Failure> {
+        let mut open = slots.open();
+        let Some(slot) = open.held(key) else { return Ok(None) };
+        slot.is_ended = slot.is_renewing;
+        if slot.is_ended {
+            return Ok(None);
+        }
+        self.end_one(&slot.release, Wait::Never)?;
+        if is_awaited() {
+            return Ok(open.remove(key.index));
+        }
+        open.free(key.index);
+        Ok(None)
     }
 
     /// Executes the end of a reservation on one bucket, as almost all are.

@@ -33,10 +33,7 @@ const MAX_PAUSE: Nanos = Nanos::from_millis(1000);
 /// Slots of one bucket that this process holds.
 #[derive(Debug)]
 struct HeldSlot {
-    limit: Arc<BoundLimit>,
-    id: Box<str>,
-    cost: i64,
-    lease: Lease,
+    release: Ending,
     /// When they were taken, on the limiter's clock.
     taken: Timestamp,
     /// When they are renewed; [`Timestamp::MAX`] for never.
@@ -82,11 +79,23 @@ pub struct HeldSlotKey {
 }
 
 impl HeldSlot {
-    #[inline(always)]
-    fn release(self) -> Ending {
-        let HeldSlot { limit, id, cost, lease, .. } = self;
-        Ending { limit, id, adjustment: None, verb: Verb::Release(lease), cost }
+    fn new(limit: &Arc<BoundLimit>, id: &str, terms: Terms) -> HeldSlot {
+        let (verb, adjustment) = (Verb::Release(Lease::NONE), None);
+        let release = Ending { limit: Arc::clone(limit), id: id.into(), adjustment, verb, cost: 0 };
+        let (taken, due) = (Timestamp::ORIGIN, Timestamp::MAX);
+        HeldSlot { release, taken, due, terms, is_renewing: false, is_ended: false }
     }
+}
+
+/// A place in the list of held slots.
+#[derive(Debug, Default)]
+struct SlotPlace {
+    /// The turn of its key.
+    turn: u64,
+    is_held: bool,
+    /// The slots that are held, or the last that were returned here: the next ones use their memory, and
+    /// the reference to their limit.
+    slot: Option<HeldSlot>,
 }
 
 /// Endings that a store has not executed, to be tried again until an instant.
@@ -108,10 +117,10 @@ pub struct AddedSlot {
     pub is_earlier: bool,
 }
 
-/// Held slots, each with the turn of its key. A place without slots is in `free`.
+/// Held slots. A place without any is in `free`.
 #[derive(Debug, Default)]
 struct SlotList {
-    places: Vec<(u64, Option<HeldSlot>)>,
+    places: Vec<SlotPlace>,
     free: Vec<usize>,
     /// The turn of the next key.
     next_turn: u64,
@@ -129,21 +138,37 @@ struct SlotList {
 }
 
 impl SlotList {
-    #[inline(always)]
-    fn insert(&mut self, slot: HeldSlot) -> AddedSlot {
-        let is_earlier = self.plan(slot.due);
+    #[inline]
+    fn insert(
+        &mut self,
+        limit: &Arc<BoundLimit>,
+        id: &str,
+        cost: i64,
+        lease: Lease,
+        taken: Timestamp,
+        terms: Terms,
+    ) -> AddedSlot {
+        let due = terms.next(taken, taken);
+        let is_earlier = self.plan(due);
         let turn = self.next_turn;
         self.next_turn += 1;
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.places[index] = (turn, Some(slot));
-                index
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(SlotPlace::default());
+            self.places.len() - 1
+        });
+        let place = &mut self.places[index];
+        (place.turn, place.is_held) = (turn, true);
+        let slot = match &mut place.slot {
+            Some(slot) if Arc::ptr_eq(&slot.release.limit, limit) => {
+                slot.release.id.clear();
+                slot.release.id.push_str(id);
+                slot
             }
-            None => {
-                self.places.push((turn, Some(slot)));
-                self.places.len() - 1
-            }
+            slot => slot.insert(HeldSlot::new(limit, id, terms)),
         };
+        (slot.release.verb, slot.release.cost) = (Verb::Release(lease), cost);
+        (slot.taken, slot.due, slot.terms) = (taken, due, terms);
+        (slot.is_renewing, slot.is_ended) = (false, false);
         AddedSlot { key: HeldSlotKey { index, turn }, is_earlier }
     }
 
@@ -157,53 +182,36 @@ impl SlotList {
         is_earlier
     }
 
-    fn place(&mut self, key: HeldSlotKey) -> Option<&mut Option<HeldSlot>> {
-        let (turn, slot) = self.places.get_mut(key.index)?;
-        (*turn == key.turn).then_some(slot)
+    /// Returns the slots of a key, if they were not given back.
+    fn held(&mut self, key: HeldSlotKey) -> Option<&mut HeldSlot> {
+        let place = self.places.get_mut(key.index)?;
+        let is_held = place.is_held && place.turn == key.turn;
+        place.slot.as_mut().filter(|_| is_held)
     }
 
-    fn remove(&mut self, key: HeldSlotKey) -> Option<HeldSlot> {
-        let slot = self.place(key)?.take()?;
-        self.free.push(key.index);
-        Some(slot)
+    /// Removes the slots of a place, which must be held.
+    fn remove(&mut self, index: usize) -> Option<Ending> {
+        self.free(index);
+        self.places[index].slot.take().map(|slot| slot.release)
+    }
+
+    /// Frees a place, which must be held. It keeps what the slots have allocated.
+    fn free(&mut self, index: usize) {
+        self.places[index].is_held = false;
+        self.free.push(index);
     }
 
     /// Returns the slots that were not given back.
     fn iter(&self) -> impl Iterator<Item = (HeldSlotKey, &HeldSlot)> {
-        let places = self.places.iter().enumerate();
-        places.filter_map(|(index, (turn, slot))| {
-            let slot = slot.as_ref().filter(|slot| !slot.is_ended)?;
-            Some((HeldSlotKey { index, turn: *turn }, slot))
+        let places = self.places.iter().enumerate().filter(|(_, place)| place.is_held);
+        places.filter_map(|(index, place)| {
+            let slot = place.slot.as_ref().filter(|slot| !slot.is_ended)?;
+            Some((HeldSlotKey { index, turn: place.turn }, slot))
         })
     }
 }
 
 impl OpenSlots {
-    #[inline]
-    fn insert(
-        &self,
-        limit: &Arc<BoundLimit>,
-        id: &str,
-        cost: i64,
-        lease: Lease,
-        taken: Timestamp,
-        terms: Terms,
-    ) -> AddedSlot {
-        let (limit, id) = (Arc::clone(limit), id.into());
-        let (is_renewing, is_ended, due) = (false, false, terms.next(taken, taken));
-        self.open().insert(HeldSlot {
-            limit,
-            id,
-            cost,
-            lease,
-            taken,
-            due,
-            terms,
-            is_renewing,
-            is_ended,
-        })
-    }
-
     fn open(&self) -> TryLockGuard<'_, SlotList> {
         let mut open = self.open.lock();
         let forks = forks();
@@ -217,27 +225,20 @@ impl OpenSlots {
 
     /// Ends the holding of slots. Returns the release to execute; `None` if they were given back, belong to
     /// another process, or are being renewed and are released after that.
-    #[inline(always)]
     pub fn end(&self, key: HeldSlotKey) -> Option<Ending> {
         let mut open = self.open();
-        let place = open.place(key)?;
-        if let Some(slot) = place
-            && slot.is_renewing
-        {
-            slot.is_ended = true;
-            return None;
-        }
-        let slot = place.take()?;
-        open.free.push(key.index);
-        drop(open);
-        Some(slot.release())
+        let slot = open.held(key)?;
+        slot.is_ended = slot.is_renewing;
+        if slot.is_ended { None } else { open.remove(key.index) }
     }
 
     /// Forgets slots without giving them back, as a process that is killed does. A renewal that is under
     /// way does not release them either.
     pub fn abandon(&self, key: HeldSlotKey) {
-        let slot = self.open().remove(key);
-        drop(slot);
+        let mut open = self.open();
+        if open.held(key).is_some() {
+            open.remove(key.index);
+        }
     }
 
     /// Tries `endings` again with the next renewal, unless they may have been executed.
@@ -261,13 +262,18 @@ impl OpenSlots {
     /// over.
     #[cold]
     fn on_reload(&self, snapshot: &Snapshot, now: Timestamp) {
-        for slot in self.open().places.iter_mut().filter_map(|(_, slot)| slot.as_mut()) {
-            let active = snapshot.limit_with_buckets_of(slot.limit.entry());
+        for place in &mut self.open().places {
+            let is_held = place.is_held;
+            // The others would keep limits that are replaced.
+            place.slot.take_if(|_| !is_held);
+            let Some(slot) = &mut place.slot else { continue };
+            let Ending { limit, id, .. } = &mut slot.release;
+            let active = snapshot.limit_with_buckets_of(limit.entry());
             let Some(active) = active else { continue };
-            let Some(slots) = active.slots_for(&slot.id) else { continue };
+            let Some(slots) = active.slots_for(id) else { continue };
             // All slots of a bucket are held under one limit, also after a reload to a rate.
-            if active.canonical(&slot.id).is_ok_and(|id| *id == *slot.id) {
-                slot.limit = Arc::clone(active);
+            if active.canonical(id).is_ok_and(|canonical| *canonical == **id) {
+                *limit = Arc::clone(active);
             }
             let terms = Terms::of(Some(slots));
             if terms != slot.terms {
@@ -293,7 +299,8 @@ impl OpenSlots {
     pub fn held(&self) -> Vec<(String, i64)> {
         let mut held: HashMap<String, i64> = HashMap::new();
         for (_, slot) in self.open().iter() {
-            *held.entry(slot.limit.entry().name().to_string()).or_default() += slot.cost;
+            let Ending { limit, cost, .. } = &slot.release;
+            *held.entry(limit.entry().name().to_string()).or_default() += cost;
         }
         let mut held: Vec<_> = held.into_iter().collect();
         held.sort_unstable();
@@ -330,7 +337,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let slot = lease.map(|lease| {
             let terms = Terms::of(call.resolved.limit().slots());
             // Due by the limiter's clock, which may differ from the store's.
-            let added = slots.insert(bound, &call.resolved.id, cost, lease, taken, terms);
+            let id = &call.resolved.id;
+            let added = slots.open().insert(bound, id, cost, lease, taken, terms);
             self.with_active_terms(added, bound, slots)
         });
         self.conclude(call, answer, answered);
@@ -347,7 +355,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         lease: Lease,
         now: Timestamp,
     ) -> AddedSlot {
-        let added = slots.insert(limit, id, cost, lease, now, Terms::of(limit.slots_for(id)));
+        let terms = Terms::of(limit.slots_for(id));
+        let added = slots.open().insert(limit, id, cost, lease, now, terms);
         self.with_active_terms(added, limit, slots)
     }
 

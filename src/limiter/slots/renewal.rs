@@ -7,7 +7,7 @@ use crate::engine::operation::Operation;
 use crate::engine::state::Lease;
 use crate::engine::time::{Nanos, Timeline, Timestamp};
 use crate::engine::verb::Verb;
-use crate::limiter::slots::{Ending, FIRST_PAUSE, HeldSlot, HeldSlotKey, MAX_PAUSE, OpenSlots};
+use crate::limiter::slots::{Ending, FIRST_PAUSE, HeldSlotKey, MAX_PAUSE, OpenSlots};
 use crate::limiter::{BoundLimit, Limiter};
 use crate::store::{Bucket, Store, StoreError, Wait};
 
@@ -59,28 +59,28 @@ impl OpenSlots {
     fn begin_renewal(&self, key: HeldSlotKey) -> Option<Ending> {
         let mut open = self.open();
         let is_closed = open.is_closed;
-        let slot = open.place(key)?.as_mut()?;
+        let slot = open.held(key)?;
         if is_closed || slot.is_ended || std::mem::replace(&mut slot.is_renewing, true) {
             return None;
         }
-        let (limit, id, verb) = (slot.limit.clone(), slot.id.clone(), Verb::Renew(slot.lease));
-        Some(Ending { limit, id, adjustment: None, verb, cost: slot.cost })
+        let Verb::Release(lease) = slot.release.verb else { return None };
+        Some(Ending { verb: Verb::Renew(lease), ..slot.release.clone() })
     }
 
     /// Stores the lease after a renewal, or keeps the previous one. Returns the release if they were
     /// given back meanwhile.
     fn end_renewal(&self, key: HeldSlotKey, renewed: Option<(Lease, Timestamp)>) -> Option<Ending> {
         let mut open = self.open();
-        let slot = open.place(key)?.as_mut()?;
+        let slot = open.held(key)?;
         slot.is_renewing = false;
         if let Some((lease, since)) = renewed {
-            slot.lease = lease;
+            slot.release.verb = Verb::Release(lease);
             // Else the lease has changed meanwhile.
             if slot.due <= since {
                 slot.due = slot.terms.next(slot.taken, since);
             }
         }
-        if slot.is_ended { open.remove(key).map(HeldSlot::release) } else { None }
+        if slot.is_ended { open.remove(key.index) } else { None }
     }
 
     /// Begins or ends the pause of a store that does not answer.
@@ -100,10 +100,12 @@ impl OpenSlots {
         let mut open = self.open();
         open.is_closed = true;
         let (mut releases, mut is_complete) = (Vec::new(), true);
-        for (_, place) in &mut open.places {
-            match place {
+        for index in 0..open.places.len() {
+            let place = &mut open.places[index];
+            match &mut place.slot {
+                _ if !place.is_held => {}
                 Some(slot) if slot.is_renewing => (slot.is_ended, is_complete) = (true, false),
-                _ => releases.extend(place.take().map(HeldSlot::release)),
+                _ => releases.extend(open.remove(index)),
             }
         }
         drop(open);
