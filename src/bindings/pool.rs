@@ -1,14 +1,14 @@
-//! Costs that the GIL makes unnecessary: allocation of decisions, and locks around values that are
-//! replaced while they are read.
+//! Costs that the GIL makes unnecessary: allocation of decisions, locks around values that are replaced
+//! while they are read, and atomic steps.
 //!
 //! With the GIL, a call holds it from its first line to its last, so no other call can run in between.
 //! A free-threaded build (`Py_GIL_DISABLED`) allocates each decision, and guards each shared value with a
 //! read-write lock.
 
 #[cfg(not(Py_GIL_DISABLED))]
-pub(crate) use with_lock::{DecisionPool, Shared};
+pub(crate) use with_lock::{DecisionPool, Flag, Shared};
 #[cfg(Py_GIL_DISABLED)]
-pub(crate) use without_lock::{DecisionPool, Shared};
+pub(crate) use without_lock::{DecisionPool, Flag, Shared};
 
 #[cfg(not(Py_GIL_DISABLED))]
 mod with_lock {
@@ -20,7 +20,7 @@ mod with_lock {
 
     use crate::bindings::decision::Decision;
     use crate::bindings::decision_data::DecisionData;
-    use crate::sync::{AtomicPtr, Ordering};
+    use crate::sync::{AtomicBool, AtomicPtr, Ordering};
 
     /// Decisions that are reused when nothing else refers to them.
     ///
@@ -108,6 +108,22 @@ mod with_lock {
         }
     }
 
+    /// A flag. Of all callers that set it, one finds that it was not set.
+    #[derive(Debug, Default)]
+    pub(crate) struct Flag(AtomicBool);
+
+    impl Flag {
+        /// Sets the flag. Returns whether it was set before.
+        #[inline(always)]
+        pub(crate) fn set(&self, _py: Python<'_>) -> bool {
+            // Not one step, which costs 8 ns: `_py` proves that this thread holds the GIL, so no other is
+            // between the two.
+            let was_set = self.0.load(Ordering::Relaxed);
+            self.0.store(true, Ordering::Relaxed);
+            was_set
+        }
+    }
+
     /// A value that every call reads and that is rarely replaced.
     #[derive(Debug)]
     pub(crate) struct Shared<T> {
@@ -152,7 +168,7 @@ mod without_lock {
 
     use crate::bindings::decision::Decision;
     use crate::bindings::decision_data::DecisionData;
-    use crate::sync::RwLock;
+    use crate::sync::{AtomicBool, Ordering, RwLock};
 
     /// Creates decisions. Without the GIL it is unknown whether one is in use, so none is reused.
     #[derive(Debug, Default)]
@@ -192,6 +208,19 @@ mod without_lock {
             let mut data = DecisionData::default();
             let result = fill(&mut data)?;
             Some((Bound::new(self.0, Decision::new(data)).ok()?, result))
+        }
+    }
+
+    /// A flag. Of all callers that set it, one finds that it was not set.
+    #[derive(Debug, Default)]
+    pub(crate) struct Flag(AtomicBool);
+
+    impl Flag {
+        /// Sets the flag. Returns whether it was set before.
+        #[inline(always)]
+        pub(crate) fn set(&self, _py: Python<'_>) -> bool {
+            // Relaxed: it orders no other access.
+            self.0.swap(true, Ordering::Relaxed)
         }
     }
 

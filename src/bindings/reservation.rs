@@ -16,6 +16,7 @@ use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::once::Once;
+use crate::bindings::pool::Flag;
 use crate::engine::answer::Outcome;
 use crate::engine::cost::CostError;
 use crate::engine::factor::Adjustment;
@@ -141,7 +142,7 @@ pub(crate) struct Reservation {
     parts: Parts,
     progress: Progress,
     /// Whether a block has begun with it.
-    is_entered: AtomicBool,
+    is_entered: Flag,
     /// Whether a call has tried to end it.
     is_handled: AtomicBool,
     /// The forks of the process that reserved. A child process has nothing to return.
@@ -156,7 +157,7 @@ impl Reservation {
         parts: Parts,
     ) -> Reservation {
         let (handle, decision) = (Arc::clone(handle), Mutex::new(None));
-        let (progress, is_entered) = (Progress::new(), AtomicBool::new(false));
+        let (progress, is_entered) = (Progress::new(), Flag::default());
         let (is_handled, forks) = (AtomicBool::new(false), forks());
         Reservation { handle, data, decision, parts, progress, is_entered, is_handled, forks }
     }
@@ -400,9 +401,8 @@ impl Reservation {
         if !self.data.allowed() {
             return Decision::raise_if_denied(&self.decision(py)?);
         }
-        // One step: of two threads without the interpreter's lock, only one may enter. Relaxed: it orders no
-        // other access.
-        if self.progress.stage() != Stage::Open || self.is_entered.swap(true, Ordering::Relaxed) {
+        // Of two threads without the interpreter's lock, only one may enter.
+        if self.progress.stage() != Stage::Open || self.is_entered.set(py) {
             return Err(Reservation::used());
         }
         Ok(())
