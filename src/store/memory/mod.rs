@@ -276,8 +276,8 @@ impl MemoryStore {
         step: &S,
         now: Now,
     ) -> Answer {
+        let mut state = None;
         loop {
-            let state = table.find(address.tag).map(|index| table.state(index));
             let now = table.effective_now(now);
             if state.is_none()
                 && let Err(full_for) = self.make_room(&mut table, address.tag, 0, now)
@@ -287,15 +287,22 @@ impl MemoryStore {
             }
             let at = now.on(bucket.timeline);
             let (allowed, write) = step.apply(state, at);
-            let is_new = state.is_none() && write != Write::Keep;
-            if !is_new || table.has_room_for(1) {
-                table.write(address.tag, write, self.max_per_shard, now);
-                return Answer::new(state, at, allowed);
+            match (state, write) {
+                (None, Write::Put(new, lifetime)) if table.has_room_for(1) => {
+                    table.insert(address.tag, new, lifetime, self.max_per_shard, now);
+                    return Answer::new(None, at, allowed);
+                }
+                (None, Write::Put(..)) => {}
+                _ => {
+                    table.write(address.tag, write, self.max_per_shard, now);
+                    return Answer::new(state, at, allowed);
+                }
             }
             drop(table);
             self.grow(address.shard, 1, now);
             // Another thread may have added this bucket meanwhile, so start again.
             table = self.shards[address.shard].lock();
+            state = table.find(address.tag).map(|index| table.state(index));
         }
     }
 
