@@ -111,6 +111,8 @@ impl Operation<'_> {
     /// Returns how many of the slots that it releases or renews were not found in the bucket.
     pub fn missing(&self, answer: &Answer) -> Cost {
         match (self.verb, self.limit, answer.outcome) {
+            // A release is allowed if it has found at least one.
+            (Verb::Release(_), _, Outcome::Allowed) if self.cost.get() == 1 => Cost::ZERO,
             (Verb::Release(lease), Limit::Slots(slots), Outcome::Allowed) => {
                 slots.missing(self.cost, lease, answer.found, answer.now)
             }

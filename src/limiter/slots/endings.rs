@@ -113,6 +113,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ///
     /// # Errors
     /// As [`Store::update`].
+    #[inline]
     pub(super) fn return_shared(
         &self,
         bucket: Bucket<'_>,
