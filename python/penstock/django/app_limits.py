@@ -307,7 +307,7 @@ class DjangoLimits(RouteTable):
                 watch_response(response, http, visit)
         headers, limits = response.headers, visit.limits
         if visit.entered is None and limits is not None:
-            # As `visit.fields`, with one call less. A local: a method call would look up the class first.
+            # As `visit.fields`, with one call less.
             fields_of = limits.fields
             fields = fields_of(visit.decision)
         else:
