@@ -123,6 +123,7 @@ impl TakenTokens {
         Some(Ending {
             limit: Arc::clone(&self.bound),
             id,
+            id_hash: None,
             adjustment: self.adjustment.clone(),
             verb,
             cost,

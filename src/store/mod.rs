@@ -186,6 +186,12 @@ impl Keyspace {
         self.hash.hash(id) ^ self.salt
     }
 
+    /// Returns the hash of an id with [`HashKey::of_process`], if the buckets use it.
+    #[inline(always)]
+    pub(crate) fn id_hash(&self, id: &str) -> Option<u64> {
+        self.is_in_process.then(|| self.hash.hash(id.as_bytes()))
+    }
+
     /// `algorithm:prefix`, which identifies the keyspace.
     pub fn text(&self) -> &str {
         &self.text

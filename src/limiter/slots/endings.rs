@@ -1,5 +1,6 @@
 //! The ends of reservations: releases of slots, refunds and charges.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -29,6 +30,8 @@ pub struct Ending {
     pub limit: Arc<BoundLimit>,
     /// The client's id.
     pub id: String,
+    /// Its hash, if the taking has computed it.
+    pub id_hash: Option<u64>,
     /// What the call changes in its limit.
     pub adjustment: Option<Adjustment>,
     /// A release, a refund or a partial charge.
@@ -65,9 +68,13 @@ impl Ending {
     // Inlined into every end of a slot: what it returns is large.
     #[inline(always)]
     fn resolve<'a>(&'a self, bound: &'a BoundLimit) -> Result<Resolved<'a>, Failure> {
-        let Ending { id, adjustment, verb, cost, .. } = self;
+        let Ending { id, id_hash, adjustment, verb, cost, .. } = self;
         let call = Call { verb: *verb, id, cost: 0, adjustment: adjustment.as_ref() };
         let mut resolved = bound.resolve(call)?;
+        // Unless the limit spells ids in another way since a reload.
+        if matches!(resolved.id, Cow::Borrowed(same) if same.len() == id.len()) {
+            resolved.id_hash = resolved.id_hash.or(*id_hash);
+        }
         resolved.cost = match verb {
             Verb::ChargePartial => resolved.limit().cost_in_parts(*cost),
             // More than a lower limit allows since a reload.

@@ -15,6 +15,7 @@ use crate::engine::batch::Kind;
 use crate::engine::state::Lease;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::engine::verb::Verb;
+use crate::limiter::bound::Resolved;
 use crate::limiter::error::store_failed;
 use crate::limiter::{
     Answered, AnsweredAll, BoundLimit, Call, Failure, Limiter, Snapshot, Transaction,
@@ -80,8 +81,9 @@ pub struct HeldSlotKey {
 
 impl HeldSlot {
     fn new(limit: &Arc<BoundLimit>, id: &str, terms: Terms) -> HeldSlot {
-        let (verb, adjustment) = (Verb::Release(Lease::NONE), None);
-        let release = Ending { limit: Arc::clone(limit), id: id.into(), adjustment, verb, cost: 0 };
+        let (limit, id, adjustment) = (Arc::clone(limit), id.into(), None);
+        let verb = Verb::Release(Lease::NONE);
+        let release = Ending { limit, id, id_hash: None, adjustment, verb, cost: 0 };
         let (taken, due) = (Timestamp::ORIGIN, Timestamp::MAX);
         HeldSlot { release, taken, due, terms, is_renewing: false, is_ended: false }
     }
@@ -142,7 +144,7 @@ impl SlotList {
     fn insert(
         &mut self,
         limit: &Arc<BoundLimit>,
-        id: &str,
+        (id, id_hash): (&str, Option<u64>),
         cost: i64,
         lease: Lease,
         taken: Timestamp,
@@ -166,7 +168,8 @@ impl SlotList {
             }
             slot => slot.insert(HeldSlot::new(limit, id, terms)),
         };
-        (slot.release.verb, slot.release.cost) = (Verb::Release(lease), cost);
+        (slot.release.id_hash, slot.release.cost) = (id_hash, cost);
+        slot.release.verb = Verb::Release(lease);
         (slot.taken, slot.due, slot.terms) = (taken, due, terms);
         (slot.is_renewing, slot.is_ended) = (false, false);
         AddedSlot { key: HeldSlotKey { index, turn }, is_earlier }
@@ -325,7 +328,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         answered: &mut Answered,
     ) -> Result<Option<AddedSlot>, Failure> {
         let cost = call.cost;
-        let call = bound.prepare(call)?;
+        let mut call = bound.prepare(call)?;
+        let Resolved { id, id_hash, .. } = &call.resolved;
+        // Once for the taking and the return.
+        let id_hash = id_hash.or_else(|| bound.keyspace(call.resolved.limit())?.id_hash(id));
+        call.resolved.id_hash = id_hash;
         let mut taken = Timestamp::ORIGIN;
         let answer =
             self.ask_telling(&call, wait, |now| taken = now).map_err(|error| match wait {
@@ -337,7 +344,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let slot = lease.map(|lease| {
             let terms = Terms::of(call.resolved.limit().slots());
             // Due by the limiter's clock, which may differ from the store's.
-            let id = &call.resolved.id;
+            let id = (&*call.resolved.id, id_hash);
             let added = slots.open().insert(bound, id, cost, lease, taken, terms);
             self.with_active_terms(added, bound, slots)
         });
@@ -356,7 +363,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         now: Timestamp,
     ) -> AddedSlot {
         let terms = Terms::of(limit.slots_for(id));
-        let added = slots.open().insert(limit, id, cost, lease, now, terms);
+        let added = slots.open().insert(limit, (id, None), cost, lease, now, terms);
         self.with_active_terms(added, limit, slots)
     }
 

@@ -174,9 +174,9 @@ impl Acquired {
             Some(slot) => slots.end(slot),
             None => {
                 let Transaction { limit, id, cost, adjustment, .. } = &self.transactions[index];
-                let (limit, id) = (Arc::clone(limit), id.as_str().into());
+                let (limit, id, id_hash) = (Arc::clone(limit), id.as_str().into(), None);
                 let adjustment = adjustment.clone().and_then(Adjustment::after_spend);
-                Some(Ending { limit, id, adjustment, verb: Verb::Refund, cost: *cost })
+                Some(Ending { limit, id, id_hash, adjustment, verb: Verb::Refund, cost: *cost })
             }
         });
         endings.collect()
