@@ -70,10 +70,10 @@ def named(limiter: penstock.Limiter, drawn: list[str]) -> harness.Run:
 def slots(table: harness.Table, store: str, rounds: int) -> None:
     """Time taking and giving back a slot, against a spend and a refund.
 
-    A block takes at least as long as that of an object of the interpreter which does nothing.
+    A block takes at least as long as one of an object that does nothing.
     """
     _, drawn = harness.ids(1_000, 10_000)
-    limits = {"Orders": ROOMY, "Calls": penstock.Limit.in_flight(1_000)}
+    limits, idle = {"Orders": ROOMY, "Calls": penstock.Limit.in_flight(1_000)}, noop.Noop()
     with penstock.Limiter(limits, store) as limiter:
         orders, calls = limiter.limit("Orders"), limiter.limit("Calls")
 
@@ -85,8 +85,8 @@ def slots(table: harness.Table, store: str, rounds: int) -> None:
             with calls.reserve(id):
                 pass
 
-        def bare(_: str) -> None:
-            with memoryview(b""):
+        def bare(id: str) -> None:
+            with idle.reserve(id):
                 pass
 
         took = harness.alternate(

@@ -22,6 +22,27 @@ mod noop {
         fn call(&self, id: &str) {
             std::hint::black_box(id);
         }
+
+        /// Takes a string and returns an object for a block.
+        fn reserve(&self, id: &str) -> Block {
+            std::hint::black_box(id);
+            Block
+        }
+    }
+
+    /// An object whose block does nothing.
+    #[pyclass(frozen)]
+    struct Block;
+
+    #[pymethods]
+    impl Block {
+        fn __enter__<'py>(slf: &Bound<'py, Self>) -> Bound<'py, Self> {
+            slf.clone()
+        }
+
+        fn __exit__(&self, exc_type: Py<PyAny>, exc: Py<PyAny>, traceback: Py<PyAny>) {
+            std::hint::black_box((exc_type, exc, traceback));
+        }
     }
 
     /// A table with 16 bytes for each bucket, and no search for the right slot.
