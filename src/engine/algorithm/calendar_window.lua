@@ -27,5 +27,5 @@ decide_by[#decide_by + 1] = function(key, found, verb, cost, count, before, star
   end
   used = used + change
   local ttl = (s - now_s) * 1000 + ceil((used - now_n) / 1000000)
-  return allowed, found, format('%.0f%09.0f', s, used), ttl
+  return allowed, found, format('%.0f%09d', s, used), ttl
 end

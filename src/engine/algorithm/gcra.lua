@@ -105,5 +105,5 @@ decide_by[#decide_by + 1] = function(key, found, verb, cost_s, cost_n, burst_s, 
     return allowed, found
   end
   local ttl = (s - now_s) * 1000 + ceil((n - now_n) / 1000000)
-  return allowed, found, format('%.0f%09.0f', s, n), ttl
+  return allowed, found, format('%.0f%09d', s, n), ttl
 end

@@ -47,9 +47,9 @@ for index = 1, count do
     allowed = ahead <= burst
     if allowed and cost > 0 then
       local n = now_n + ahead
-      local more_s = floor(n / 1000000000)
-      value = format('%d%09d', now_s + more_s, n - more_s * 1000000000)
-      ttl = ceil(ahead / 1000000)
+      local rest_n, past_ms = n % 1000000000, ahead % 1000000
+      value = format('%d%09d', now_s + (n - rest_n) / 1000000000, rest_n)
+      ttl = (ahead - past_ms) / 1000000 + (past_ms > 0 and 1 or 0)
     end
   else
     local algorithm, verb, a, b, c, d, e, f
@@ -89,7 +89,8 @@ for index = 1, count do
       if value == CLEAR then
         call('DEL', key)
       else
-        local written = pcall('SET', key, value, 'PX', format('%.0f', ttl + slack))
+        local px = ttl + slack
+        local written = pcall('SET', key, value, 'PX', format(px <= MAX_INT and '%d' or '%.0f', px))
         if written.err then
           if not find(written.err, 'OOM', 1, true) then
             -- Every other write fails, too: none has succeeded.

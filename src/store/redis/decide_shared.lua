@@ -95,7 +95,7 @@ end
 
 -- Returns a new value and its time to live. Its memory is the longest that a live bucket was written with.
 local function tallied(start, tally, memory)
-  return format('%.0f:%.0f:%.0f', start, tally, memory), max(start + memory - now_ms, 0)
+  return format('%.0f:%d:%.0f', start, tally, memory), max(start + memory - now_ms, 0)
 end
 
 -- Returns what was found as in the reply, and the start, the tally and the memory of the window of a call. The
