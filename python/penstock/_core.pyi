@@ -1539,6 +1539,12 @@ class Replies:
         """
     def deliver(self) -> None:
         """Set the result of each future whose reply has arrived."""
+    def read(self) -> None:
+        """Read from the connection that the event loop drives itself, and do as `deliver` does.
+
+        The event loop calls it when that connection is readable, as long as it makes one call at a
+        time.
+        """
     @overload
     def call(
         self,

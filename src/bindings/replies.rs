@@ -2,15 +2,15 @@
 //!
 //! Replies arrive on a thread of the store, which must neither wait nor use Python. It adds them to a
 //! list and, if the list was empty, wakes the event loop with one byte. The thread of the loop then
-//! delivers all replies in the list.
+//! delivers all replies in the list. A loop that makes one call at a time drives the connection itself.
 
 use std::io::ErrorKind;
 #[cfg(unix)]
 use std::io::{Read, Write};
 #[cfg(unix)]
 use std::os::{fd::AsRawFd, unix::net::UnixStream};
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
 use std::{io, thread};
 
 use hashbrown::HashMap;
@@ -35,7 +35,7 @@ use crate::engine::verb::Verb;
 use crate::limiter::{
     self, Answered, AnsweredAll, Call, Endings, Submitted, SubmittedAll, Transaction,
 };
-use crate::store::remote::RemoteCall;
+use crate::store::remote::{BorrowedConnection, RemoteCall};
 use crate::store::{StoreError, Wait};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
@@ -43,8 +43,15 @@ type ReplyResult = Result<Vec<Answer>, StoreError>;
 
 /// Replies that the event loop has not taken yet.
 struct Inbox {
-    arrived: Mutex<Vec<(u64, ReplyResult)>>,
+    arrived: Mutex<Arrived>,
     wake: Wake,
+}
+
+#[derive(Default)]
+struct Arrived {
+    replies: Vec<(u64, ReplyResult)>,
+    /// Whether the event loop takes them next, without being woken.
+    is_read: bool,
 }
 
 /// The way in which the thread of the store wakes the event loop.
@@ -59,10 +66,10 @@ enum Wake {
 impl Inbox {
     fn push(&self, call: u64, outcome: ReplyResult) {
         let mut arrived = self.arrived.lock();
-        let is_first = arrived.is_empty();
-        arrived.push((call, outcome));
+        let wakes = arrived.replies.is_empty() && !arrived.is_read;
+        arrived.replies.push((call, outcome));
         drop(arrived);
-        if is_first {
+        if wakes {
             self.wake.wake();
         }
     }
@@ -167,9 +174,21 @@ pub(crate) struct Replies {
     inbox: Arc<Inbox>,
     calls: Mutex<HashMap<u64, Outstanding>>,
     last: AtomicU64,
+    borrowed: Mutex<Borrowed>,
     #[cfg(unix)]
     socket: Option<UnixStream>,
 }
+
+/// The connection that the event loop drives itself, and why.
+#[derive(Default)]
+struct Borrowed {
+    /// The number of calls in a row while no other one was outstanding.
+    alone: u32,
+    loan: Option<(Weak<LimiterHandle>, Arc<dyn BorrowedConnection>)>,
+}
+
+/// The number of calls in a row without others after which the event loop drives the connection.
+const CALLS_BEFORE_LOAN: u32 = 16;
 
 impl Replies {
     /// Sends `call` and returns a future for its decision.
@@ -192,10 +211,125 @@ impl Replies {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let (handle, kept) = (Arc::clone(handle), future.clone().unbind());
         let outstanding = Outstanding { handle: Arc::clone(&handle), future: kept, call, undo };
-        self.calls.lock().insert(number, outstanding);
+        let is_alone = {
+            let mut calls = self.calls.lock();
+            calls.insert(number, outstanding);
+            calls.len() == 1
+        };
         let inbox = Arc::clone(&self.inbox);
-        store.submit(remote, Box::new(move |outcome| inbox.push(number, outcome)));
+        let done = Box::new(move |outcome| inbox.push(number, outcome));
+        match self.loan(event_loop, &handle, is_alone)? {
+            None => store.submit(remote, done),
+            Some(loan) => {
+                let mut call = Some((remote, done));
+                loan.drive(&mut || {
+                    if let Some((remote, done)) = call.take() {
+                        store.submit(remote, done);
+                    }
+                });
+            }
+        }
         Ok(future)
+    }
+
+    /// Returns the loan with which to make a call. Begins one after some calls without others, and ends it
+    /// at the first call that is not alone.
+    fn loan(
+        &self,
+        event_loop: &Bound<'_, PyAny>,
+        handle: &Arc<LimiterHandle>,
+        is_alone: bool,
+    ) -> PyResult<Option<Arc<dyn BorrowedConnection>>> {
+        let mut borrowed = self.borrowed.lock();
+        borrowed.alone = if is_alone { borrowed.alone.saturating_add(1) } else { 0 };
+        let Some((of, loan)) = &borrowed.loan else { return Ok(None) };
+        if !is_alone || !loan.is_on() {
+            drop(borrowed);
+            self.end_loan(event_loop)?;
+            return Ok(None);
+        }
+        // Another limiter's calls are made by the thread of its store.
+        Ok(Some(Arc::clone(loan)).filter(|_| of.as_ptr() == Arc::as_ptr(handle)))
+    }
+
+    /// Requests a loan of the store of `handle` after some calls without others.
+    #[cfg(unix)]
+    fn request_loan(slf: &Bound<'_, Self>, handle: &Arc<LimiterHandle>) -> PyResult<()> {
+        let replies = slf.get();
+        let inbox = Arc::clone(&replies.inbox);
+        let mut borrowed = replies.borrowed.lock();
+        if borrowed.alone < CALLS_BEFORE_LOAN || replies.socket.is_none() {
+            return Ok(());
+        }
+        borrowed.alone = 0;
+        let store = handle.core.store().remote().filter(|_| borrowed.loan.is_none());
+        let Some(loan) = store.and_then(|store| store.lend(Box::new(move || inbox.wake.wake())))
+        else {
+            return Ok(());
+        };
+        let watched = loan.socket().as_raw_fd();
+        borrowed.loan = Some((Arc::downgrade(handle), loan.into()));
+        drop(borrowed);
+        running_loop(slf.py())?.call_method1("add_reader", (watched, slf.getattr("read")?))?;
+        Ok(())
+    }
+
+    /// Ends the loan, if any.
+    fn end_loan(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<()> {
+        let ended = {
+            let mut borrowed = self.borrowed.lock();
+            borrowed.alone = 0;
+            borrowed.loan.take()
+        };
+        #[cfg(unix)]
+        if let Some((_, loan)) = ended {
+            event_loop.call_method1("remove_reader", (loan.socket().as_raw_fd(),))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the result of each future whose reply has arrived.
+    fn receive(slf: &Bound<'_, Self>) -> PyResult<()> {
+        static NAMES: Once<[Py<PyString>; 3]> = Once::new();
+        let (py, replies) = (slf.py(), slf.get());
+        let [done, set_result, set_exception] = NAMES.get_or_init(py, || {
+            ["done", "set_result", "set_exception"].map(|name| PyString::intern(py, name).unbind())
+        });
+        let loan = replies.borrowed.lock().loan.as_ref().map(|(_, loan)| Arc::clone(loan));
+        if let Some(loan) = &loan {
+            replies.inbox.arrived.lock().is_read = true;
+            loan.drive(&mut || {});
+        }
+        let Arrived { replies: arrived, .. } = std::mem::take(&mut *replies.inbox.arrived.lock());
+        let mut asked = None;
+        for (number, outcome) in arrived {
+            let Some(outstanding) = replies.calls.lock().remove(&number) else { continue };
+            let Outstanding { handle, future, call, undo } = outstanding;
+            let decision = call.conclude(py, &handle, outcome);
+            handle.log_events(py);
+            asked = Some(Arc::clone(&handle));
+            let future = future.bind(py);
+            if future.call_method0(done)?.is_truthy()? {
+                // The caller was cancelled. A spend keeps its tokens; an acquire returns them.
+                let is_taken = decision.is_ok_and(|decision| {
+                    decision.cast::<Decision>().is_ok_and(|decision| decision.get().is_taken(py))
+                });
+                if let Some(undo) = undo.filter(|_| is_taken) {
+                    undo.submit(&handle);
+                }
+                continue;
+            }
+            match decision {
+                Ok(decision) => future.call_method1(set_result, (decision,))?,
+                Err(error) => future.call_method1(set_exception, (error.into_value(py),))?,
+            };
+        }
+        match (loan, asked) {
+            (Some(loan), _) if !loan.is_on() => replies.end_loan(&running_loop(py)?),
+            #[cfg(unix)]
+            (None, Some(handle)) => Replies::request_loan(slf, &handle),
+            _ => Ok(()),
+        }
     }
 
     /// Empties the socket that has woken the loop.
@@ -215,7 +349,8 @@ impl Replies {
     fn new(wake: Option<Py<PyAny>>) -> PyResult<Replies> {
         let os_error = |error: io::Error| PyOSError::new_err(error.to_string());
         let (calls, last) = (Mutex::new(HashMap::new()), AtomicU64::new(0));
-        let inbox = |wake| Arc::new(Inbox { arrived: Mutex::new(Vec::new()), wake });
+        let borrowed = Mutex::default();
+        let inbox = |wake| Arc::new(Inbox { arrived: Mutex::default(), wake });
         if let Some(wake) = wake {
             let (sender, receiver) = channel();
             let forward_wakes = move || {
@@ -235,6 +370,7 @@ impl Replies {
                 inbox: inbox(Wake::Thread(sender)),
                 calls,
                 last,
+                borrowed,
                 #[cfg(unix)]
                 socket: None,
             });
@@ -244,7 +380,8 @@ impl Replies {
             let (reader, writer) = UnixStream::pair().map_err(os_error)?;
             reader.set_nonblocking(true).map_err(os_error)?;
             writer.set_nonblocking(true).map_err(os_error)?;
-            Ok(Replies { inbox: inbox(Wake::Socket(writer)), calls, last, socket: Some(reader) })
+            let (inbox, socket) = (inbox(Wake::Socket(writer)), Some(reader));
+            Ok(Replies { inbox, calls, last, borrowed, socket })
         }
         #[cfg(not(unix))]
         Err(os_error(ErrorKind::Unsupported.into()))
@@ -260,36 +397,15 @@ impl Replies {
     }
 
     #[doc = doc!(Replies.deliver)]
-    fn deliver(&self, py: Python<'_>) -> PyResult<()> {
-        static NAMES: Once<[Py<PyString>; 3]> = Once::new();
+    fn deliver(slf: &Bound<'_, Self>) -> PyResult<()> {
         // Before the replies are taken, so that a reply that arrives in between wakes the loop again.
-        self.drain();
-        let [done, set_result, set_exception] = NAMES.get_or_init(py, || {
-            ["done", "set_result", "set_exception"].map(|name| PyString::intern(py, name).unbind())
-        });
-        let arrived = std::mem::take(&mut *self.inbox.arrived.lock());
-        for (number, outcome) in arrived {
-            let Some(outstanding) = self.calls.lock().remove(&number) else { continue };
-            let Outstanding { handle, future, call, undo } = outstanding;
-            let decision = call.conclude(py, &handle, outcome);
-            handle.log_events(py);
-            let future = future.bind(py);
-            if future.call_method0(done)?.is_truthy()? {
-                // The caller was cancelled. A spend keeps its tokens; an acquire returns them.
-                let is_taken = decision.is_ok_and(|decision| {
-                    decision.cast::<Decision>().is_ok_and(|decision| decision.get().is_taken(py))
-                });
-                if let Some(undo) = undo.filter(|_| is_taken) {
-                    undo.submit(&handle);
-                }
-                continue;
-            }
-            match decision {
-                Ok(decision) => future.call_method1(set_result, (decision,))?,
-                Err(error) => future.call_method1(set_exception, (error.into_value(py),))?,
-            };
-        }
-        Ok(())
+        slf.get().drain();
+        Replies::receive(slf)
+    }
+
+    #[doc = doc!(Replies.read)]
+    fn read(slf: &Bound<'_, Self>) -> PyResult<()> {
+        Replies::receive(slf)
     }
 
     #[doc = doc!(Replies.call)]
@@ -405,6 +521,10 @@ impl Replies {
         }
         self.submit(event_loop, handle, remote, Submission::All { call, parts }, None).map(Some)
     }
+}
+
+fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    py.import("asyncio")?.call_method0("get_running_loop")
 }
 
 /// Returns the decision about several buckets, or their reservation.

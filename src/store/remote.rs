@@ -4,6 +4,8 @@
 //! runs the same step on the state and compares the outcomes, so that any disagreement between the two
 //! implementations is detected.
 
+use std::net::TcpStream;
+
 use crate::engine::answer::Answer;
 use crate::engine::batch::{Kind, Member};
 use crate::engine::cost::Cost;
@@ -69,10 +71,30 @@ pub trait RemoteStore: Send + Sync {
     /// Sends `call`. Never waits; `done` is called once.
     fn submit(&self, call: RemoteCall, done: Completion);
 
+    /// Lets the event loop that calls this drive the connection in place of a thread, as long as it makes one
+    /// call at a time; `None` if it cannot. `on_lent` is called, on any thread, once the loan has begun: the
+    /// loop must then drive.
+    fn lend(&self, _on_lent: Box<dyn FnOnce() + Send>) -> Option<Box<dyn BorrowedConnection>> {
+        None
+    }
+
     /// Returns the policy by which the server evicts buckets when its memory is full; of several servers,
     /// the first that evicts any. `None` if the memory is not limited or no server answers.
     fn eviction_policy(&self) -> Option<String>;
 
     /// Releases the connections. No call follows.
     fn close(&self);
+}
+
+/// The connection of a store, lent to an event loop. The loan ends when it is dropped.
+pub trait BorrowedConnection: Send + Sync {
+    /// Returns the socket that is readable when [`BorrowedConnection::drive`] has something to do.
+    fn socket(&self) -> &TcpStream;
+
+    /// Returns whether it has not ended. The store ends it by itself if it is not used.
+    fn is_on(&self) -> bool;
+
+    /// Calls `act`, which submits calls, sends them, and calls the completions of those whose replies have
+    /// arrived. Never waits.
+    fn drive(&self, act: &mut dyn FnMut());
 }

@@ -2,20 +2,21 @@
 //!
 //! Synchronous callers run it themselves: the first one reads and writes for all, and the others
 //! are woken when their replies have arrived. From the first asynchronous call on, a dedicated
-//! thread runs it.
+//! thread runs it, and lends it to an event loop that makes one call at a time.
 //!
 //! A runtime does not survive a fork, so it belongs to one process: a child creates another, and
 //! never uses its parent's. Locks that another thread held during the fork stay locked in the
 //! child, so every lock belongs to the runtime of one process too.
 
 use std::mem;
+use std::pin::pin;
 use std::process;
 use std::sync::Arc;
 use std::thread;
 
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 use redis::{Cmd, Value};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
 
@@ -28,6 +29,7 @@ use crate::store::redis::codec::{self, Unit};
 use crate::store::redis::deny_cache::DenyCache;
 use crate::store::redis::handoff::Handoff;
 use crate::store::redis::link::Link;
+use crate::store::redis::loan::{Lender, Loan, OnLent};
 use crate::store::redis::metrics::{CallKind, CallResult, Metrics, StoreEvent};
 use crate::store::redis::url::RedisUrl;
 use crate::store::redis::{SLACK, handoff, replies};
@@ -98,6 +100,7 @@ pub(super) struct Engine {
     #[expect(clippy::disallowed_types, reason = "an engine is used in one process only")]
     driver: std::sync::OnceLock<bool>,
     stop: Arc<Notify>,
+    lender: Arc<Lender>,
 }
 
 /// The part of an engine that calls in progress share.
@@ -130,6 +133,7 @@ impl Engine {
             shared: Arc::new(shared),
             driver: Default::default(),
             stop: Arc::new(Notify::new()),
+            lender: Arc::new(Lender::new(url.deadline)),
         })
     }
 
@@ -155,7 +159,15 @@ impl Engine {
     /// Waits for a call. First wakes the next thread whose reply has arrived, which would wait as well.
     fn block_on<T>(&self, call: impl Future<Output = T>) -> T {
         handoff::pass_on();
-        self.runtime().block_on(call)
+        self.run(call)
+    }
+
+    /// Runs the runtime until a call is done. The engine's thread continues with what others have begun.
+    fn run<T>(&self, call: impl Future<Output = T>) -> T {
+        self.lender.end();
+        let reply = self.runtime().block_on(call);
+        self.lender.end();
+        reply
     }
 
     /// Connects within the timeout of the URL.
@@ -214,7 +226,7 @@ impl Engine {
     pub(super) fn decide(&self, key: Vec<u8>, operation: RemoteOp) -> Result<Answer, StoreError> {
         let (sender, receiver) = self.shared.handoff.channel();
         if self.shared.batch.push(key, operation, Replied::Thread(sender)) {
-            self.runtime().block_on(self.shared.send_batch());
+            self.run(self.shared.send_batch());
         }
         receiver.wait()
     }
@@ -239,9 +251,20 @@ impl Engine {
         }
     }
 
+    /// Lends the runtime to the event loop that calls this; `None` if it cannot be lent, or is lent already. A
+    /// call from outside the loan ends it.
+    pub(super) fn lend(&self, on_lent: OnLent) -> Option<Loan> {
+        let socket = self.shared.link.socket()?;
+        Loan::request(self.runtime(), &self.lender, &socket, on_lent)
+    }
+
     /// Starts the thread that runs the runtime, if there is none.
     fn drive(&self) -> Result<(), StoreError> {
         if *self.driver.get_or_init(|| self.start_driver()) {
+            // A caller within the runtime drives it.
+            if Handle::try_current().is_err() {
+                self.lender.end();
+            }
             return Ok(());
         }
         Err(StoreError::Unavailable { why: "no thread can be started".to_owned() })
@@ -249,8 +272,15 @@ impl Engine {
 
     fn start_driver(&self) -> bool {
         let (runtime, stop) = (Arc::clone(self.runtime()), Arc::clone(&self.stop));
+        let lender = Arc::clone(&self.lender);
         let run = move || {
-            runtime.block_on(stop.notified());
+            let is_requested = async || {
+                let (stopped, requested) = (pin!(stop.notified()), pin!(lender.requested()));
+                matches!(select(stopped, requested).await, Either::Right(_))
+            };
+            while runtime.block_on(is_requested()) {
+                lender.lend();
+            }
             shut_down(runtime);
         };
         thread::Builder::new().name("penstock-redis".into()).spawn(run).is_ok()
@@ -258,7 +288,7 @@ impl Engine {
 }
 
 /// Stops a runtime that no one else uses, without waiting for anything.
-fn shut_down(runtime: Arc<Runtime>) {
+pub(super) fn shut_down(runtime: Arc<Runtime>) {
     if let Some(runtime) = Arc::into_inner(runtime) {
         runtime.shutdown_background();
     }
@@ -269,6 +299,7 @@ impl Drop for Engine {
         let Some(runtime) = self.runtime.take() else { return };
         if self.forks == forks() {
             self.stop.notify_one();
+            self.lender.end();
             shut_down(runtime);
         } else {
             // It is the parent's: its locks may be held, and its event queue is shared with the

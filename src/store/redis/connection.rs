@@ -1,9 +1,12 @@
 //! Connections to a server, to a cluster, or to the primary of a service.
 
 use std::fs;
+use std::net::{self, Shutdown};
 use std::path::Path;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
+use futures_util::future::select_ok;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
@@ -15,6 +18,7 @@ use redis::{
     ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, RedisResult,
     TlsCertificates, TlsMode, Value,
 };
+use tokio::net::{TcpStream, lookup_host};
 
 use crate::store::redis::url::{Credentials, RedisUrl, ServerAddress, ServerPlace};
 use crate::sync::{AtomicBool, Ordering};
@@ -24,7 +28,7 @@ const BUFFER: usize = 1024;
 /// A connection to a server or a cluster.
 #[derive(Clone)]
 pub(super) enum Connection {
-    Server { connection: MultiplexedConnection, is_open: Arc<AtomicBool> },
+    Server { connection: MultiplexedConnection, socket: Arc<Socket> },
     // Replaces the connections to its nodes itself.
     Cluster(ClusterConnection),
 }
@@ -33,15 +37,15 @@ impl Connection {
     /// Returns whether the connection is not known to be lost.
     pub(super) fn is_open(&self) -> bool {
         match self {
-            Connection::Server { is_open, .. } => is_open.load(Ordering::Relaxed),
+            Connection::Server { socket, .. } => socket.is_open(),
             Connection::Cluster(_) => true,
         }
     }
 
     /// Makes the next call open another connection.
     pub(super) fn abandon(&self) {
-        if let Connection::Server { is_open, .. } = self {
-            is_open.store(false, Ordering::Relaxed);
+        if let Connection::Server { socket, .. } = self {
+            socket.is_open.store(false, Ordering::Relaxed);
         }
     }
 
@@ -51,6 +55,32 @@ impl Connection {
             Connection::Server { connection, .. } => connection.send_packed_command(command).await,
             Connection::Cluster(cluster) => cluster.req_packed_command(command).await,
         }
+    }
+}
+
+/// The socket of a connection to a server.
+pub(super) struct Socket {
+    is_open: AtomicBool,
+    /// `None` if the connection is encrypted or no TCP connection, or there is no file descriptor left.
+    stream: Option<net::TcpStream>,
+}
+
+impl Socket {
+    /// Returns whether the connection is not known to be lost.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Returns a copy to watch; `None` if what arrives on it is not all that can be read.
+    pub(super) fn copy(&self) -> Option<net::TcpStream> {
+        self.stream.as_ref()?.try_clone().ok()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // An event loop that watches a copy learns of it.
+        let _ = self.stream.as_ref().map(|stream| stream.shutdown(Shutdown::Both));
     }
 }
 
@@ -119,25 +149,41 @@ async fn connect_to_server(
     let settings = settings.set_protocol(ProtocolVersion::RESP3);
     let info = addr.into_connection_info()?.set_redis_settings(settings);
     let info = info.set_tcp_settings(without_delay());
+    let socket = |stream| Arc::new(Socket { is_open: AtomicBool::new(true), stream });
+    let config = |socket: &Arc<Socket>| {
+        let seen = Arc::clone(socket);
+        let on_push = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                seen.is_open.store(false, Ordering::Relaxed);
+            }
+            Ok::<(), RedisError>(())
+        };
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(BUFFER)
+            .set_push_sender(on_push)
+    };
+    if let ConnectionAddr::Tcp(host, port) = info.addr() {
+        let addresses: Vec<_> = lookup_host((host.as_str(), *port)).await?.collect();
+        let stream = select_ok(addresses.into_iter().map(|addr| TcpStream::connect(addr).boxed()));
+        let stream = stream.await?.0.into_std()?;
+        stream.set_nodelay(true)?;
+        let socket = socket(stream.try_clone().ok());
+        let stream = TcpStream::from_std(stream)?;
+        let settings = info.redis_settings();
+        let opened =
+            MultiplexedConnection::new_with_config(settings, stream, config(&socket)).await?;
+        tokio::spawn(opened.1);
+        return Ok(Connection::Server { connection: opened.0, socket });
+    }
     let client = match certificates {
         None => redis::Client::open(info)?,
         Some(certificates) => redis::Client::build_with_tls(info, certificates)?,
     };
-    let is_open = Arc::new(AtomicBool::new(true));
-    let seen = Arc::clone(&is_open);
-    let on_push = move |push: PushInfo| {
-        if push.kind == PushKind::Disconnection {
-            seen.store(false, Ordering::Relaxed);
-        }
-        Ok::<(), RedisError>(())
-    };
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(BUFFER)
-        .set_push_sender(on_push);
-    let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-    Ok(Connection::Server { connection, is_open })
+    let socket = socket(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&config(&socket)).await?;
+    Ok(Connection::Server { connection, socket })
 }
 
 /// Returns settings under which a call is sent immediately. By default, it waits until the server has

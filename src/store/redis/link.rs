@@ -14,7 +14,7 @@ use crate::clock::Stopwatch;
 use crate::engine::time::Nanos;
 use crate::store::StoreError;
 use crate::store::redis::codec;
-use crate::store::redis::connection::{self, Connection};
+use crate::store::redis::connection::{self, Connection, Socket};
 use crate::store::redis::probe;
 use crate::store::redis::url::RedisUrl;
 use crate::sync::{AtomicBool, AtomicI64, Mutex, Ordering};
@@ -71,6 +71,16 @@ impl Link {
     /// Connects.
     pub(super) async fn connect(&self) -> Result<(), StoreError> {
         self.connection().await.map(|_| ())
+    }
+
+    /// Returns the socket of the connection, if there is one.
+    pub(super) fn socket(&self) -> Option<Arc<Socket>> {
+        match &*self.state.lock() {
+            LinkState::Up(Connection::Server { socket, .. }) if socket.is_open() => {
+                Some(Arc::clone(socket))
+            }
+            _ => None,
+        }
     }
 
     /// Makes the next call connect again.

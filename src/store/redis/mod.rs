@@ -12,6 +12,7 @@ mod connection;
 mod deny_cache;
 mod handoff;
 mod link;
+mod loan;
 mod metrics;
 mod probe;
 mod scan;
@@ -40,7 +41,7 @@ use crate::store::redis::client::{Client, Engine};
 use crate::store::redis::codec::{Held, Unit};
 use crate::store::redis::deny_cache::may_deny;
 use crate::store::redis::metrics::Metrics;
-use crate::store::remote::{Completion, RemoteCall, RemoteOp, RemoteStore};
+use crate::store::remote::{BorrowedConnection, Completion, RemoteCall, RemoteOp, RemoteStore};
 use crate::store::{
     Answers, Batch, Bucket, Keyspace, Stats, Store, StoreError, StoreStep, Wait, Write,
 };
@@ -464,6 +465,11 @@ impl RemoteStore for RedisStore {
             command,
             Box::new(move |reply| done(replies(&metrics, reply, &keys).into_iter().collect())),
         );
+    }
+
+    fn lend(&self, on_lent: Box<dyn FnOnce() + Send>) -> Option<Box<dyn BorrowedConnection>> {
+        let loan = self.client.engine().ok()?.lend(on_lent)?;
+        Some(Box::new(loan))
     }
 
     fn eviction_policy(&self) -> Option<String> {

@@ -45,7 +45,8 @@ store/redis/
     crate: engine::batch::Kind engine::key engine::limit engine::named_enum engine::state
     crate: engine::time engine::verb hash::HashKey latencies store sync
     other: crc16 futures_util hashbrown humantime percent_encoding redis sha2 std::fs std::future
-    other: std::process once_cell::race std::sync::OnceLock std::thread std::time::Duration tokio
+    other: std::net std::pin std::process once_cell::race std::sync::OnceLock std::thread
+    other: std::time::Duration tokio
 store/shared/
     crate: clock engine::algorithm::name::AlgorithmName engine::answer engine::state engine::time
     crate: hash::HashKey prefetch store sync
@@ -54,6 +55,7 @@ store/shared/
 store/remote.rs
     crate: engine::answer engine::batch::Kind engine::batch::Member engine::cost
     crate: engine::limit::Limit engine::operation engine::time engine::verb store
+    other: std::net::TcpStream
 store/
     crate: clock::Clock engine::algorithm::name engine::answer engine::key engine::state
     crate: engine::time hash::HashKey prefetch sync

@@ -1,0 +1,236 @@
+"""An event loop that makes one call at a time drives the connection to the server itself."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from loops import turn_over
+from redis_servers import wait_until
+from tcp_proxy import Proxy
+
+import penstock
+from penstock import AsyncLimiter, Limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from conftest import StartServer
+    from redis_servers import Server
+
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="the default event loop watches no files"
+)
+
+BURST = 10_000
+LIMITS = {"Orders": Limit.token_bucket(burst=BURST, count=1, period="1h")}
+
+
+class Watching(asyncio.SelectorEventLoop):
+    """A loop that knows which files it watches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched: set[int] = set()
+        self.wakes = 0
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
+        def counted() -> None:
+            self.wakes += 1
+            callback(*args)
+
+        self.watched.add(fd)
+        super().add_reader(fd, counted)
+
+    def remove_reader(self, fd: Any) -> bool:
+        self.watched.remove(fd)
+        return super().remove_reader(fd)
+
+    @property
+    def drives(self) -> bool:
+        """Whether it watches the connection, too, and not only the replies."""
+        return len(self.watched) == 2
+
+
+def run(main: Callable[[Watching], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine function with its loop."""
+    with asyncio.Runner(loop_factory=Watching) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Watching)
+        runner.run(main(loop))
+
+
+async def spend(limiter: AsyncLimiter, calls: int) -> None:
+    """Make calls one after another."""
+    for _ in range(calls):
+        assert (await limiter.spend("Orders", "ada")).allowed
+
+
+async def drive(loop: Watching, limiter: AsyncLimiter) -> None:
+    """Make calls one after another until the loop drives the connection."""
+    # On a loaded machine, the loop may be suspended and have to begin again.
+    for _ in range(2_000):
+        await spend(limiter, 1)
+        if loop.drives:
+            return
+    raise AssertionError("the loop does not drive the connection")
+
+
+async def not_driving(loop: Watching) -> None:
+    """Wait until the loop does not drive the connection."""
+    async with asyncio.timeout(20):
+        while loop.drives:
+            await turn_over()
+
+
+async def wakes_while_idle(loop: Watching) -> int:
+    """Return how often the files that it watches wake a loop that has nothing to do."""
+    before = loop.wakes
+    await turn_over(1_000)
+    return loop.wakes - before
+
+
+@pytest.fixture
+def url(redis_server: Server) -> str:
+    return f"{redis_server.url}?deadline=20s"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system counts no waits of a thread")
+def test_loop_that_makes_one_call_at_a_time_needs_no_thread(url: str) -> None:
+    def waits() -> int:
+        total = 0
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(FileNotFoundError):
+                if (task / "comm").read_text().startswith("penstock-redis"):
+                    status = (task / "status").read_text()
+                    total += int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+        return total
+
+    async def main(loop: Watching) -> None:
+        limiter = AsyncLimiter(LIMITS, url)
+        await drive(loop, limiter)
+        before = waits()
+        await spend(limiter, 1_000)
+        # The thread looks now and then whether the loop is stuck.
+        assert waits() - before < 500
+        before = waits()
+        for _ in range(500):
+            await asyncio.gather(*(limiter.spend("Orders", f"{n}") for n in range(2)))
+        assert waits() - before > 500
+
+    run(main)
+
+
+def test_calls_at_the_same_time_are_made_by_the_thread(url: str) -> None:
+    async def main(loop: Watching) -> None:
+        limiter = AsyncLimiter(LIMITS, url)
+        for _ in range(3):
+            await drive(loop, limiter)
+            answers = await asyncio.gather(*(limiter.spend("Orders", "ada") for _ in range(20)))
+            assert all(answer.allowed for answer in answers)
+            assert not loop.drives
+        counts = (await limiter.counts())["Orders"]["spends"]
+        assert (await limiter.peek("Orders", "ada")).remaining == BURST - counts["allowed"]
+
+    run(main)
+
+
+def test_threads_and_loops_share_a_limiter_with_a_loop_that_drives_it(url: str) -> None:
+    limiter = AsyncLimiter(LIMITS, url)
+
+    def in_thread() -> None:
+        for _ in range(300):
+            assert limiter.limiter.spend("Orders", "ada").allowed
+
+    async def main(loop: Watching) -> None:
+        await drive(loop, limiter)
+        other = AsyncLimiter(LIMITS, f"{url}&prefix=other")
+        other_loop = asyncio.to_thread(asyncio.run, spend(limiter, 300))
+        calls = asyncio.gather(asyncio.to_thread(in_thread), other_loop)
+        while not calls.done():
+            await spend(limiter, 1)
+            await spend(other, 1)
+        await calls
+
+    run(main)
+    counts = limiter.limiter.counts()["Orders"]["spends"]
+    assert counts["allowed"] > 600
+    assert limiter.limiter.peek("Orders", "ada").remaining == BURST - counts["allowed"]
+
+
+def test_reply_that_does_not_come_is_an_error_within_the_deadline(redis_server: Server) -> None:
+    async def main(loop: Watching) -> None:
+        with closing(Proxy(redis_server.port)) as proxy:
+            limiter = AsyncLimiter(LIMITS, f"{proxy.url}?deadline=500ms&prefix=lost")
+            await drive(loop, limiter)
+            proxy.hold()
+            with pytest.raises(penstock.StoreError):
+                await asyncio.wait_for(limiter.spend("Orders", "ada"), 20)
+            proxy.resume()
+            await spend(limiter, 1)
+
+    run(main)
+
+
+def test_loop_that_is_busy_does_not_lose_the_reply(url: str) -> None:
+    async def main(loop: Watching) -> None:
+        limiter, clock = AsyncLimiter(LIMITS, url), penstock.SystemClock()
+        for _ in range(3):
+            await drive(loop, limiter)
+            call = loop.create_task(limiter.spend("Orders", "ada"))
+            await turn_over(1)
+            until = clock.now() + 0.1
+            # The loop is busy, so the thread reads the reply.
+            wait_until(lambda: clock.now() > until, "a moment has passed")  # noqa: B023  called here
+            assert (await call).allowed
+
+    run(main)
+
+
+def test_lost_connection_is_noticed_and_replaced(redis_server: Server) -> None:
+    async def main(loop: Watching) -> None:
+        with closing(Proxy(redis_server.port)) as proxy:
+            limiter = AsyncLimiter(LIMITS, f"{proxy.url}?deadline=20s&prefix=cut")
+            await drive(loop, limiter)
+            proxy.cut_all()
+            await not_driving(loop)
+            assert await wakes_while_idle(loop) < 10
+            await drive(loop, limiter)
+            proxy.cut("reply")
+            with pytest.raises(penstock.StoreError):
+                await limiter.spend("Orders", "ada")
+            await spend(limiter, 1)
+
+    run(main)
+
+
+def test_closed_limiter_is_not_watched(start_server: StartServer) -> None:
+    server = start_server()
+
+    async def main(loop: Watching) -> None:
+        before = int(server.info("connected_clients"))
+        limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
+        await drive(loop, limiter)
+        assert int(server.info("connected_clients")) == before + 1
+        await limiter.close()
+        await not_driving(loop)
+        assert await wakes_while_idle(loop) < 10
+        wait_until(lambda: int(server.info("connected_clients")) == before, "the client has left")
+
+    run(main)
+
+
+def test_limiter_that_is_forgotten_is_not_watched(start_server: StartServer) -> None:
+    server = start_server()
+
+    async def main(loop: Watching) -> None:
+        limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
+        await drive(loop, limiter)
+        del limiter
+        await not_driving(loop)
+
+    run(main)
