@@ -37,6 +37,7 @@ class Watching(asyncio.SelectorEventLoop):
         super().__init__()
         self.watched: set[int] = set()
         self.wakes = 0
+        self.added = 0
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
         def counted() -> None:
@@ -44,6 +45,7 @@ class Watching(asyncio.SelectorEventLoop):
             callback(*args)
 
         self.watched.add(fd)
+        self.added += 1
         super().add_reader(fd, counted)
 
     def remove_reader(self, fd: Any) -> bool:
@@ -172,6 +174,21 @@ def test_reply_that_does_not_come_is_an_error_within_the_deadline(redis_server: 
                 await asyncio.wait_for(limiter.spend("Orders", "ada"), 20)
             proxy.resume()
             await spend(limiter, 1)
+
+    run(main)
+
+
+def test_loan_that_was_not_used_is_begun_again_once(url: str) -> None:
+    async def main(loop: Watching) -> None:
+        limiter, clock = AsyncLimiter(LIMITS, url), penstock.SystemClock()
+        for _ in range(3):
+            await drive(loop, limiter)
+            until = clock.now() + 0.1
+            wait_until(lambda: clock.now() > until, "a moment has passed")  # noqa: B023  called here
+            before = loop.added
+            await spend(limiter, 1_000)
+            # On a loaded machine, the loop may be suspended for so long that it has to begin again.
+            assert 1 <= loop.added - before < 15
 
     run(main)
 

@@ -115,16 +115,23 @@ impl Lender {
         drop(requested);
         // The loop may have made a call in the meantime, which no thread has driven.
         on_lent.into_iter().for_each(|on_lent| on_lent());
+        // The end of an earlier loan may have woken this thread while it was awake.
+        rest(Duration::ZERO);
         let mut before = self.uses.load(Ordering::Relaxed);
         while self.state.load(Ordering::SeqCst) == LENT {
-            #[expect(clippy::disallowed_methods, reason = "it looks whether a loan is used")]
-            thread::park_timeout(self.unused);
+            rest(self.unused);
             let uses = self.uses.load(Ordering::Relaxed);
             if mem::replace(&mut before, uses) == uses {
-                self.end();
+                self.change(LENT, KEPT);
             }
         }
     }
+}
+
+/// Waits for the end of a loan.
+#[expect(clippy::disallowed_methods, reason = "a loan that is not used ends")]
+fn rest(at_most: Duration) {
+    thread::park_timeout(at_most);
 }
 
 /// The side of the event loop. The loan ends when it is dropped.
