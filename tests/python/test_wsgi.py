@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
@@ -247,3 +249,38 @@ def test_flask_within_a_middleware_with_its_limiter_charges_a_bucket_once(text: 
     # Without limits of Flask, the middleware writes its own.
     (field,) = app.test_client().get("/none", buffered=True).headers.getlist("RateLimit")
     assert field.startswith('"A"')
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"id": lambda _: None},
+        {"id": lambda _: ""},
+        {"store": "redis://127.0.0.1:1", "on_store_error": "allow"},
+        {"store": "redis://127.0.0.1:1", "on_store_error": "deny"},
+    ],
+    ids=["no id", "empty id", "allowed without the store", "denied without the store"],
+)
+def test_a_request_that_meets_an_error_is_freed_without_the_garbage_collector(
+    options: dict[str, Any],
+) -> None:
+    class Environ(dict[str, Any]):
+        """An environ that can be watched."""
+
+    app = PenstockMiddleware(hello_wsgi, limit="2/minute", **options)
+
+    def ask() -> weakref.ref[Environ]:
+        environ = Environ(REMOTE_ADDR=PEER, QUERY_STRING="")
+        setup_testing_defaults(environ)
+        body = app(environ, lambda *_: lambda _: None)
+        assert b"".join(body)
+        if hasattr(body, "close"):
+            body.close()
+        return weakref.ref(environ)
+
+    gc.disable()
+    try:
+        # The error of the first one is in the log.
+        assert [ask() for _ in range(2)][1]() is None
+    finally:
+        gc.enable()

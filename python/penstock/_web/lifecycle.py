@@ -167,6 +167,8 @@ class Visit:
                         self.decision = answer
                     return None
         steps = limits.decide(self, None if is_first else self.outcome, id, answer)
+        # An error refers to this frame: only the garbage collector would find that cycle.
+        answer = None
         return steps if on_loop else self._end(limits, take(limits.limiter, steps))
 
     async def enter_async(self, limits: RouteLimits) -> Outcome | None:
