@@ -202,6 +202,7 @@ impl LimiterHandle {
 
     /// Applies the leases of new limits to the slots that are held.
     pub(crate) fn renew_after_reload(self: &Arc<Self>, py: Python<'_>) {
+        self.slots.forget_returned();
         if self.slots.held().is_empty() {
             return;
         }

@@ -272,6 +272,35 @@ def test_names_that_are_not_there_are_not_remembered(limiter: Limiter) -> None:
     assert grown < 2_000_000
 
 
+@needs_proc
+def test_returned_slots_keep_no_long_id() -> None:
+    limiter = Limiter({"Calls": "1 in flight"})
+
+    def work(slots: int) -> None:
+        ids = [f"{number:x>2000000}" for number in range(slots)]
+        held = [limiter.reserve("Calls", id) for id in ids]
+        assert all(one.release() for one in held)
+
+    # Slots that were held at once keep a place each: 30 ids of 2 MB could not be overlooked.
+    assert growth_after(lambda: work(30), before=lambda: work(1)) < 20_000_000
+
+
+@needs_proc
+def test_returned_slots_keep_no_limits_that_were_replaced() -> None:
+    limiter = Limiter({"Calls": "100 in flight"})
+
+    def work(turns: int) -> None:
+        for turn in range(turns, 0, -1):
+            rows = [("Calls", f"user-{number}", f"{turn} in flight") for number in range(10_000)]
+            limits, _ = penstock.Limits({"Calls": "100 in flight"}).with_overrides(rows)
+            limiter.reload(limits)
+            held = [limiter.reserve("Calls", "ada") for _ in range(turn)]
+            assert all(one.release() for one in held)
+
+    # Each turn leaves one place behind. 10,000 overrides take 3 MB.
+    assert growth_after(lambda: work(20), before=lambda: work(3)) < 15_000_000
+
+
 def test_bucket_takes_sixteen_bytes_and_little_more(limiter: Limiter) -> None:
     limiter.spend_each("Orders", range(200_000))
     stats = limiter.stats()

@@ -31,6 +31,9 @@ pub(super) use sharing::Releases;
 const FIRST_PAUSE: Nanos = Nanos::from_millis(100);
 const MAX_PAUSE: Nanos = Nanos::from_millis(1000);
 
+/// The longest id whose memory the next slots use. Clients may choose ids, and how many slots are held.
+const MAX_KEPT_ID: usize = 128;
+
 /// Slots of one bucket that this process holds.
 #[derive(Debug)]
 struct HeldSlot {
@@ -198,9 +201,11 @@ impl SlotList {
         self.places[index].slot.take().map(|slot| slot.release)
     }
 
-    /// Frees a place, which must be held. It keeps what the slots have allocated.
+    /// Frees a place, which must be held. It keeps what the slots have allocated, unless that is much.
     fn free(&mut self, index: usize) {
-        self.places[index].is_held = false;
+        let place = &mut self.places[index];
+        place.is_held = false;
+        place.slot.take_if(|slot| slot.release.id.capacity() > MAX_KEPT_ID);
         self.free.push(index);
     }
 
@@ -261,15 +266,21 @@ impl OpenSlots {
         self.open().plan(now.saturating_add(FIRST_PAUSE));
     }
 
+    /// Forgets what places without slots have kept. They would keep limits that are replaced.
+    #[cold]
+    pub fn forget_returned(&self) {
+        for place in &mut self.open().places {
+            let is_held = place.is_held;
+            place.slot.take_if(|_| !is_held);
+        }
+    }
+
     /// Applies new limits. Slots whose lease has changed are due: under a shorter one, their epoch may be
     /// over.
     #[cold]
     fn on_reload(&self, snapshot: &Snapshot, now: Timestamp) {
         for place in &mut self.open().places {
-            let is_held = place.is_held;
-            // The others would keep limits that are replaced.
-            place.slot.take_if(|_| !is_held);
-            let Some(slot) = &mut place.slot else { continue };
+            let Some(slot) = place.slot.as_mut().filter(|_| place.is_held) else { continue };
             let Ending { limit, id, .. } = &mut slot.release;
             let active = snapshot.limit_with_buckets_of(limit.entry());
             let Some(active) = active else { continue };
