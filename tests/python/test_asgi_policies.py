@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import json
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -216,6 +218,37 @@ def test_disconnect_within_nested_middleware_leaves_no_objects(
     clock.advance(601)
     ask(limited(answering(200)))
     assert left(limiter, "PerUser", "ada") == 3
+
+
+@pytest.mark.parametrize("policy", ["allow", "deny", "local"])
+def test_a_request_that_meets_a_store_error_is_freed_without_the_garbage_collector(
+    policy: Any,
+) -> None:
+    class Scope(dict[str, Any]):
+        """A scope that can be watched."""
+
+    url = "redis://127.0.0.1:1"
+    limited = PenstockMiddleware(answering(200), limit="2/minute", store=url, on_store_error=policy)
+
+    async def serve() -> weakref.ref[Scope]:
+        scope = Scope(SCOPES["http"], path="/", headers=[], client=(PEER, 50000))
+
+        async def nothing(*_: object) -> Any:
+            """Receive and send nothing."""
+
+        await limited(scope, nothing, nothing)
+        return weakref.ref(scope)
+
+    async def serve_twice() -> weakref.ref[Scope]:
+        # The error of the first one is in the log.
+        await serve()
+        return await serve()
+
+    gc.disable()
+    try:
+        assert asyncio.run(serve_twice())() is None
+    finally:
+        gc.enable()
 
 
 # Awaited callables

@@ -488,6 +488,8 @@ async def take_async(limiter: Limiter, steps: Steps) -> Outcome | Allowed:
                 if asyncio.isfuture(answer):
                     answer = await answer
             except Exception as error:  # noqa: BLE001  the steps decide about it
+                # A future that has failed has the error, which refers to this frame: a cycle.
+                answer = None
                 verb, argument = steps.throw(error)
             else:
                 verb, argument = steps.send(answer)
