@@ -1,6 +1,7 @@
 //! Conversion of Python ids and addresses to text.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::{array, mem};
 
@@ -12,6 +13,7 @@ use crate::bindings::arguments::{as_integer, builtin_repr, int_and_overflow, wro
 use crate::bindings::errors::{at_position, raise, shown};
 use crate::bindings::once::Once;
 use crate::engine::id::client_address;
+use crate::limiter::IdList;
 use crate::prefetch::prefetch;
 
 /// The approximate offset of the text in a `str` object. If an interpreter uses a different layout, the
@@ -108,45 +110,83 @@ pub(crate) fn utf8<'a>(id: &'a Bound<'_, PyAny>) -> Option<&'a str> {
     id.cast_exact::<PyString>().ok()?.to_str().ok()
 }
 
-/// Returns the ids at some positions of a tuple, and prefetches them.
-///
-/// An instruction for a prefetch lasts until the processor has the address of the page. A short loop of them
-/// waits for several pages at once: a quarter less time for a million ids in random order.
-#[inline(always)]
-fn fetch<'a, 'py>(
+/// Ids of which each that is not an exact `str` counts as empty.
+pub(crate) struct StrIds<'a, 'py> {
     ids: &'a Bound<'py, PyTuple>,
-    first: usize,
-) -> [Option<Borrowed<'a, 'py, PyAny>>; FETCHED] {
-    array::from_fn(|offset| {
-        let index = first + offset;
-        let id = (index < ids.len()).then(|| ids.get_borrowed_item(index).ok())??;
-        let object = id.as_ptr().cast::<u8>();
-        prefetch(object);
-        // The text of a short `str` follows its header, often on the next cache line.
-        prefetch(object.wrapping_add(TEXT_OFFSET));
-        Some(id)
-    })
+    len: usize,
 }
 
-/// Returns the texts of ids, which live as long as the tuple.
-pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, str>>> {
-    let len = ids.len();
-    let mut texts = Vec::with_capacity(len);
-    let mut next = fetch(ids, 0);
-    for first in (0..len).step_by(FETCHED) {
-        let fetched = mem::replace(&mut next, fetch(ids, first + FETCHED));
-        for id in fetched.into_iter().flatten() {
-            texts.push(match utf8(&id) {
-                // SAFETY: the text lives as long as its `str`, which is borrowed for `'a`.
-                Some(text) => Cow::Borrowed(unsafe { &*std::ptr::from_ref(text) }),
-                None => match id_text(&id) {
-                    Ok(text) => Cow::Owned(text.into_owned()),
-                    Err(error) => return Err(at_position(ids.py(), error, "id", texts.len(), len)),
-                },
-            });
-        }
+impl<'a, 'py> StrIds<'a, 'py> {
+    pub(crate) fn new(ids: &'a Bound<'py, PyTuple>) -> StrIds<'a, 'py> {
+        StrIds { ids, len: ids.len() }
     }
-    Ok(texts)
+
+    #[inline(always)]
+    fn object(&self, index: usize) -> Option<Borrowed<'a, 'py, PyAny>> {
+        // SAFETY: the tuple has an object at each index below its length, and keeps it.
+        (index < self.len).then(|| unsafe {
+            let object = ffi::PyTuple_GetItem(self.ids.as_ptr(), index as ffi::Py_ssize_t);
+            Borrowed::from_ptr(self.ids.py(), object)
+        })
+    }
+
+    /// Prefetches some ids, and returns those that exist.
+    ///
+    /// An instruction for a prefetch lasts until the processor has the address of the page. A short
+    /// loop of them waits for several pages at once: a quarter less time for a million ids in random order.
+    #[inline(always)]
+    fn fetch(&self, first: usize) -> [Option<Borrowed<'a, 'py, PyAny>>; FETCHED] {
+        array::from_fn(|offset| {
+            let id = self.object(first + offset)?;
+            let object = id.as_ptr().cast::<u8>();
+            prefetch(object);
+            // The text of a short `str` follows its header, often on the next cache line.
+            prefetch(object.wrapping_add(TEXT_OFFSET));
+            Some(id)
+        })
+    }
+
+    /// Returns the text of an exact `str` of the tuple, which lives as long as the tuple.
+    #[inline(always)]
+    fn text(&self, id: Borrowed<'a, 'py, PyAny>) -> Option<&'a str> {
+        // SAFETY: the text lives as long as its `str`, which the tuple keeps alive, so as long as `ids`.
+        utf8(&id).map(|text| unsafe { &*std::ptr::from_ref(text) })
+    }
+}
+
+impl IdList for StrIds<'_, '_> {
+    #[inline(always)]
+    fn try_for_each<'a, E>(
+        &'a self,
+        range: Range<usize>,
+        mut visit: impl FnMut(usize, &'a str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut next = self.fetch(range.start);
+        for first in range.clone().step_by(FETCHED) {
+            // Beyond the range, too, because the next one follows.
+            let ids = mem::replace(&mut next, self.fetch(first + FETCHED));
+            for (index, id) in (first..range.end).zip(ids.into_iter().flatten()) {
+                visit(index, self.text(id).unwrap_or_default())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the strings of ids, which live as long as the tuple.
+pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, str>>> {
+    let texts = StrIds::new(ids);
+    let text = |index| {
+        if let Some(text) = texts.object(index).and_then(|id| texts.text(id)) {
+            return Ok(Cow::Borrowed(text));
+        }
+        let id = ids.get_borrowed_item(index)?;
+        match id_text(&id) {
+            Ok(text) => Ok(Cow::Owned(text.into_owned())),
+            Err(error) => Err(at_position(ids.py(), error, "id", index, ids.len())),
+        }
+    };
+    (0..ids.len()).map(text).collect()
 }
 
 #[doc = doc!(canonical_address)]

@@ -15,7 +15,7 @@ use crate::bindings::arguments;
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::{at_position, with_cost};
-use crate::bindings::id_text::{id_text, id_texts};
+use crate::bindings::id_text::{StrIds, id_text, id_texts};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::limits::Limits;
@@ -26,6 +26,7 @@ use crate::engine::factor::Adjustment;
 use crate::engine::registry::Registry;
 use crate::engine::time::{Nanos, Timeline, Timestamp};
 use crate::limiter::{self, Decided};
+use crate::store::Store;
 
 /// The bytes of a decision: five numbers, and two flags.
 const ROW: usize = 5 * 8 + 2;
@@ -107,19 +108,30 @@ fn decide(
     adjustment: Option<&Adjustment>,
     rows: &mut DecisionRows<'_>,
 ) -> PyResult<Py<LimitEntry>> {
-    let (py, texts) = (ids.py(), id_texts(ids)?);
-    // After the conversion, which may run Python code that reloads or closes.
+    let (py, (bound, entry)) = (ids.py(), limit()?);
+    // Many ids of type `str` are decided without a list of their strings. If one is of another type,
+    // nothing has been spent yet.
+    let is_decided = !handle.core.store().may_wait()
+        && handle
+            .core
+            .decide_each(
+                &bound,
+                &StrIds::new(ids),
+                costs,
+                adjustment,
+                #[inline(always)]
+                |index, decision, shadow| rows.set(index, decision, shadow),
+            )
+            .is_ok();
+    if is_decided {
+        return Ok(entry);
+    }
+    let texts = id_texts(ids)?;
+    // Again, because the conversion may run Python code that reloads or closes.
     let (bound, entry) = limit()?;
-    let decided = handle.run(py, |core| {
-        core.decide_each(
-            &bound,
-            &texts,
-            costs,
-            adjustment,
-            #[inline(always)]
-            |index, decision, shadow| rows.set(index, decision, shadow),
-        )
-    });
+    let set = |index, decision: &_, shadow| rows.set(index, decision, shadow);
+    let decided =
+        handle.run(py, |core| core.decide_each(&bound, &texts[..], costs, adjustment, set));
     decided.map_err(|(index, error)| {
         let cost = given.and_then(|given| cost_at(given, index));
         at_position(py, with_cost(error.into(), cost.as_ref()), "id", index, costs.len())

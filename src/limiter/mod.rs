@@ -23,6 +23,7 @@ pub use counters::{Counts, DeniedBucket, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
 pub use settle::{Progress, Stage};
 pub use slots::{AddedSlot, Ending, Endings, HeldSlotKey, OpenSlots, Returned, count_endings};
+pub use spend_each::IdList;
 pub use submit::{Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 pub use waiting::{
