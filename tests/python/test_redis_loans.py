@@ -225,6 +225,21 @@ def test_lost_connection_is_noticed_and_replaced(redis_server: Server) -> None:
     run(main)
 
 
+def test_connection_that_was_closed_while_the_loop_was_busy_is_not_used(
+    redis_server: Server,
+) -> None:
+    async def main(loop: Watching) -> None:
+        with closing(Proxy(redis_server.port)) as proxy:
+            limiter = AsyncLimiter(LIMITS, f"{proxy.url}?deadline=20s&prefix=busy")
+            for _ in range(5):
+                await drive(loop, limiter)
+                # The loop makes the next call before it sees what has arrived.
+                proxy.cut_all()
+                await spend(limiter, 1)
+
+    run(main)
+
+
 def test_closed_limiter_is_not_watched(start_server: StartServer) -> None:
     server = start_server()
 
