@@ -240,6 +240,27 @@ def test_connection_that_was_closed_while_the_loop_was_busy_is_not_used(
     run(main)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the system lists no connections")
+def test_connection_that_the_server_has_closed_is_closed_although_no_call_follows(
+    start_server: StartServer,
+) -> None:
+    server = start_server()
+
+    def half_closed() -> int:
+        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+        states = [(line.split()[2], line.split()[3]) for line in lines]
+        return sum(to.endswith(f":{server.port:04X}") and state == "08" for to, state in states)
+
+    async def main(loop: Watching) -> None:
+        limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
+        await drive(loop, limiter)
+        server.command("CLIENT", "KILL", "TYPE", "normal")
+        await not_driving(loop)
+        wait_until(lambda: half_closed() == 0, "the connection is closed")
+
+    run(main)
+
+
 def test_closed_limiter_is_not_watched(start_server: StartServer) -> None:
     server = start_server()
 

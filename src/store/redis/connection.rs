@@ -75,12 +75,16 @@ impl Socket {
     pub(super) fn copy(&self) -> Option<net::TcpStream> {
         self.stream.as_ref()?.try_clone().ok()
     }
+
+    /// Closes the connection, of which every copy learns.
+    fn end(&self) {
+        let _ = self.stream.as_ref().map(|stream| stream.shutdown(Shutdown::Both));
+    }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // An event loop that watches a copy learns of it.
-        let _ = self.stream.as_ref().map(|stream| stream.shutdown(Shutdown::Both));
+        self.end();
     }
 }
 
@@ -155,6 +159,8 @@ async fn connect_to_server(
         let on_push = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
                 seen.is_open.store(false, Ordering::Relaxed);
+                // The server waits for the end of this side, too.
+                seen.end();
             }
             Ok::<(), RedisError>(())
         };
