@@ -267,10 +267,11 @@ impl Replies {
         else {
             return Ok(());
         };
-        let watched = loan.socket().as_raw_fd();
-        borrowed.loan = Some((Arc::downgrade(handle), loan.into()));
         drop(borrowed);
+        let watched = loan.socket().as_raw_fd();
+        // If the loop cannot watch it, the loan ends here.
         running_loop(slf.py())?.call_method1("add_reader", (watched, slf.getattr("read")?))?;
+        replies.borrowed.lock().loan = Some((Arc::downgrade(handle), loan.into()));
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
@@ -259,6 +260,24 @@ def test_connection_that_the_server_has_closed_is_closed_although_no_call_follow
         wait_until(lambda: half_closed() == 0, "the connection is closed")
 
     run(main)
+
+
+def test_loop_that_cannot_watch_the_connection_does_not_drive_it(url: str) -> None:
+    class Full(Watching):
+        def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
+            if len(self.watched) == 1:
+                raise OSError(errno.ENOSPC, "no space for a watch")
+            super().add_reader(fd, callback, *args)
+
+    with asyncio.Runner(loop_factory=Full) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Full)
+        errors: list[object] = []
+        loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
+        runner.run(spend(AsyncLimiter(LIMITS, url), 200))
+        # The end of a loan would remove the watch that there is not.
+        assert errors
+        assert all(isinstance(error, OSError) for error in errors)
 
 
 def test_closed_limiter_is_not_watched(start_server: StartServer) -> None:
