@@ -188,6 +188,7 @@ struct Borrowed {
 }
 
 /// The number of calls in a row without others after which the event loop drives the connection.
+#[cfg(unix)]
 const CALLS_BEFORE_LOAN: u32 = 16;
 
 impl Replies {
@@ -276,6 +277,7 @@ impl Replies {
     }
 
     /// Ends the loan, if any.
+    #[cfg_attr(not(unix), expect(unused_variables, reason = "there is no loan"))]
     fn end_loan(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<()> {
         let ended = {
             let mut borrowed = self.borrowed.lock();
