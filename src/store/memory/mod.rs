@@ -258,10 +258,8 @@ impl MemoryStore {
         let entry = table.entry(index);
         let found = entry.state();
         let (allowed, write) = step.apply(Some(found), now);
-        match write {
-            Write::Keep => {}
-            Write::Put(state, lifetime) => entry.replace(state, lifetime),
-            Write::Clear => table.remove(index),
+        if let Some((state, lifetime)) = write.state() {
+            entry.replace(state, lifetime);
         }
         Answer::new(Some(found), now, allowed)
     }
