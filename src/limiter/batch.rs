@@ -182,10 +182,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             Timing::Since(stopwatch) => Some(stopwatch),
             Timing::None => None,
         };
+        // A call by the wall clock needs both clocks.
+        let timeline = transactions.iter().map(|transaction| transaction.limit.timeline).max();
+        let now = self.clock.read(timeline.unwrap_or_default());
         with_batch(verb, transactions, |resolved, indices, buckets, batch| {
-            // A call by the wall clock needs both clocks.
-            let timeline = buckets.iter().map(|bucket| bucket.timeline).max();
-            let now = self.clock.read(timeline.unwrap_or_default());
             let answers =
                 if buckets.is_empty() { Answers::new() } else { ask(buckets, batch, now)? };
             let denies = |(member, answer): (&Member<'_>, &Answer)| {

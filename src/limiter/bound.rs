@@ -64,6 +64,9 @@ pub struct BoundLimit {
     pub(super) keyspaces: [Keyspace; AlgorithmName::ALL.len()],
     /// The highest cost that the default and all overrides allow; below 0 if one of them has slots.
     max_cost_of_all: i64,
+    /// The clock to read for a call. An override may have a window of the other kind than the default; a
+    /// reading of the wall clock is one of both.
+    pub(super) timeline: Timeline,
     /// The limiter's [generation](crate::limiter::Limiter::generation) in which it is active.
     pub(super) generation: u64,
 }
@@ -77,12 +80,16 @@ impl BoundLimit {
     ) -> BoundLimit {
         let keyspaces =
             AlgorithmName::ALL.map(|algorithm| store.keyspace(algorithm, entry.prefix()));
-        let overrides = entry.overrides().iter().map(|found| &*found.rule);
-        let limits = overrides.chain([entry.default_rule()]).map(|rule| rule.limit);
+        let limits = || {
+            let overrides = entry.overrides().iter().map(|found| &*found.rule);
+            overrides.chain([entry.default_rule()]).map(|rule| rule.limit)
+        };
         let max_costs =
-            limits.map(|limit| if let Limit::Slots(_) = limit { -1 } else { limit.max_cost() });
+            limits().map(|limit| if let Limit::Slots(_) = limit { -1 } else { limit.max_cost() });
         let max_cost_of_all = max_costs.fold(i64::MAX, i64::min);
-        BoundLimit { entry: Arc::clone(entry), keyspaces, counters, max_cost_of_all, generation }
+        let timeline = limits().map(|limit| limit.timeline()).max().unwrap_or_default();
+        let entry = Arc::clone(entry);
+        BoundLimit { entry, counters, keyspaces, max_cost_of_all, timeline, generation }
     }
 
     /// Returns the entry of the registry.

@@ -96,6 +96,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let source = CostError::Negative { found };
             return Err(Box::new(CallError::Cost { limit, source }));
         }
+        let now = self.clock().read(bound.timeline);
         let mut resolved = bound.resolve(Call { cost: 0, ..spend })?;
         let limit = resolved.limit();
         let more = actual - spend.cost;
@@ -105,9 +106,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             cmp::Ordering::Greater => (Verb::ChargePartial, limit.cost_in_parts(more)),
         };
         resolved.cost = cost;
-        let mut decision = Decision::unlimited(self.clock().now());
+        let mut decision = Decision::unlimited(now.steady);
         if let Some((bucket, operation)) = resolved.operation(verb) {
-            let now = self.clock().read(bucket.timeline);
             let answer = self.store().update(bucket, &operation, now, Wait::Allowed);
             decision = operation.numbers(&answer.map_err(|error| bound.store_failed(error))?);
             decision.allowed |= verb != Verb::ChargePartial;

@@ -68,11 +68,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             bound.validate(call).map_err(|error| (index, error))
         })?;
         let stripe = bound.counters.stripe(StripeIndex::choose());
-        // The ids of a limit with overrides may have windows of both kinds.
-        let limits = bound.entry().overrides().iter().map(|found| found.rule.limit);
-        let limits = limits.chain([bound.entry().default_rule().limit]);
-        let timeline = limits.map(|limit| limit.timeline()).max().unwrap_or_default();
-        let (now, mut outcome) = (self.clock().read(timeline), Ok(()));
+        let (now, mut outcome) = (self.clock().read(bound.timeline), Ok(()));
         // Few at a time, which stay in the processor's cache. A store that waits gets them all at once.
         let len = if self.store().may_wait() { costs.len().max(1) } else { BLOCK };
         let mut block = Vec::with_capacity(len.min(costs.len()));

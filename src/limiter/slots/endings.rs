@@ -225,12 +225,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         // Few limits are replaced while slots are held; the others need no look-up.
         let is_active = ending.limit.generation == self.generation();
         let snapshot = (!is_active).then(|| self.snapshot());
+        let now = self.clock().read(ending.limit.timeline);
         let resolved = match &snapshot {
             None => ending.resolve(&ending.limit),
             Some(snapshot) => ending.resolve_active(snapshot),
         }?;
         if let Some((bucket, operation)) = resolved.operation(ending.verb) {
-            let now = self.clock().read(bucket.timeline);
             let answer =
                 self.store().update(bucket, &operation, now, wait).map_err(store_failed)?;
             let is_found = self.return_shared(bucket, &operation, &answer, now, wait);

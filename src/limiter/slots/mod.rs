@@ -339,24 +339,23 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         answered: &mut Answered,
     ) -> Result<Option<AddedSlot>, Failure> {
         let cost = call.cost;
+        let now = self.clock().read(bound.timeline);
         let mut call = bound.prepare(call)?;
         let Resolved { id, id_hash, .. } = &call.resolved;
         // Once for the taking and the return.
         let id_hash = id_hash.or_else(|| bound.keyspace(call.resolved.limit())?.id_hash(id));
         call.resolved.id_hash = id_hash;
-        let mut taken = Timestamp::ORIGIN;
-        let answer =
-            self.ask_telling(&call, wait, |now| taken = now).map_err(|error| match wait {
-                Wait::Allowed => bound.store_failed(error),
-                // An error is counted by the call that follows and may wait.
-                Wait::Never => store_failed(error),
-            })?;
+        let answer = self.ask_within(&call, now, wait).map_err(|error| match wait {
+            Wait::Allowed => bound.store_failed(error),
+            // An error is counted by the call that follows and may wait.
+            Wait::Never => store_failed(error),
+        })?;
         let lease = call.operation().and_then(|(_, operation)| operation.lease(&answer));
         let slot = lease.map(|lease| {
             let terms = Terms::of(call.resolved.limit().slots());
             // Due by the limiter's clock, which may differ from the store's.
             let id = (&*call.resolved.id, id_hash);
-            let added = slots.open().insert(bound, id, cost, lease, taken, terms);
+            let added = slots.open().insert(bound, id, cost, lease, now.steady, terms);
             self.with_active_terms(added, bound, slots)
         });
         self.conclude(call, answer, answered);

@@ -68,8 +68,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         wait: Wait,
         answered: &mut Answered,
     ) -> Result<bool, Failure> {
+        let now = self.clock().read(bound.timeline);
         let call = bound.prepare(call)?;
-        let answer = self.ask_within(&call, wait);
+        let answer = self.ask_within(&call, now, wait);
         let answer = answer.map_err(|error| match error.into() {
             StoreError::WouldWait => store_failed(StoreError::WouldWait),
             error => bound.store_failed(error),
@@ -86,8 +87,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// # Errors
     /// The same as [`Limiter::decide`].
     pub fn refuse(&self, bound: &BoundLimit, check: Call<'_>) -> Result<Decided, Failure> {
+        let now = self.clock().read(bound.timeline);
         let call = bound.prepare(check)?;
-        let (answer, shadow) = (self.ask(&call)?, call.resolved.rule.shadow);
+        let (answer, shadow) = (self.ask(&call, now)?, call.resolved.rule.shadow);
         bound.counters.count(call.stripe, Verb::Reserve, false, shadow, &call.resolved.id);
         let mut decided = self.decided(call, answer, UNCOUNTED);
         decided.decision.allowed = false;
@@ -134,8 +136,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// # Errors
     /// The same as [`Limiter::decide`].
     pub fn served(&self, bound: &BoundLimit, check: Call<'_>) -> Result<Decided, Failure> {
+        let now = self.clock().read(bound.timeline);
         let call = bound.prepare(check)?;
-        let answer = self.ask(&call)?;
+        let answer = self.ask(&call, now)?;
         // The numbers without the cost.
         let spared = Answer { outcome: Found::Spared, ..answer };
         let current = call.operation().map(|(_, operation)| operation.numbers(&spared));
@@ -172,6 +175,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         demands: &[Demand],
         after: Option<Estimate>,
     ) -> Result<Option<Estimate>, Failure> {
+        let read = self.clock().read(bound.timeline);
         let call = bound.prepare(Call::check(id, 0))?;
         let limit = call.resolved.limit();
         if limit.is_unlimited() {
@@ -180,7 +184,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let Estimate { now, turn } = match after {
             Some(estimate) => estimate,
             None => {
-                let Answer { found, now, outcome } = self.ask(&call)?;
+                let Answer { found, now, outcome } = self.ask(&call, read)?;
                 let turn = match (outcome, found) {
                     // A full store has no space before this instant, and the bucket is new then.
                     (Found::Refused, Some(until)) => (until.instant(), None),
