@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 _replies: Final[
     weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[], Replies | None]]
 ] = weakref.WeakKeyDictionary()
+# A child process that goes on with a loop shares what wakes it with its parent, which needs it.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_replies.clear)
 
 
 def replies_of(loop: asyncio.AbstractEventLoop) -> Replies:

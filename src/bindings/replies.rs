@@ -37,7 +37,7 @@ use crate::limiter::{
 };
 use crate::store::remote::{BorrowedConnection, RemoteCall};
 use crate::store::{StoreError, Wait};
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering, forks};
 
 type ReplyResult = Result<Vec<Answer>, StoreError>;
 
@@ -175,6 +175,8 @@ pub(crate) struct Replies {
     calls: Mutex<HashMap<u64, Outstanding>>,
     last: AtomicU64,
     borrowed: Mutex<Borrowed>,
+    /// Identifies the process whose loop it is. A child inherits it.
+    forks: u32,
     #[cfg(unix)]
     socket: Option<UnixStream>,
 }
@@ -335,6 +337,10 @@ impl Replies {
         }
     }
 
+    fn is_of_this_process(&self) -> bool {
+        self.forks == forks()
+    }
+
     /// Empties the socket that has woken the loop.
     fn drain(&self) {
         #[cfg(unix)]
@@ -352,7 +358,7 @@ impl Replies {
     fn new(wake: Option<Py<PyAny>>) -> PyResult<Replies> {
         let os_error = |error: io::Error| PyOSError::new_err(error.to_string());
         let (calls, last) = (Mutex::new(HashMap::new()), AtomicU64::new(0));
-        let borrowed = Mutex::default();
+        let (borrowed, forks) = (Mutex::default(), forks());
         let inbox = |wake| Arc::new(Inbox { arrived: Mutex::default(), wake });
         if let Some(wake) = wake {
             let (sender, receiver) = channel();
@@ -374,6 +380,7 @@ impl Replies {
                 calls,
                 last,
                 borrowed,
+                forks,
                 #[cfg(unix)]
                 socket: None,
             });
@@ -384,7 +391,7 @@ impl Replies {
             reader.set_nonblocking(true).map_err(os_error)?;
             writer.set_nonblocking(true).map_err(os_error)?;
             let (inbox, socket) = (inbox(Wake::Socket(writer)), Some(reader));
-            Ok(Replies { inbox, calls, last, borrowed, socket })
+            Ok(Replies { inbox, calls, last, borrowed, forks, socket })
         }
         #[cfg(not(unix))]
         Err(os_error(ErrorKind::Unsupported.into()))
@@ -401,13 +408,24 @@ impl Replies {
 
     #[doc = doc!(Replies.deliver)]
     fn deliver(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let replies = slf.get();
+        // What wakes the loop of the parent is left in the socket, which both have.
+        if !replies.is_of_this_process() {
+            return Ok(());
+        }
         // Before the replies are taken, so that a reply that arrives in between wakes the loop again.
-        slf.get().drain();
+        replies.drain();
         Replies::receive(slf)
     }
 
     #[doc = doc!(Replies.read)]
     fn read(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let replies = slf.get();
+        if !replies.is_of_this_process() {
+            // A coroutine that goes on in a child has no running loop.
+            let this_loop = running_loop(slf.py());
+            return this_loop.map_or(Ok(()), |this_loop| replies.end_loan(&this_loop));
+        }
         Replies::receive(slf)
     }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from loops import turn_over
+from programs import run as run_program
 from redis_servers import wait_until
 from tcp_proxy import Proxy
 
@@ -306,3 +307,54 @@ def test_limiter_that_is_forgotten_is_not_watched(start_server: StartServer) -> 
         await not_driving(loop)
 
     run(main)
+
+
+LOOP_IN_TWO_PROCESSES = """
+import asyncio, os, signal, sys
+
+import penstock
+
+url, at_once, place = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+limits = {"Orders": penstock.Limit.token_bucket(burst=10_000, count=1, period="1h")}
+limiter = penstock.AsyncLimiter(limits, url)
+
+async def spend():
+    for _ in range(500):
+        calls = asyncio.gather(*(limiter.spend("Orders", "ada") for _ in range(at_once)))
+        assert all(answer.allowed for answer in await asyncio.wait_for(calls, 20))
+
+async def fork_and_spend():
+    loop = asyncio.get_running_loop()
+    await spend()
+    if (child := os.fork()) == 0:
+        signal.alarm(60)
+        await loop.create_future()
+    try:
+        await spend()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+with asyncio.Runner() as runner:
+    if place == "in":
+        runner.run(fork_and_spend())
+    else:
+        runner.run(spend())
+        if (child := os.fork()) == 0:
+            signal.alarm(60)
+            try:
+                runner.run(spend())
+                os._exit(0)
+            finally:
+                os._exit(99)
+        runner.run(spend())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.mark.parametrize("place", ["in", "after"])
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_child_that_goes_on_with_the_loop_takes_no_reply_of_its_parent(
+    url: str, at_once: int, place: str
+) -> None:
+    run_program(LOOP_IN_TWO_PROCESSES, url, str(at_once), place)

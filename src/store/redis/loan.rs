@@ -190,6 +190,9 @@ impl BorrowedConnection for Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        self.lender.end();
+        // In a child, the lender is the parent's, whose threads may have had its locks.
+        if self.forks == forks() {
+            self.lender.end();
+        }
     }
 }
