@@ -171,9 +171,12 @@ async fn connect_to_server(
             .set_push_sender(on_push)
     };
     if let ConnectionAddr::Tcp(host, port) = info.addr() {
-        let addresses: Vec<_> = lookup_host((host.as_str(), *port)).await?.collect();
-        let stream = select_ok(addresses.into_iter().map(|addr| TcpStream::connect(addr).boxed()));
-        let stream = stream.await?.0.into_std()?;
+        let addresses = lookup_host((host.as_str(), *port)).await?;
+        let attempts: Vec<_> = addresses.map(|addr| TcpStream::connect(addr).boxed()).collect();
+        if attempts.is_empty() {
+            return Err((ErrorKind::Io, "the host has no address").into());
+        }
+        let stream = select_ok(attempts).await?.0.into_std()?;
         stream.set_nodelay(true)?;
         let socket = socket(stream.try_clone().ok());
         let stream = TcpStream::from_std(stream)?;
