@@ -233,7 +233,7 @@ def test_connection_that_was_closed_while_the_loop_was_busy_is_not_used(
     async def main(loop: Watching) -> None:
         with closing(Proxy(redis_server.port)) as proxy:
             limiter = AsyncLimiter(LIMITS, f"{proxy.url}?deadline=20s&prefix=busy")
-            for _ in range(5):
+            for _ in range(20):
                 await drive(loop, limiter)
                 # The loop makes the next call before it sees what has arrived.
                 proxy.cut_all()
