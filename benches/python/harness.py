@@ -26,6 +26,10 @@ UNSTEADY = "Not published"
 """Begins the line that marks a run as disturbed."""
 MAX_SPREAD = 0.2
 """The largest share by which the times of a call that does nothing may differ in a run."""
+MOST_ROUNDS = 3
+"""How many times as many rounds are run at most, until enough of them were undisturbed."""
+MAX_DELAY = 1.15
+"""The time of an empty loop, as a multiple of the shortest, above which a round is disturbed."""
 MAX_OTHER_WORK = 0.1
 """The largest share of the processors that programs outside of a benchmark may take meanwhile."""
 
@@ -91,7 +95,9 @@ def alternate(
 ) -> dict[str, list[float]]:
     """Run each in turn, `rounds` times, after a warm-up; return nanoseconds per operation.
 
-    All runs of a round have the same ids, which `drawn` renews before each.
+    All runs of a round have the same ids, which `drawn` renews before each. An empty loop is timed
+    between rounds: those beside which it takes longer, because another machine on the same
+    processor works, are repeated.
 
     The garbage collector is disabled unless `collects` is true. Then its work is part of the time,
     and objects that existed before are excluded from collection.
@@ -99,6 +105,7 @@ def alternate(
     for run in runs.values():
         run()
     took: dict[str, list[float]] = {name: [] for name in runs}
+    delays: list[float] = []
     was_enabled = gc.isenabled()
     gc.collect()
     if collects:
@@ -106,18 +113,36 @@ def alternate(
     else:
         gc.disable()
     try:
-        for _ in range(rounds):
+        before = empty_loop()
+        while undisturbed(delays) < rounds and len(delays) < MOST_ROUNDS * rounds:
             if drawn is not None:
                 drawn.renew()
             for name, run in runs.items():
                 started = time.perf_counter_ns()
                 run()
                 took[name].append((time.perf_counter_ns() - started) / operations)
+            after = empty_loop()
+            delays.append(max(before, after))
+            before = after
     finally:
         gc.unfreeze()
         if was_enabled:
             gc.enable()
-    return took
+    best = sorted(sorted(range(len(delays)), key=delays.__getitem__)[:rounds])
+    return {name: [times[index] for index in best] for name, times in took.items()}
+
+
+def empty_loop() -> float:
+    """Return the seconds that a loop of some milliseconds takes."""
+    started = time.perf_counter()
+    for _ in range(100_000):
+        pass
+    return time.perf_counter() - started
+
+
+def undisturbed(delays: Sequence[float]) -> int:
+    """Return the number of rounds beside which the empty loop was about as fast as ever."""
+    return sum(delay <= MAX_DELAY * min(delays) for delay in delays)
 
 
 def once(runs: Mapping[str, Run], operations: int) -> dict[str, float]:
