@@ -96,8 +96,8 @@ def alternate(
     """Run each in turn, `rounds` times, after a warm-up; return nanoseconds per operation.
 
     All runs of a round have the same ids, which `drawn` renews before each. An empty loop is timed
-    between rounds: those beside which it takes longer, because another machine on the same
-    processor works, are repeated.
+    between runs: rounds in which it takes longer, because another machine on the same processor
+    works, are repeated.
 
     The garbage collector is disabled unless `collects` is true. Then its work is part of the time,
     and objects that existed before are excluded from collection.
@@ -113,17 +113,16 @@ def alternate(
     else:
         gc.disable()
     try:
-        before = empty_loop()
         while undisturbed(delays) < rounds and len(delays) < MOST_ROUNDS * rounds:
             if drawn is not None:
                 drawn.renew()
+            slowest = empty_loop()
             for name, run in runs.items():
                 started = time.perf_counter_ns()
                 run()
                 took[name].append((time.perf_counter_ns() - started) / operations)
-            after = empty_loop()
-            delays.append(max(before, after))
-            before = after
+                slowest = max(slowest, empty_loop())
+            delays.append(slowest)
     finally:
         gc.unfreeze()
         if was_enabled:
@@ -133,15 +132,15 @@ def alternate(
 
 
 def empty_loop() -> float:
-    """Return the seconds that a loop of some milliseconds takes."""
+    """Return the seconds that a loop of less than a millisecond takes."""
     started = time.perf_counter()
-    for _ in range(100_000):
+    for _ in range(40_000):
         pass
     return time.perf_counter() - started
 
 
 def undisturbed(delays: Sequence[float]) -> int:
-    """Return the number of rounds beside which the empty loop was about as fast as ever."""
+    """Return the number of rounds in which the empty loop was always about as fast as ever."""
     return sum(delay <= MAX_DELAY * min(delays) for delay in delays)
 
 
