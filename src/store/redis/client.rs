@@ -19,7 +19,6 @@ use redis::{Cmd, Value};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
-use tokio::task::yield_now;
 
 use crate::clock::Stopwatch;
 use crate::engine::answer::Answer;
@@ -238,7 +237,7 @@ impl Engine {
             return done(Err(error));
         }
         let shared = Arc::clone(&self.shared);
-        self.spawn(async move { done(shared.ask(call, &command).await) });
+        self.runtime().spawn(async move { done(shared.ask(call, &command).await) });
     }
 
     /// As [`Engine::decide`], but never waits; `replied` is called on the runtime's thread.
@@ -248,17 +247,8 @@ impl Engine {
         }
         if self.shared.batch.push(key, operation, Replied::Callback(replied)) {
             let shared = Arc::clone(&self.shared);
-            self.spawn(async move { shared.send_batch().await });
+            self.runtime().spawn(async move { shared.send_batch().await });
         }
-    }
-
-    /// Makes a call after the driver has polled events, so that it does not use a connection whose end has
-    /// arrived: during a loan, and before it begins, no thread may have waited for events.
-    fn spawn(&self, call: impl Future<Output = ()> + Send + 'static) {
-        self.runtime().spawn(async move {
-            yield_now().await;
-            call.await;
-        });
     }
 
     /// Lends the runtime to the event loop that calls this; `None` if it cannot be lent, or is lent already. A

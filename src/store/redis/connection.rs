@@ -1,9 +1,9 @@
 //! Connections to a server, to a cluster, or to the primary of a service.
 
-use std::fs;
 use std::net::{self, Shutdown};
 use std::path::Path;
 use std::sync::Arc;
+use std::{fs, io};
 
 use futures_util::FutureExt;
 use futures_util::future::select_ok;
@@ -34,10 +34,10 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    /// Returns whether the connection is not known to be lost.
+    /// Returns whether the connection is not lost, as far as can be seen.
     pub(super) fn is_open(&self) -> bool {
         match self {
-            Connection::Server { socket, .. } => socket.is_open(),
+            Connection::Server { socket, .. } => socket.is_open() && !socket.has_ended(),
             Connection::Cluster(_) => true,
         }
     }
@@ -69,6 +69,16 @@ impl Socket {
     /// Returns whether the connection is not known to be lost.
     pub(super) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether its end has arrived. The driver sees that only when a thread waits for events, which
+    /// none does during a loan, nor before it begins.
+    fn has_ended(&self) -> bool {
+        let stream = self.stream.as_ref().filter(|_| cfg!(unix));
+        stream.is_some_and(|stream| match stream.peek(&mut [0]) {
+            Ok(length) => length == 0,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        })
     }
 
     /// Returns a copy to watch; `None` if what arrives on it is not all that can be read.

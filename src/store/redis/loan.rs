@@ -177,11 +177,10 @@ impl BorrowedConnection for Loan {
         let runtime = Some(&self.runtime).filter(|_| self.forks == forks());
         let Some(runtime) = runtime.and_then(Weak::upgrade) else { return act() };
         self.lender.uses.fetch_add(1, Ordering::Relaxed);
-        // The driver polls events in the first pause, and the tasks that these have woken run in the second.
-        // If another thread drives the runtime, this does not wait for it.
+        // The driver polls events before the last step. If another thread drives the runtime, this does not wait
+        // for it.
         runtime.block_on(async {
             act();
-            yield_now().await;
             yield_now().await;
         });
         shut_down(runtime);

@@ -122,6 +122,11 @@ def test_slot_is_given_back_if_the_view_raises(serve: Serve, limiter: penstock.L
     assert check(serve, limiter, Beside(raising)).status == 500
 
 
+def test_slot_of_a_request_is_free_for_the_next_one(serve: Serve) -> None:
+    app = serve(Route("/", (limited("Exports"),)))
+    assert app.statuses(50) == [200] * 50
+
+
 def test_request_that_a_rate_refuses_holds_nothing(serve: Serve, limiter: penstock.Limiter) -> None:
     app = serve(Route("/", (limited("PerAddress", "Exports"),)))
     assert app.statuses(3) == [200, 200, 429]
