@@ -1,9 +1,9 @@
 //! Connections to a server, to a cluster, or to the primary of a service.
 
+use std::fs;
 use std::net::{self, Shutdown};
 use std::path::Path;
 use std::sync::Arc;
-use std::{fs, io};
 
 use futures_util::FutureExt;
 use futures_util::future::select_ok;
@@ -18,6 +18,7 @@ use redis::{
     ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, RedisResult,
     TlsCertificates, TlsMode, Value,
 };
+use tokio::io;
 use tokio::net::{TcpStream, lookup_host};
 
 use crate::store::redis::url::{Credentials, RedisUrl, ServerAddress, ServerPlace};
