@@ -258,7 +258,7 @@ pub enum Write {
 
 impl Write {
     /// Returns the state to write; `None` to keep the existing one. After a clear it is [`State::EMPTY`],
-    /// which has ended: a store drops such buckets later, with the others that have.
+    /// for a store that cannot remove a bucket.
     #[inline(always)]
     pub fn state(self) -> Option<(State, Lifetime)> {
         match self {

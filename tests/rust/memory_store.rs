@@ -10,9 +10,9 @@ use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::verb::Verb;
-use penstock::limiter::{Answered, Call, Limiter, OpenSlots, Transaction};
+use penstock::limiter::{Call, Limiter, Transaction};
 use penstock::store::memory::{MemoryStore, Overflow};
-use penstock::store::{Bucket, Store, Wait};
+use penstock::store::{Bucket, Store};
 
 use crate::stores::{Toy, at, keyspace, play, play_all};
 use crate::strategies::nanos;
@@ -262,29 +262,6 @@ fn the_memory_of_a_flood_is_freed() {
     assert_eq!((after.buckets, after.forgotten), (1, 200_000));
     assert!(after.bytes * 8 < flood.bytes, "{} of {} bytes", after.bytes, flood.bytes);
     assert!(play(&store, &keyspace, "known", Toy::Look, 2000).word.is_some());
-}
-
-/// A bucket whose slots were returned has no room to itself.
-#[test]
-fn returned_slots_leave_a_full_store_to_others() {
-    for overflow in [Overflow::Deny, Overflow::Share, Overflow::Evict] {
-        let limiter = limiter(2, overflow, "algorithm: in-flight, count: 1");
-        let (slots, snapshot) = (OpenSlots::default(), limiter.snapshot());
-        let limit = snapshot.limit("Orders").expect("a limit");
-        let reserve = |id: &str| {
-            let call = Call::new(Verb::Reserve, id, 1);
-            let taken = limiter.reserve(limit, call, &slots, Wait::Never, &mut Answered::default());
-            taken.expect("an answer").expect("a slot").key
-        };
-        reserve("held");
-        for number in 0..100 {
-            let taken = reserve(&number.to_string());
-            limiter.try_return(&slots, taken, || false).expect("the store answers");
-        }
-        let stats = limiter.stats().expect("stats");
-        assert_eq!((stats.buckets, stats.evicted), (Some(1), Some(0)));
-        assert_eq!((stats.shared, stats.refused), (Some(0), Some(0)));
-    }
 }
 
 /// Creates a limiter with one limit and a store for at most `max` buckets.

@@ -258,8 +258,10 @@ impl MemoryStore {
         let entry = table.entry(index);
         let found = entry.state();
         let (allowed, write) = step.apply(Some(found), now);
-        if let Some((state, lifetime)) = write.state() {
-            entry.replace(state, lifetime);
+        match write {
+            Write::Keep => {}
+            Write::Put(state, lifetime) => entry.replace(state, lifetime),
+            Write::Clear => table.remove(index),
         }
         Answer::new(Some(found), now, allowed)
     }

@@ -201,10 +201,11 @@ impl Table {
 
     /// Applies `write` to a bucket. There must be room for a new one.
     pub(crate) fn write(&mut self, tag: Tag, write: Write, max: Option<usize>, now: Now) {
-        let Some((state, lifetime)) = write.state() else { return };
-        match self.find(tag) {
-            Some(index) => self.replace(index, state, lifetime),
-            None => self.insert(tag, state, lifetime, max, now),
+        match (write, self.find(tag)) {
+            (Write::Put(state, lifetime), Some(index)) => self.replace(index, state, lifetime),
+            (Write::Put(state, lifetime), None) => self.insert(tag, state, lifetime, max, now),
+            (Write::Clear, Some(index)) => self.remove(index),
+            (Write::Keep, _) | (Write::Clear, None) => {}
         }
     }
 
