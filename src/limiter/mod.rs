@@ -1,6 +1,6 @@
 //! The limiter: decides calls with the loaded limits, a clock and a store.
 //!
-//! A call has three stages: [prepare](BoundLimit::prepare), [ask](Limiter::ask) and
+//! A call has three stages: [prepare](BoundLimit::prepare), ask and
 //! [conclude](Limiter::conclude). Only the second may wait.
 
 mod batch;
