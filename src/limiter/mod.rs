@@ -221,8 +221,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         asked.map_err(|error| call.resolved.bound.store_failed(error))
     }
 
-    /// Asks the store. `now` is a reading of the limit's clock before the call was prepared, which saves 8 % of
-    /// a spend: the processor reads the time only when what precedes it is done, and then works ahead.
+    /// Asks the store. `now` is a reading of the limit's clock before the call was prepared, which saves 4 to 8 %
+    /// of a spend: the processor reads the time only when what precedes it is done, and then works ahead.
     #[inline(always)]
     fn ask_within(&self, call: &Prepared<'_>, now: Now, wait: Wait) -> Result<Answer, S::Error> {
         match call.operation() {
